@@ -49,10 +49,10 @@ def build_discovery(
     """Returns the application.
 
     Args:
-        settings: Of the service.
+        settings: Settings of the service.
         key: Signs answers; its address is the audience of requests.
         pools: Signing domain of the contract that accepts invites.
-        redis: Shared by all instances; closed with the application.
+        redis: Redis that all instances share; closed with the application.
         ledger: Source of roles and node facts; closed with the application.
         clock: The system's by default.
     """
@@ -75,8 +75,8 @@ def build_discovery(
         ),
         mailbox=Mailbox(redis, doorbell=doorbell, clock=clock),
         polls=WaitingPolls(
-            most=lambda: app.state.serving.guard.most * 3 // 4,  # the rest is for registering and inviting
-            per_ip=2 * settings.nodes_per_ip,  # a node's former poll may still be open when it polls again
+            most=lambda: app.state.serving.guard.most * 3 // 4,  # a quarter stays free for other requests
+            per_ip=2 * settings.nodes_per_ip,  # a node's previous poll may still be open
         ),
         pools=pools,
         facts_stale_after=timedelta(seconds=settings.stale_facts_seconds),

@@ -34,11 +34,11 @@ class DirectoryGauges:
     @classmethod
     def on(cls, registry: CollectorRegistry, *, polls: WaitingPolls) -> DirectoryGauges:
         """Registers the gauges and returns them."""
-        waiting = Gauge("muster_discovery_polls", "Long polls that wait now", registry=registry)
+        waiting = Gauge("muster_discovery_polls", "Long polls that are waiting now", registry=registry)
         waiting.set_function(lambda: len(polls))
         return cls(
             Gauge("muster_discovery_records", "Nodes that are registered now", registry=registry),
-            Gauge("muster_discovery_facts_age_seconds", "Age of what the ledger said", registry=registry),
+            Gauge("muster_discovery_facts_age_seconds", "Age of the ledger facts", registry=registry),
         )
 
 
@@ -86,7 +86,7 @@ def patient(work: Callable[[], Awaitable[None]], *, redis_place: str) -> Callabl
             down = True
         except Unavailable as error:
             if not down:
-                _log.warning("ledger-unavailable", error=error.detail, hint="records go on with older facts")
+                _log.warning("ledger-unavailable", error=error.detail, hint="records are served with older facts")
             down = True
         else:
             if down:

@@ -45,29 +45,35 @@ class DiscoverySettings(Settings):
     )
     poll_seconds: Seconds = Field(2, description="How often the ledger's events are read")
     stale_facts_seconds: Seconds = Field(60, description="Age at which the ledger's facts count as stale")
-    confirmations: int = Field(0, ge=0, le=1000, description="Blocks on top of one before its events count")
-    ip_requests_per_second: int = Field(50, ge=1, le=100_000, description="From one IP; four seconds' worth at once")
-    requests_per_second: int = Field(20, ge=1, le=100_000, description="Of one address; ten seconds' worth at once")
+    confirmations: int = Field(
+        0, ge=0, le=1000, description="Blocks required on top of a block before its events count"
+    )
+    ip_requests_per_second: int = Field(
+        50, ge=1, le=100_000, description="Requests per second from one IP; bursts of up to four seconds' worth"
+    )
+    requests_per_second: int = Field(
+        20, ge=1, le=100_000, description="Requests per second of one address; bursts of up to ten seconds' worth"
+    )
     connections: int = Field(
         16_384, ge=16, le=1_000_000, description="Connections at a time, and no more than open files allow"
     )
     connections_per_ip: int = Field(
-        1024, ge=1, le=1_000_000, description="Connections of one IP at a time; trusted proxies may have all"
+        1024, ge=1, le=1_000_000, description="Connections of one IP at a time; trusted proxies have no such limit"
     )
 
     @property
     def record_life(self) -> timedelta:
-        """How long a record lasts unless it is refreshed."""
+        """Time until a record expires unless it is refreshed."""
         return timedelta(seconds=self.record_seconds)
 
     @property
     def ip_rate(self) -> Rate:
-        """What one IP may do."""
+        """Rate limit of one IP."""
         count = self.ip_requests_per_second
         return Rate(count=count, per=timedelta(seconds=1), burst=4 * count)
 
     @property
     def address_rate(self) -> Rate:
-        """What one signer may do."""
+        """Rate limit of one signer."""
         count = self.requests_per_second
         return Rate(count=count, per=timedelta(seconds=1), burst=10 * count)

@@ -16,7 +16,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Digest, digest
 
 MOST_FILES = 4096
-"""Versions with more files are refused by writers and readers."""
+"""Writers and readers refuse versions with more files."""
 LONGEST_NAME = 255
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
@@ -53,17 +53,17 @@ def check_path(path: str) -> str:
 
 
 def version_digest(files: Iterable[VersionFile]) -> Digest:
-    """Returns SHA-256 over the lines `path size sha256`, sorted by path's bytes, each ended by a line feed.
+    """Returns SHA-256 over one line `path size sha256` per file, sorted by path bytes, each with a final line feed.
 
     Raises:
-        InvalidInput: There are no files, more than `MOST_FILES`, or two of one path; or a path, size or hash is
+        InvalidInput: There are no files, more than `MOST_FILES`, or two with the same path; or a path, size or hash is
             malformed.
     """
     listed = sorted(files, key=lambda file: file.path.encode())
     if not 0 < len(listed) <= MOST_FILES:
-        raise InvalidInput(f"a version of {len(listed)} files", hint=f"it has 1 to {MOST_FILES}")
+        raise InvalidInput(f"a version of {len(listed)} files", hint=f"a version has 1 to {MOST_FILES} files")
     if len({file.path for file in listed}) != len(listed):
-        raise InvalidInput("a path stands twice in the version")
+        raise InvalidInput("a path occurs twice in the version")
     for file in listed:
         check_path(file.path)
         if file.size < 0 or not re.fullmatch(r"[0-9a-f]{64}", file.sha256):

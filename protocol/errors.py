@@ -8,12 +8,12 @@
     ├── Conflict          the thing exists in another state, or was done already    409
     ├── TooLarge          more bytes than the limit                                 413
     ├── Unprocessable     the request can be read, but its fields are wrong         422
-    ├── UpgradeRequired   the two ends speak no version of the protocol in common   426
-    ├── RateLimited       too many requests; `retry_after` says when to come back   429
+    ├── UpgradeRequired   client and service have no protocol version in common     426
+    ├── RateLimited       too many requests; `retry_after` is the pause needed    429
     └── Unavailable       something we depend on is down, slow or wrong             503
 
-Each part grows its own small tree below these classes. The four fields are the same as in the problem JSON that
-crosses the wire (RFC 9457): `code`, `detail`, `hint`, `retryable`.
+Each package derives its own errors from these classes. The fields `code`, `detail`, `hint` and `retryable` are sent to
+clients as problem JSON (RFC 9457).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Conflict(MusterError):
 
 
 class TooLarge(MusterError):
-    """More bytes than the limit."""
+    """The content has more bytes than the limit."""
 
     code = "too-large"
     status = 413
@@ -102,7 +102,7 @@ class Unprocessable(MusterError):
     """The request can be read, but its fields are wrong.
 
     Args:
-        fields: Error texts by the name of the field, without values: one of them may be a secret.
+        fields: Error texts by field name. They never contain the value, which may be a secret.
     """
 
     code = "unprocessable"
@@ -128,7 +128,7 @@ class UpgradeRequired(MusterError):
 
 
 class RateLimited(MusterError):
-    """Too many requests; come back after `retry_after`."""
+    """Too many requests; the caller should wait for `retry_after`."""
 
     code = "rate-limited"
     status = 429

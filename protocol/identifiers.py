@@ -55,7 +55,7 @@ def digest(value: str | bytes) -> Digest:
 
 
 def run_id(name: str) -> Digest:
-    """Returns the id of a run: the name itself if it is one already, else SHA-256 of `muster-run-v1` and the name.
+    """Returns the id of a run: the name itself if it is 32 bytes in hex, else SHA-256 of `muster-run-v1` and the name.
 
     Raises:
         InvalidInput: The name is empty or longer than 64 bytes.

@@ -13,7 +13,7 @@ LONGEST_INVITE = timedelta(days=7)
 """Longest time until an invite expires; also the longest life of a mailbox in discovery."""
 
 MOST_URL_BYTES = 512
-"""Limit of the contract."""
+"""Limit of the URL, which the contract enforces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class Invite(TypedStruct):
     node: Address
     nonce: int
     expiry: int
-    """Unix time in seconds until which it may be redeemed."""
+    """Unix time in seconds until which the invite may be redeemed."""
     url: str
-    """The orchestrator's."""
+    """URL of the orchestrator."""
 
     def expired(self, now: datetime) -> bool:
-        """Returns whether it has expired."""
+        """Returns whether the invite has expired."""
         return now >= datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
 
     @property
@@ -61,4 +61,4 @@ class Leave(TypedStruct):
     nonce: int
     """Number of times that the node joined the pool."""
     deadline: int
-    """Unix time in seconds at which it expires."""
+    """Unix time in seconds until which the ledger accepts the exit."""

@@ -24,7 +24,7 @@ class WorkKey:
 
     @property
     def hash(self) -> Digest:
-        """The key under which the ledger keeps it."""
+        """Returns the work key, under which the ledger stores the work record."""
         return abi_hash(self.pool_id, self.run, self.node, self.step, self.index)
 
 
@@ -67,7 +67,7 @@ class Lease(TypedStruct):
         return digest(self.struct_hash())
 
     def expired(self, now: datetime) -> bool:
-        """Returns whether it has expired."""
+        """Returns whether the lease has expired."""
         return now > datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
 
 
@@ -76,7 +76,7 @@ class SlotSalt(TypedStruct):
     """Message that an orchestrator signs to derive a slot's salt.
 
     The signature is deterministic (RFC 6979), so every replica derives the same salt for a slot, also on repeated
-    requests. Without the key it is unpredictable.
+    requests. Without the orchestrator's key, the salt is unpredictable.
     """
 
     TYPE: ClassVar[str] = (
@@ -104,7 +104,7 @@ class WorkClaim(TypedStruct):
 
     lease_hash: Digest
     sha256: Digest
-    """Of the submitted file."""
+    """SHA-256 of the submitted file."""
     units: int
 
 
@@ -117,4 +117,4 @@ class Dispute(TypedStruct):
     key: Digest
     evidence_hash: Digest
     deadline: int
-    """Unix time in seconds until which it may be used."""
+    """Unix time in seconds until which the ledger accepts the dispute."""

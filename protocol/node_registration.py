@@ -1,4 +1,4 @@
-"""Consents: a node and its provider agree to belong together (`ComputeRegistry`)."""
+"""Consents by which a node and its provider agree to belong together (`ComputeRegistry`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NodeConsent(TypedStruct):
     nonce: int
     """The registry's consent nonce of the node."""
     deadline: int
-    """Unix time in seconds until which it may be used."""
+    """Unix time in seconds until which the ledger accepts the consent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,4 +38,4 @@ class ProviderConsent(TypedStruct):
     capacity: int
     nonce: int
     deadline: int
-    """Unix time in seconds until which it may be used."""
+    """Unix time in seconds until which the ledger accepts the consent."""

@@ -25,7 +25,7 @@ class VersionRange:
         """Reads the header's value.
 
         Raises:
-            InvalidInput: It is no range.
+            InvalidInput: The text is not a range of versions.
         """
         match = _RANGE.fullmatch(text)
         if match is None or int(match[2] or match[1]) < int(match[1]):
@@ -40,7 +40,7 @@ class VersionRange:
         """Returns the newest version that both ends support.
 
         Raises:
-            UpgradeRequired: There is none; the text names the older end.
+            UpgradeRequired: There is no common version; the message says which end is older.
         """
         newest = min(self.newest, theirs.newest)
         if newest >= max(self.oldest, theirs.oldest):
@@ -60,7 +60,7 @@ class VersionRange:
 
 
 SPOKEN = VersionRange(1, 1)
-"""Protocol versions of this release. A release that no longer understands older requests raises `oldest`."""
+"""Protocol versions of this release. A release that no longer understands older requests has a higher `oldest`."""
 
 
 def release() -> str:

@@ -31,7 +31,7 @@ async def _require_own_record(signer: Address, request: Request) -> None:
     """Refuses a signer other than the node in the path."""
     named = address(request.path_params["node"])
     if signer != named:
-        raise Forbidden(f"{signer} may not speak for {named}", hint="sign with the node's own key", code="another-node")
+        raise Forbidden(f"{signer} may not act for {named}", hint="sign with the node's own key", code="another-node")
 
 
 def _body(model: type[Registration | SignedInvite]) -> dict[str, object]:
@@ -83,7 +83,7 @@ async def list_nodes(
     pool_id: PoolPath,
     signed: ByAnybody,
     request: Request,
-    cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before")] = None,
+    cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = DEFAULT_PER_PAGE,
 ) -> NodePage:
     """List the nodes that want to join a pool. For its owner, manager, orchestrator and validators only."""

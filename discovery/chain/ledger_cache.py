@@ -39,7 +39,7 @@ class FactStore:
     """Reads and writes cached facts; safe with several readers and writers.
 
     Args:
-        redis: Shared by all instances.
+        redis: Redis that all instances share.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -86,8 +86,8 @@ class FactStore:
         """Writes changes atomically and idempotently.
 
         Args:
-            changes: To write.
-            as_of_ms: Time at which events were read up to the chain's head; None while more events wait.
+            changes: Changes to write.
+            as_of_ms: Time at which events were read up to the chain's head; None while more events are unread.
         """
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)

@@ -36,7 +36,7 @@ V = TypeVar("V")
 ANSWER_PATIENCE = timedelta(seconds=5)
 """Time limit of one chain read; a caller waits for it."""
 COUNT_GOOD_FOR = timedelta(seconds=1)
-"""How long the number of pools is cached. Requests for unknown pools cause one read per period at most."""
+"""Time for which the number of pools is cached. Requests for unknown pools cause one read per period at most."""
 READS_AT_ONCE = 16
 LEASE_LIFETIME = timedelta(seconds=15)
 """Time after which another instance replaces one that crashed while it read events."""
@@ -142,7 +142,7 @@ class LedgerLink:
             clock=self._clock,
         )
         self._lease = LeaderLease(ScriptRunner(redis, keys=KEYS), "ledger", lifetime=LEASE_LIFETIME)
-        # Strangers can cause role reads; a connection of their own keeps them from delaying the events.
+        # Any caller can cause role reads. They have a separate connection, so that they can't delay the event reader.
         self._for_events = _Connection(chain_url, deployment, clock=self._clock, transport=transport)
         self._for_roles = _Connection(chain_url, deployment, clock=self._clock, transport=transport)
         self._pools = 0
@@ -193,7 +193,7 @@ class LedgerLink:
             await self._following.commit(batch)
             if at_head:
                 return
-        self._following.forget_position()  # another instance continues
+        self._following.forget_position()  # this instance has lost the lease; another one continues
 
     async def aclose(self) -> None:
         """Closes the connections."""

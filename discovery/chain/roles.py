@@ -45,9 +45,10 @@ class RoleSource(Protocol):
 class Access:
     """Checks roles against a cache in front of the ledger.
 
-    All roles of a pool are read together, so requests under new keys cause no further reads. Roles of a pool that a
-    role holder asked about stay cached, however many other pools strangers ask about. During an outage of the chain the
-    cached roles are used for longer. A pool whose roles were never read is refused as unavailable, not as forbidden.
+    All roles of a pool are read together, so requests under new keys cause no further reads. Once a role holder has
+    asked about a pool, requests of other callers for other pools can't evict its roles. During an outage of the chain
+    the cached roles are used for longer. A pool whose roles were never read is refused as unavailable, not as
+    forbidden.
 
     Args:
         source: Reads roles from the ledger.

@@ -17,13 +17,14 @@ def signer_of(invite: SignedInvite, *, node: Address, pools: SigningDomain, now:
     The caller checks on the ledger that the signer is the pool's orchestrator.
 
     Args:
-        invite: As it was posted.
+        invite: The posted invite.
         node: Owner of the mailbox that it was posted to.
         pools: Signing domain of the contract that accepts invites.
         now: Current time.
 
     Raises:
-        InvalidInput: It names another node or contract, has expired, lasts too long, or its signature is invalid.
+        InvalidInput: The invite names another node or contract, has expired, lasts too long, or its signature is
+            invalid.
     """
     if invite.node != node:
         raise _refused(f"the invite is for {invite.node}, not for {node}", "post it to the node that it names")

@@ -38,7 +38,9 @@ class WaitingPolls:
         if self._waiting[caller] >= self._per_ip:
             raise _too_many(f"{self._per_ip} polls from {ip} are waiting already", "poll once at a time for each node")
         if self._total >= self._most():
-            raise _too_many(f"{self._total} polls are waiting here already", "try again later or use another discovery")
+            raise _too_many(
+                f"{self._total} polls are waiting here already", "try again later or use another discovery service"
+            )
         self._waiting[caller] += 1
         self._total += 1
         try:

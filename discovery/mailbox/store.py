@@ -55,7 +55,7 @@ class Doorbell:
         """Forwards notifications until it is cancelled; a background loop.
 
         Raises:
-            StoreUnavailable: The subscription broke; the loop runner starts again.
+            StoreUnavailable: The subscription broke; the loop runner restarts this loop.
         """
         with store_errors():
             async with self._redis.pubsub() as subscription:
@@ -66,7 +66,7 @@ class Doorbell:
                         continue
                     if message["type"] == "message":
                         self.ring(message["data"].decode())
-                    else:  # a subscription: the first, or redis-py's own after a lost connection
+                    else:  # confirms a subscription: the first, or one that redis-py renewed
                         self._ring_all()
 
     def ring(self, node: str) -> None:
@@ -118,7 +118,7 @@ class Mailbox:
         if outcome == "unknown-node":
             raise NotFound(
                 f"{invite.node} is not registered here",
-                hint="its record expired or it signed off: invite it when it is listed again",
+                hint="its record expired or it signed off: invite the node when it is listed again",
                 code="unknown-node",
             )
         if outcome == "other-pool":
@@ -177,5 +177,5 @@ class Mailbox:
 def _parsed(text: bytes) -> SignedInvite | None:
     try:
         return SignedInvite.model_validate_json(text)
-    except ValidationError:  # written by another release; it expires by itself
+    except ValidationError:  # unreadable: written by another release; expires by itself
         return None

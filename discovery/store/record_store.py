@@ -50,8 +50,8 @@ class RecordStore:
     """Stores node records that expire unless refreshed.
 
     Args:
-        redis: Shared by all instances.
-        limits: On number and life of records.
+        redis: Redis that all instances share.
+        limits: Limits on number and life of records.
         clock: Source of time.
     """
 
@@ -126,7 +126,7 @@ class RecordStore:
         await self._scripts.run(RemoveNode(address=node))
 
     async def page(self, pool_id: int, *, after: Address | None, most: int) -> StoredPage:
-        """Returns up to `most` records of a pool after an address, in O(log n + most)."""
+        """Returns up to `most` records of a pool after an address; takes O(log n + most)."""
         page = await self._scripts.run(ListPage(pool=str(pool_id), after=after or "", limit=most, now_ms=self._now()))
         return StoredPage(
             records=tuple(_parsed(address(fields["address"]), fields) for fields in page.records),

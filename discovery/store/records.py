@@ -92,4 +92,6 @@ def read_cursor(text: str | None) -> Address | None:
     try:
         return address(text)
     except InvalidInput as error:
-        raise InvalidInput("this cursor is none of ours", hint="pass on `next_cursor` of the last page") from error
+        raise InvalidInput(
+            "this service did not issue the cursor", hint="pass the `next_cursor` of the previous page"
+        ) from error

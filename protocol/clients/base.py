@@ -1,4 +1,4 @@
-"""Base of typed clients: determines the service's address and accepts signed responses of it only."""
+"""Base of typed clients, which determine the service's address and verify signed responses against it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class TypedClient:
     Args:
         location: URL of the service, followed by `#0x…` if its address is pinned.
         key: Signs every request.
-        token: A pool owner's, instead of a key.
+        token: Token of a pool owner, instead of a key.
         clock: Clock of request times; the system's by default.
-        allow_plain_http: Lets `http` go beyond this machine: only inside a network that is itself encrypted.
-        transport: For tests that serve the other side in the same process.
+        allow_plain_http: Allows `http` to other machines; only for networks that are themselves encrypted.
+        transport: Replaces the network in tests that run the service in the same process.
 
     Raises:
         InvalidInput: The location's URL is not allowed, or not exactly one of key and token is given.
@@ -47,7 +47,9 @@ class TypedClient:
         if isinstance(location, str):
             location = ServiceLocation.parse(location, allow_plain_http=allow_plain_http)
         if (key is None) == (token is None):
-            raise InvalidInput("a client speaks with a key or with a token", hint="give it one of the two")
+            raise InvalidInput(
+                "a client speaks with a key or with a token", hint="give the client either a key or a token"
+            )
         self.location = location
         self._key = key
         self._token = token
@@ -84,7 +86,7 @@ class TypedClient:
         return self._client
 
     async def call(self, method: str, path: str, **options: Any) -> ServiceResponse:  # noqa: ANN401 - the options of `call` below
-        """Calls the service like `ServiceClient.call`; reads its identity again after a key rotation unless pinned."""
+        """Calls the service like `ServiceClient.call`; reads its address again after a key rotation, unless pinned."""
         service = await self.service()
         try:
             return await service.call(method, path, **options)

@@ -11,31 +11,32 @@ from protocol.wire.mailbox import InviteList
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 LONGEST_WAIT = timedelta(seconds=30)
-"""Of one long poll; the service refuses more."""
+"""Longest wait of one long poll; the service refuses longer ones."""
 PAGE_LIMIT = 16 * 1024 * 1024
 
 
 class DiscoveryClient(TypedClient):
     """Client of a discovery service, for a node or a key of a pool.
 
-    The client rejects unsigned answers if a node acts upon them. Errors are those of the service, or
+    Answers that a node acts upon must be signed by the service. Methods raise the service's errors, or
     `Unreachable`, `NoAnswer`, `DeadlinePassed` (see `protocol.http.client`).
     """
 
     # As a node
 
     async def register(self, registration: Registration) -> NodeRecord:
-        """Registers the node, or refreshes its record, and returns it; refresh it well before it expires.
+        """Registers the node or refreshes its record; returns the record. Call it again well before the record expires.
 
         Raises:
             NotFound: There is no such pool on the ledger.
-            RateLimited: Too many nodes behind this IP, or the pool's room there is full.
+            RateLimited: Too many nodes registered from this IP, or the service has no room for more records of the
+                pool.
         """
         answer = await self.call("PUT", self._own, body=registration, signed_answer=True)
         return answer.read(NodeRecord)
 
     async def record(self) -> NodeRecord:
-        """The node's own record.
+        """Returns the node's own record.
 
         Raises:
             NotFound: The node is not registered, or its record expired.
@@ -98,7 +99,8 @@ class DiscoveryClient(TypedClient):
         Raises:
             InvalidInput: The invite is malformed, expired, or for another ledger.
             Forbidden: The key, or the invite's signer, is not the pool's orchestrator.
-            NotFound, Conflict: The node is not registered there, or wants another pool.
+            NotFound: The node is not registered with the service.
+            Conflict: The node wants to join another pool.
         """
         await self.call("POST", f"/v1/nodes/{invite.node}/invites", body=invite, repeatable=True)
 

@@ -15,14 +15,14 @@ class ServiceLocation:
 
     url: str
     address: Address | None = None
-    """Address that must have signed the answers; None trusts TLS alone."""
+    """Address that must have signed the answers; if None, TLS alone authenticates the service."""
 
     @classmethod
     def parse(cls, text: str, *, allow_plain_http: bool = False) -> Self:
         """Reads a URL with or without `#address`.
 
         Raises:
-            InvalidInput: It is not an HTTP URL, is plain `http` to another machine, or the address is malformed.
+            InvalidInput: The text is not an HTTP URL, is plain `http` to another machine, or has a malformed address.
         """
         url, _, pinned = text.strip().partition("#")
         check_service_url(url, allow_plain_http=allow_plain_http)

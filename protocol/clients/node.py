@@ -56,7 +56,7 @@ class NodeClient(TypedClient):
 
         Raises:
             Forbidden: The node is no member of the pool.
-            Conflict: A rollout file is not the work of a live lease of this node.
+            Conflict: The file is a rollout file, and the node has no live lease of its slot.
             TooLarge: The file is larger than the pool, or the lease, allows.
             RateLimited: The node has uploaded enough for now.
             Unavailable: The store is down or full.
@@ -68,7 +68,7 @@ class NodeClient(TypedClient):
         """Returns a download link for one of the node's own files, or for any audit file.
 
         Raises:
-            Forbidden: It is another node's.
+            Forbidden: The object belongs to another node.
             NotFound: There is no such object.
         """
         answer = await self.call("GET", "/v1/objects", query={"key": str(key)}, signed_answer=True)
@@ -96,15 +96,15 @@ class NodeClient(TypedClient):
         """Leases a slot. A repeated call with the same `request_id` returns the same slot.
 
         Raises:
-            Conflict: No slot is available for this node now; the detail gives the reason, and `step` the time of the
-                next attempt.
+            Conflict: No slot is available for this node now. The detail gives the reason; `step` returns the pause
+                before the next attempt.
             Forbidden: The node is no active member.
         """
         answer = await self.call("POST", "/v1/slots", body=request, signed_answer=True, repeatable=True)
         return answer.read(SlotGrant)
 
     async def release(self, slots: Sequence[SlotName]) -> None:
-        """Releases slots that will not be delivered; finished ones are skipped."""
+        """Releases slots that the node will not deliver. Slots whose lease has ended are skipped."""
         body = ReleasedSlots(slots=tuple(slots))
         await self.call("POST", "/v1/slots/release", body=body, signed_answer=True, repeatable=True)
 
@@ -122,7 +122,7 @@ class NodeClient(TypedClient):
             figures: Unverified metrics of the file, for display.
 
         Raises:
-            Forbidden: The lease is another node's, or not the pool's.
+            Forbidden: The lease is for another node or of another pool.
             Unprocessable: A signature, the units or the ledger's address are wrong.
             Conflict: The lease has expired, or other work was submitted under it.
         """
@@ -142,7 +142,7 @@ class NodeClient(TypedClient):
         """Submits a dispute through the relayer; a repeated call returns its progress.
 
         Raises:
-            NotFound: The node has submitted no such work, as far as the orchestrator has read.
+            NotFound: The orchestrator has read no such work of this node from the ledger.
             Conflict: The verdict accepts the work, or can no longer be disputed.
             Unprocessable: The signature or the deadline is wrong.
         """
@@ -153,8 +153,8 @@ class NodeClient(TypedClient):
         """Joins the pool through the relayer; a repeated call returns its progress.
 
         Raises:
-            Forbidden: The invite is another node's, or not the pool's.
-            Conflict: It has expired.
+            Forbidden: The invite is for another node or to another pool.
+            Conflict: The invite has expired.
         """
         answer = await self.call("POST", "/v1/joins", body=joining, signed_answer=True, repeatable=True)
         return answer.read(JoinReceipt)

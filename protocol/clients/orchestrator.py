@@ -56,7 +56,7 @@ class OrchestratorClient(TypedClient):
     """Client of a pool's orchestrator with an owner's token, or with the key of the pool's manager.
 
     Every method raises the service's error with its code and hint: `NotFound` for an unknown node or task,
-    `Forbidden` for a token of too small a scope, `Conflict` where the state does not allow it.
+    `Forbidden` if the token's scope is too narrow, `Conflict` if the current state does not allow the operation.
     """
 
     # The pool
@@ -95,7 +95,7 @@ class OrchestratorClient(TypedClient):
             query["cursor"] = page.next_cursor
 
     async def allowlist(self) -> AsyncIterator[AllowedNode]:
-        """Yields all active nodes with a known IP. For the pool's manager, or a token of scope `admin`."""
+        """Yields all active nodes with a known IP. Requires the manager's key or a token of scope `admin`."""
         query: Query = {"limit": ALLOWED_PAGE}
         while True:
             page = await self._get("/v1/nodes/allowlist", AllowList, query)
@@ -145,8 +145,8 @@ class OrchestratorClient(TypedClient):
         """Returns log lines of a node's task; of the newest assignment by default.
 
         Args:
-            node: Whose.
-            assignment: Its id.
+            node: Node that runs the task.
+            assignment: Id of the assignment.
             since: Lines from this sequence number on.
             tail: Number of newest lines; ignored with `since`.
         """
@@ -155,7 +155,7 @@ class OrchestratorClient(TypedClient):
     async def follow_logs(
         self, node: Address, *, assignment: str | None = None, since: int | None = None, tail: int = 200
     ) -> AsyncIterator[LogLine]:
-        """Yields the same lines and new ones until the caller stops; reconnects after failures."""
+        """Yields the lines that `logs` returns, then new ones until the caller stops; reconnects after failures."""
         query = _log_query(assignment, since, tail)
         async for event in self._follow(f"/v1/nodes/{node}/logs", query):
             line = _read(event, LogLine)
@@ -181,7 +181,7 @@ class OrchestratorClient(TypedClient):
             query["cursor"] = page.next_cursor
 
     async def task(self, task_id: str) -> Task:
-        """One task."""
+        """Returns one task."""
         return await self._get(f"/v1/tasks/{task_id}", Task)
 
     async def change_task(self, task_id: str, patch: TaskPatch) -> Task:
@@ -197,13 +197,13 @@ class OrchestratorClient(TypedClient):
         await self.call("DELETE", f"/v1/tasks/{task_id}")
 
     async def groups(self) -> tuple[GroupView, ...]:
-        """Nodes that run a task together."""
+        """Returns the groups of nodes that run a task together."""
         return (await self._get("/v1/groups", GroupList)).groups
 
     # The run
 
     async def run(self) -> RunView:
-        """The run at a glance.
+        """Returns the state of the run.
 
         Raises:
             NotFound: The pool has no run.
@@ -211,20 +211,20 @@ class OrchestratorClient(TypedClient):
         return await self._get("/v1/run", RunView)
 
     async def put_demand(self, demand: Demand) -> StepView:
-        """Sets the total demand of a step in groups, or closes it; returns its new counts."""
+        """Sets the total demand of a step in groups, or closes the step; returns the step's new counts."""
         return (await self.call("PUT", "/v1/run/demand", body=demand, repeatable=True)).read(StepView)
 
     async def put_checkpoint(self, checkpoint: NewCheckpoint) -> CheckpointRef:
-        """Leases slots for a version from now on, once its digest is announced on the ledger.
+        """Makes an announced version the one for which slots are leased from now on.
 
         Raises:
-            Conflict: The ledger names no such version (yet: retryable), or a newer one is known.
+            Conflict: The version is not announced on the ledger (retryable: it may follow), or a newer one is known.
         """
         answer = await self.call("PUT", "/v1/run/checkpoint", body=checkpoint, repeatable=True)
         return answer.read(CheckpointRef)
 
     async def hold_trainer_lease(self, wish: TrainerWish) -> TrainerLease:
-        """Acquires or renews the lease of the run's only trainer.
+        """Acquires or renews the trainer lease, which only one trainer of the run can hold.
 
         Raises:
             Conflict: Another trainer holds the lease.
@@ -244,7 +244,7 @@ class OrchestratorClient(TypedClient):
         Args:
             step: Only files of this step; by default of all stored steps, ascending.
             status: `accepted`, `rejected`, `pending`, or `all`.
-            links: Whether to ask the store for sizes, and for links to files.
+            links: Whether the items have file sizes and download links, for which the orchestrator asks the store.
         """
         query: Query = {"limit": PAGE, "status": status}
         if not links:
@@ -280,8 +280,8 @@ class OrchestratorClient(TypedClient):
 
     async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:
         """Yields new events, or those after an event, until the caller stops; reconnects after failures."""
-        if after is None:
-            after = (await self.events(limit=1)).next_cursor  # so that nothing is lost when a connection breaks
+        if after is None:  # needs a position to continue from, in case a connection breaks before the first event
+            after = (await self.events(limit=1)).next_cursor
         query: Query = {"after": after}
         async for event in self._follow("/v1/events", query):
             read = _read(event, PoolEvent)
@@ -305,7 +305,7 @@ class OrchestratorClient(TypedClient):
         return (await self.call("POST", "/v1/webhooks", body=webhook)).read(CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
-        """Returns webhooks with the state of their deliveries."""
+        """Returns all webhooks with the state of their deliveries."""
         return (await self._get("/v1/webhooks", WebhookList)).webhooks
 
     async def delete_webhook(self, webhook_id: str) -> None:
@@ -322,7 +322,7 @@ class OrchestratorClient(TypedClient):
         """
         return await self._get("/v1/objects", ObjectLink, {"key": str(key)})
 
-    # How
+    # Helpers
 
     async def _get(self, path: str, model: type[Model], query: Mapping[str, str | int] | None = None) -> Model:
         return (await self.call("GET", path, query=query)).read(model)
@@ -336,10 +336,10 @@ class OrchestratorClient(TypedClient):
         return answer.read(NodeView)
 
     async def _follow(self, path: str, query: Query) -> AsyncIterator[ServerEvent]:
-        """Yields events of a stream, which is reopened when it breaks; the caller advances `query` with each event.
+        """Yields events of a stream and reopens it when it breaks; the caller updates the position in `query`.
 
         Raises:
-            MusterError: The service refuses for good, or it can't be reached at first.
+            MusterError: The error is not retryable, or the first connection fails.
         """
         pause, connected = SHORTEST_PAUSE, False
         while True:

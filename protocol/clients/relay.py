@@ -16,7 +16,7 @@ class RelayClient(TypedClient):
         """Registers this relay with the pool, or renews its registration.
 
         Raises:
-            Forbidden: The pool's owner does not allow it.
+            Forbidden: The pool's owner does not allow this relay.
             InvalidInput: Nodes must not use this URL.
         """
         try:

@@ -26,7 +26,7 @@ class ServerEvent:
 
     id: str
     name: str
-    """`message`, unless the service gave another."""
+    """Type of the event; `message` unless the service names another type."""
     data: str
 
 
@@ -39,10 +39,10 @@ class EventReader:
         self._size = 0
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
-        """Takes some bytes.
+        """Parses the next bytes; returns the events that they complete.
 
         Raises:
-            BadAnswer: An event is longer than it may be, or is not UTF-8.
+            BadAnswer: An event is longer than `MOST_EVENT_BYTES`, or is not UTF-8.
         """
         *lines, self._rest = (self._rest + piece).split(b"\n")
         found = []
@@ -68,7 +68,7 @@ class EventReader:
         try:
             name, _, value = line.decode().partition(":")
         except UnicodeDecodeError:
-            raise BadAnswer("an event is not text") from None
+            raise BadAnswer("an event is not UTF-8") from None
         value = value.removeprefix(" ")
         self._fields[name] = f"{self._fields[name]}\n{value}" if name == "data" and "data" in self._fields else value
         return None
@@ -82,11 +82,11 @@ async def listening(
     auth: httpx.Auth,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[AsyncIterator[ServerEvent]]:
-    """Opens a stream; iterating over it ends when the service ends it.
+    """Opens a stream; the iteration ends when the service closes the stream.
 
     Args:
-        url: Without query.
-        query: Its parameters.
+        url: URL without a query.
+        query: Query parameters.
         auth: Authentication of the client.
         transport: For tests.
 

@@ -100,7 +100,7 @@ class BearerToken(httpx.Auth):
 
 
 class Unreachable(Unavailable):
-    """No connection came about, so the request was never sent."""
+    """No connection was established, so the request was never sent."""
 
     code = "unreachable"
 
@@ -130,19 +130,19 @@ class ServiceResponse:
         """Parses the body; fields that a newer service added are ignored.
 
         Raises:
-            BadAnswer: It has another form.
+            BadAnswer: The body does not have the form of `model`.
         """
         try:
             return parse_answer(model, self.body)
         except ValidationError as error:
-            places = ", ".join(_trouble(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
+            places = ", ".join(_field_problem(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
             raise BadAnswer(
                 f"the answer is no {model.__name__}: {places}", hint="the two ends may be of different versions"
             ) from None
 
 
-def _trouble(place: tuple[int | str, ...], kind: str, message: str) -> str:
-    """Returns the place of an error in a body, with the message if one of our models raised it."""
+def _field_problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    """Returns the path of the faulty field in a body, with the message if a validator of our models raised it."""
     words = ".".join(map(str, place)) or "body"
     return f"{words}: {plain_message(message)}" if kind == "value_error" else words
 
@@ -151,18 +151,18 @@ class ServiceClient:
     """Client of one service.
 
     Args:
-        base_url: Where the service is; `https`, or `http` on this machine.
+        base_url: URL of the service; `https`, or `http` on this machine.
         signer: Signs every request; answers must be signed by its audience.
-        token: A pool owner's token instead.
-        clock: The system's by default.
-        backoff: How retries wait.
-        answer_limit: Bytes of the largest answer. allow_plain_http: Lets `http` go beyond this machine: only inside a
-        network that is itself encrypted.
-        tls: Instead of the system's certificate authorities.
-        transport: For tests that serve the other side in the same process.
+        token: Token of a pool owner, instead of `signer`.
+        clock: Clock of deadlines and pauses; the system's by default.
+        backoff: Number of attempts and the pauses between them.
+        answer_limit: Size limit of an answer, in bytes.
+        allow_plain_http: Allows `http` to other machines; only for networks that are themselves encrypted.
+        tls: TLS context; by default, the system's certificate authorities are trusted.
+        transport: Replaces the network in tests that run the service in the same process.
 
     Raises:
-        InvalidInput: It is not an HTTP URL, or it is `http` to another machine.
+        InvalidInput: `base_url` is not an HTTP URL, or is `http` to another machine.
     """
 
     def __init__(
@@ -208,20 +208,21 @@ class ServiceClient:
     ) -> ServiceResponse:
         """Sends a request, with retries if they are safe and may help.
 
-        A request that was never sent, or whose error the service marks as retryable, is repeated for every method. A
-        request with an unknown outcome is repeated only if `repeatable`. Each attempt gets a new signature.
+        The client repeats a request of any method if it was never sent, or if the service marks the error as retryable.
+        If the outcome is unknown, the client repeats the request only if `repeatable`. Each attempt gets a new
+        signature.
 
         Args:
             method: HTTP method in capitals.
             path: Path below the base URL, percent-encoded.
-            query: Parameters.
-            body: A model goes as JSON.
-            headers: More headers.
+            query: Query parameters.
+            body: A model is sent as JSON, bytes as they are.
+            headers: Additional headers.
             patience: Time limit of all attempts with the pauses between them.
-            attempt_patience: For one attempt.
+            attempt_patience: Time limit of one attempt.
             repeatable: Whether the request is idempotent; default: the method is GET, HEAD, PUT or DELETE.
             signed_answer: Accept a response only if the service signed it; for responses that the caller acts upon.
-            answer_limit: Bytes of the largest answer.
+            answer_limit: Size limit of the answer in bytes, instead of the client's.
 
         Raises:
             MusterError: The service's error, or `Unreachable`, `NoAnswer`, `BadAnswer`;
@@ -308,14 +309,17 @@ class ServiceClient:
                 await response.aclose()
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise Unreachable(
-                f"can't reach {where}: {type(error).__name__}", hint="check the URL, the network, and that it runs"
+                f"can't reach {where}: {type(error).__name__}",
+                hint="check the URL and the network, and that the service runs",
             ) from error
         except httpx.TransportError as error:
             raise NoAnswer(
                 f"{where} did not answer: {type(error).__name__}", hint="it may be down or slow; its log may say why"
             ) from error
         if 300 <= response.status_code < 400:
-            raise BadAnswer(f"{where} sent us elsewhere", hint="use the service's own URL: redirects are not followed")
+            raise BadAnswer(
+                f"{where} answered with a redirect", hint="use the service's own URL: redirects are not followed"
+            )
         if response.status_code >= 400:
             raise error_of_answer(
                 response.status_code,
@@ -332,7 +336,7 @@ def check_service_url(url: str, *, allow_plain_http: bool = False) -> None:
     """Returns if requests may be sent to a service at this URL.
 
     Raises:
-        InvalidInput: It is not an HTTP URL, or it is plain `http` to another machine.
+        InvalidInput: The URL is not an HTTP URL, or is plain `http` to another machine.
     """
     parts = parse_http_url(url, what="a service's URL")
     host = parts.hostname or ""
@@ -359,7 +363,7 @@ def _content(body: BaseModel | bytes | None) -> tuple[bytes, dict[str, str]]:
 
 async def _read(response: httpx.Response, limit: int) -> bytes:
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise BadAnswer("the answer is compressed, which was not asked for")
+        raise BadAnswer("the answer is compressed, although the request did not allow that")
     pieces: list[bytes] = []
     size = 0
     async for piece in response.aiter_bytes():

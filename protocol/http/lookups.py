@@ -26,18 +26,18 @@ class LookupLimits:
     """Limits of look-ups. `at_once` and `waiting` apply separately to keys with a cached answer and to new keys."""
 
     at_once: int = 8
-    """Reads of the source at a time."""
+    """Maximum number of concurrent reads of the source."""
     waiting: int = 256
-    """Reads that run or wait for their turn; further ones are refused."""
+    """Maximum number of reads that run or are queued; more are refused."""
     remembered: int = 1024
-    """Maximum number of cached answers, and the same again for protected keys and for keys that are unknown."""
+    """Size of each cache: of answers, of protected answers, and of keys that the source does not know."""
     absent: timedelta = timedelta(seconds=2)
-    """Time for which a key that the source does not know is not read again."""
+    """Time for which an unknown key is not looked up again."""
     answer: timedelta = timedelta(seconds=3)
     """Time limit of a read, and of a caller's wait for it."""
     rest: timedelta = timedelta(seconds=2)
-    """Pause before the source is read again after it was unavailable. Each known key has its own pause; new keys share
-    one, which a mere time-out does not start."""
+    """Pause before the source is read again after it was unavailable. Each known key has its own pause. All new keys
+    share one pause, which a time-out does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Absent:
 
 
 class _Lane:
-    """Limit of concurrent reads; keys with a cached answer don't queue behind new keys."""
+    """Limits concurrent reads. Keys with a cached answer and new keys have separate lanes."""
 
     def __init__(self, at_once: int) -> None:
         self.turns = asyncio.Semaphore(at_once)
@@ -63,18 +63,18 @@ class _Lane:
 class Lookups(Generic[K, V]):
     """A small cache in front of a slow source.
 
-    Callers that want the same key share one read. While the source is unavailable, the last answer is used for longer.
-    While a read is in progress or too many callers wait, the cached answer is used up to `CROWDED` times longer.
-    Answers that were not used for the longest time are dropped first. Answers protected by `keep` are dropped
-    only for other protected ones.
+    Callers that want the same key share one read. While the source is unavailable, a cached answer is used up to the
+    age `stale`. While a read is in progress or too many reads are queued, a cached answer is used up to `CROWDED` times
+    the age `fresh`. The least recently used answers are dropped first; those protected by `keep` have a cache of their
+    own.
 
     Args:
         read: Reads the source.
-        what: Names a read, for errors.
+        what: Returns the description of a read, for errors.
         fresh: Age up to which an answer is used without a read.
-        stale: Age up to which it is used while the source is unavailable; never less than `fresh`.
+        stale: Age up to which an answer is used while the source is unavailable; at least `fresh` applies.
         clock: Measures ages.
-        limits: Bounds.
+        limits: Limits of reads and of cached answers.
     """
 
     CROWDED = 4
@@ -108,10 +108,10 @@ class Lookups(Generic[K, V]):
         """Returns the answer for a key.
 
         Raises:
-            NotFound: The source does not know the key, or did not a moment ago.
-            RateLimited: Too many reads wait already.
+            NotFound: The source does not know the key, or did not know it less than `LookupLimits.absent` ago.
+            RateLimited: Too many reads are queued.
             Unavailable: The source can't be read, and the last answer is too old.
-            MusterError: The source raised it.
+            MusterError: Any other error of the source.
         """
         known = self._kept.get(key) or self._known.get(key)
         if known is None:
@@ -132,12 +132,12 @@ class Lookups(Generic[K, V]):
         return known.value
 
     def known(self, key: K) -> V | None:
-        """Returns the last answer that is remembered, however old; reads nothing."""
+        """Returns the cached answer, of any age; never reads the source."""
         known = self._kept.get(key) or self._known.get(key)
         return None if known is None else known.value
 
     def keep(self, key: K) -> None:
-        """Protects a cached answer: only answers that `keep` also protects can evict it."""
+        """Protects a cached answer: only other protected answers can evict it."""
         known = self._known.pop(key, None)
         if known is not None:
             self._kept[key] = known
@@ -156,7 +156,7 @@ class Lookups(Generic[K, V]):
         if task is None:
             if lane.waiting >= self._limits.waiting:
                 raise RateLimited(f"too many others wait for {self._what(key)}", retry_after=self._limits.rest)
-            lane.waiting += 1  # here, not in the task: many callers may come before it first runs
+            lane.waiting += 1  # counted before the task starts: many callers may arrive until it runs
             task = asyncio.create_task(self._in_turn(key, lane, rest))
             self._reading[key] = task
             task.add_done_callback(lambda done: self._settle(key, lane, done))
@@ -204,4 +204,6 @@ class Lookups(Generic[K, V]):
 
     def _check_rest(self, key: K | None) -> None:
         if self._clock.monotonic() < self._rests.get(key, 0.0):
-            raise Unavailable("the chain could not be asked a moment ago", code="chain-unavailable")
+            raise Unavailable(
+                "the chain was unavailable a moment ago and is not read again yet", code="chain-unavailable"
+            )

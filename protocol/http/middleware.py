@@ -1,8 +1,9 @@
 """ASGI middleware around every route of a service.
 
-Before the route it checks rate per IP, version and size; after it, it adds request id and version range, a log line and
-metrics. An unexpected error becomes a problem response, and its traceback goes to the log. Every heartbeat passes
-through, so it reads raw headers and skips log lines and metrics that are not recorded.
+Before the route, the middleware checks rate per IP, protocol version and size. After the route, it adds request id and
+version range to the response, and writes a log line and metrics. An unexpected error becomes a problem response, and
+its traceback goes to the log. Because every heartbeat passes through it, it reads raw headers and prepares no log lines
+or metrics that are not recorded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from protocol.runtime.randomness import generator
 from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods that metrics count by name; any other one that a caller invents would add a permanent series."""
+"""Methods that metrics count by name. All others count as `(other)`: an invented method must not add a series."""
 
 SLOW_S = 1.0
 
@@ -49,16 +50,17 @@ class HttpLimits:
     body_limit: int
     """Bytes of the largest body."""
     body_limits: Sequence[tuple[str, int]] = ()
-    """Body limits by path prefix; the first matching prefix applies. Routes there stream their bodies."""
+    """Body limits by path prefix; the first matching prefix applies. Routes below these prefixes stream their
+    bodies."""
     ip_rates: IpRates | None = None
     callers: CallerAddresses
     spoken: VersionRange = SPOKEN
     fast_routes: Mapping[tuple[str, str], FastRoute] = field(default_factory=dict)
-    """By method and path: routes that the middleware calls itself."""
+    """Routes by method and path that the middleware calls itself, without the framework."""
 
 
 class HttpMetrics:
-    """Counts and times of answers, by route template, so that a hostile path can't make new series."""
+    """Counts and durations of answers by route template, so that invented paths can't add series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("method", "route", "status")
@@ -79,7 +81,7 @@ class HttpMetrics:
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def refuse(self, limit: str) -> None:
-        """Counts a connection or a request that reached a limit before this middleware."""
+        """Counts a connection or a request that the server refused or closed at a limit."""
         self._refused.labels(limit).inc()
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -104,7 +106,7 @@ class RequestMiddleware:
         self._health_rates = IpRates(HEALTH_RATE, clock=clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one connection's request."""
+        """Serves one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -133,7 +135,7 @@ class RequestMiddleware:
             await visit.respond(http_problem(error, instance=visit.instance))
         except ClientDisconnect:
             visit.status = 499  # nginx's status for a client that disconnected
-        except Exception as error:  # noqa: BLE001 - the last line of defence; it is logged and answered
+        except Exception as error:  # noqa: BLE001 - any unexpected error is logged and answered with a 500
             await visit.refuse(unexpected(error))
 
     def _admit(self, visit: _RequestContext) -> None:
@@ -152,7 +154,7 @@ class RequestMiddleware:
         check_declared_size(declared, visit.limit)
 
     def _limit_of(self, path: str) -> int:
-        """Returns the most bytes that a body may have."""
+        """Returns the size limit of a body in bytes."""
         for beginning, limit in self._settings.body_limits:
             if path.startswith(beginning):
                 return limit
@@ -179,7 +181,7 @@ class RequestMiddleware:
 
 
 class _RequestContext:
-    """One request on its way through the middleware."""
+    """State of one request while the middleware serves it."""
 
     __slots__ = (
         "_receive",
@@ -197,7 +199,7 @@ class _RequestContext:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int) -> None:
         self.scope = scope
-        self.identifier = f"{generator.getrandbits(64):016x}"  # names a request in the log, and nothing else
+        self.identifier = f"{generator.getrandbits(64):016x}"  # only identifies the request in logs and responses
         self.ip = ""
         self.route = ""
         self.status = 500
@@ -209,7 +211,7 @@ class _RequestContext:
 
     @property
     def instance(self) -> str:
-        """Returns the name of the request in problem responses."""
+        """Returns the request's URN, which identifies it in problem responses."""
         return f"urn:muster:request:{self.identifier}"
 
     @property
@@ -224,7 +226,7 @@ class _RequestContext:
             self._size += len(message.get("body", b""))
             if self._size > self.limit:
                 raise CarriedError(too_large(self.limit))
-            account: BodyAccount | None = self.scope.get(BODY_ACCOUNT)  # none without a server, as in tests
+            account: BodyAccount | None = self.scope.get(BODY_ACCOUNT)  # absent without `BoundedServer`, as in tests
             if account is not None and account.refusal is not None:
                 raise CarriedError(account.refusal, retry_after=RETRY_AFTER)
         return message

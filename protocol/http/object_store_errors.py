@@ -1,10 +1,10 @@
-"""Translates refusals of object stores into errors: S3's XML codes, problem JSON, or a bare status.
+"""Converts error responses of object stores into errors: S3's XML codes, problem JSON, or a bare status.
 
 MusterError
-├── TransferError       the store is down, slow, full, or sends invalid answers: later     retryable
-│   └── UrlStale        the store does not take the URL any more: ask for another
-├── BytesRefused        the store got, or gave, other bytes than announced
-└── UrlRefused          we do not speak to such a URL
+├── TransferError       the store is down, slow, full, or sends invalid answers            retryable
+│   └── UrlStale        the store does not accept the URL any more: request another
+├── BytesRefused        the store received or sent other bytes than announced
+└── UrlRefused          requests to such a URL are not allowed
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class TransferError(Unavailable):
     """The store failed or refused the request; a retry may succeed."""
 
     code = "transfer-failed"
-    default_hint = "nothing is lost: the same is tried again later"
+    default_hint = "nothing is lost: the transfer is tried again later"
 
 
 class UrlStale(TransferError):
     """The store rejects the URL, for example because it has expired."""
 
     code = "url-stale"
-    default_hint = "ask for another URL; if that happens again, this machine's clock or the pool's store is wrong"
+    default_hint = "request another URL; if the store rejects that too, check this machine's clock and the pool's store"
 
 
 class UrlRefused(InvalidInput):
@@ -69,7 +69,7 @@ def refusal(status: int, kind: str, body: bytes) -> MusterError:
     if status == 429 or code == "SlowDown":
         return RateLimited(words, retry_after=timedelta(seconds=10))
     if 300 <= status < 400:
-        words += ": it sent us elsewhere, and redirects are not followed"
+        words += ", a redirect, which is not followed"
     return _MEANINGS.get(code, _MEANINGS.get(status, TransferError))(words)
 
 

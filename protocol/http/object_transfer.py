@@ -1,9 +1,9 @@
-"""Sending files to an object store and reading them from there, by presigned URLs.
+"""Uploads files to an object store and downloads them, by presigned URLs.
 
-The URLs come from the pool's orchestrator, so they are not taken on trust: https only, unless they are the
-orchestrator's own; no redirects; never into this machine's own network, unless the orchestrator itself is there or
-plain http was allowed. Downloads are hashed while they arrive, and kept only if size and hash are the expected ones. A
-file that is too large to store is only hashed.
+The URLs come from the pool's orchestrator and are not trusted. A URL must be https unless it is the orchestrator's own.
+It must not lead into a private network, unless the orchestrator itself is in one or plain http was allowed. Redirects
+are refused. Downloads are hashed while they arrive, and kept only if size and hash are the expected ones. `verify`
+hashes a file without storing it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ PATIENCE = timedelta(seconds=60)
 
 SHORTEST = timedelta(minutes=5)
 LEAST_RATE = 32 * 1024
-"""A transfer may take `SHORTEST`, and longer for files that need it at so many bytes per second."""
+"""In bytes per second. The time limit of a transfer is `SHORTEST`, or longer for files that need longer at this
+rate."""
 
 _PIECE = 1 << 20
 _MOST_ANSWER = 64 * 1024
@@ -52,9 +53,9 @@ class ObjectTransfer:
     Args:
         orchestrator_url: URL of the pool's orchestrator; URLs of the same origin are trusted.
         clock: Clock of pauses.
-        allow_plain_http: Lets URLs be plain http, and lead into private networks.
+        allow_plain_http: Allows plain http URLs, and URLs into private networks.
         patience: Time limit for the store's next bytes.
-        transport: For tests that serve the orchestrator in the same process.
+        transport: Replaces the network in tests that run the orchestrator in the same process.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class ObjectTransfer:
         """Uploads a file; returns when the store has it. An upload of an existing object succeeds.
 
         Raises:
-            UrlStale: Ask for another ticket.
-            BytesRefused: The store got other bytes than announced.
-            TooLarge: The store takes no file of this size.
-            UrlRefused: The ticket's URL or headers may not be used.
-            RateLimited, TransferError: The store can't take it now.
+            UrlStale: The URL has expired; request another ticket.
+            BytesRefused: The store received other bytes than announced.
+            TooLarge: The store accepts no file of this size.
+            UrlRefused: The ticket's URL or headers are not allowed.
+            RateLimited, TransferError: The store can't accept the file now.
         """
         headers = _checked_headers(ticket.headers, size)
         await self._in_time(self._put(ticket.url, headers, path), size=size, what="sending a file to the store")
@@ -95,35 +96,35 @@ class ObjectTransfer:
         """Downloads an object into a file, which appears only when it is complete and verified; returns its size.
 
         Args:
-            url: Presigned.
+            url: Presigned URL.
             target: Path of the new file; its directory exists.
             sha256: Expected SHA-256.
-            most_bytes: Its limit.
+            most_bytes: Size limit of the object, in bytes.
             claim: Reserved disk space; the free space is checked again before each piece.
 
         Raises:
-            DiskReserved: The disk has filled meanwhile.
-            UrlStale: Ask for another URL.
-            BytesRefused: The store gave other bytes.
-            TooLarge: It is longer than `most_bytes`.
+            DiskReserved: The disk filled up during the download.
+            UrlStale: The URL has expired; request another one.
+            BytesRefused: The store sent other bytes.
+            TooLarge: The object is larger than `most_bytes`.
             NotFound: There is no such object.
-            UrlRefused: The URL may not be used.
-            RateLimited, TransferError: The store can't give it now.
+            UrlRefused: The URL is not allowed.
+            RateLimited, TransferError: The store can't send the object now.
         """
         work = self._fetch(url, target, sha256=sha256, most_bytes=most_bytes, claim=claim)
         return await self._in_time(work, size=most_bytes, what="reading a file from the store")
 
     async def verify(self, url: str, *, sha256: Digest, size: int) -> None:
-        """Reads an object without keeping it; returns if it has this hash and this size.
+        """Reads an object without storing it; returns if hash and size match.
 
         Args:
-            url: Presigned.
-            sha256: Its hash.
-            size: Its size, in bytes.
+            url: Presigned URL.
+            sha256: Expected SHA-256.
+            size: Expected size in bytes.
 
         Raises:
-            BytesRefused: The store gave other bytes, or fewer.
-            TooLarge: It is longer than `size`.
+            BytesRefused: The store sent other bytes, or fewer.
+            TooLarge: The object is larger than `size`.
             UrlStale, NotFound, UrlRefused, RateLimited, TransferError: As for `fetch`.
         """
         await self._in_time(
@@ -158,7 +159,7 @@ class ObjectTransfer:
                         with nullcontext() if claim is None else claim.writing(len(piece)):
                             await run_in_thread(file.write, piece)
                 file.flush()
-                await run_in_thread(os.fsync, file.fileno())  # disks can be slow
+                await run_in_thread(os.fsync, file.fileno())  # in a thread: a slow disk must not block the loop
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
@@ -168,10 +169,10 @@ class ObjectTransfer:
         async with aclosing(self._read(url, sha256=sha256, most_bytes=size)) as pieces:
             found = sum([len(piece) async for piece in pieces])
         if found != size:
-            raise BytesRefused(f"the store gave {found} bytes of {sha256}, and said that it has {size}")
+            raise BytesRefused(f"the store sent {found} bytes of {sha256} instead of {size}")
 
     async def _read(self, url: str, *, sha256: Digest, most_bytes: int) -> AsyncGenerator[bytes]:
-        """Yields an object's bytes in pieces, and raises `BytesRefused` after the last one if the hash is another."""
+        """Yields an object's bytes in pieces; raises `BytesRefused` after the last piece if the hash differs."""
         digest, size = hashlib.sha256(), 0
         async with self._answer("GET", url, {}) as response:
             if response.status_code != 200:
@@ -183,7 +184,7 @@ class ObjectTransfer:
                 digest.update(piece)
                 yield piece
         if digest.digest() != bytes.fromhex(sha256[2:]):
-            raise BytesRefused(f"the store gave bytes with the SHA-256 0x{digest.hexdigest()}, not {sha256}")
+            raise BytesRefused(f"the store sent bytes with the SHA-256 0x{digest.hexdigest()}, not {sha256}")
 
     @asynccontextmanager
     async def _answer(
@@ -221,7 +222,9 @@ class ObjectTransfer:
         found = await addresses_of(parsed.host, parsed.port or _PORTS[parsed.scheme])
         private = [one for one in found if not is_public(one)]
         if any(is_link_local(one) for one in found):
-            raise UrlRefused(f"the store's host {parsed.host} is link-local", hint="no store is there")
+            raise UrlRefused(
+                f"the store's host {parsed.host} is link-local", hint="a link-local address can't be a store"
+            )
         if private and not await self._may_be_private():
             raise UrlRefused(
                 f"the store's host {parsed.host} is {private[0]}, inside a private network",
@@ -254,7 +257,7 @@ def _all_loopback(addresses: list[str]) -> bool:
 
 
 def _checked_headers(given: Mapping[str, str], size: int) -> dict[str, str]:
-    """Headers that stores need; a URL's issuer can't make the client send others."""
+    """Returns the ticket's headers; refuses headers that no store needs, as the URL's issuer is not trusted."""
     headers = {name.lower(): value for name, value in given.items()}
     strange = [name for name in headers if not _HEADERS.fullmatch(name)]
     if strange or len(headers) != len(given):

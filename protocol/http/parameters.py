@@ -1,4 +1,4 @@
-"""Refusal of query parameters that a route does not declare: a misspelt filter must not return everything."""
+"""Refuses query parameters that a route does not declare: a misspelt filter must not return unfiltered results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_parameters(given: Iterable[str], declared: Collection[str]) -> None:
         declared: Names that the route knows.
 
     Raises:
-        Unprocessable: Names each unknown one, and those that the route knows.
+        Unprocessable: There are unknown parameters; the error names them and the route's own.
     """
     unknown = [name for name in dict.fromkeys(given) if name not in declared]
     if not unknown:

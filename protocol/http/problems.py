@@ -1,4 +1,4 @@
-"""Errors on the wire: problem JSON (RFC 9457) from exceptions on one side, and exceptions from it on the other."""
+"""Errors on the wire: converts exceptions to problem JSON (RFC 9457), and problem JSON to exceptions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Problem(BaseModel):
 
 
 def problem_of(error: MusterError, *, instance: str = "") -> Problem:
-    """Writes an error down."""
+    """Converts an error to problem JSON."""
     return Problem(
         type=TYPE_PREFIX + error.code,
         title=_title(error.status),
@@ -106,7 +106,7 @@ def error_of(problem: Problem, *, retry_after: timedelta | None = None) -> Muste
 
 
 def error_of_answer(status: int, media_type: str, body: bytes, *, retry_after: timedelta | None = None) -> MusterError:
-    """Reads the error from any answer; one that is no problem JSON (a proxy's page) becomes one by its status."""
+    """Returns the error of any answer; by its status, if the body is not problem JSON (a proxy's page)."""
     if media_type.split(";", maxsplit=1)[0].strip().lower() == MEDIA_TYPE:
         try:
             problem = Problem.model_validate_json(body)
@@ -133,22 +133,22 @@ def problem_response(error: MusterError, *, instance: str = "") -> Response:
 
 
 def unexpected(error: BaseException) -> MusterError:
-    """Returns the problem of an unexpected error: an id and no internals."""
+    """Returns the problem of an unexpected error. It contains an id, but no internals."""
     reference = token_hex(6)
     _log.error("unexpected-error", reference=reference, exc_info=error)
     return MusterError(
-        f"something went wrong inside (reference {reference})",
-        hint="tell the operator the reference; the log has the rest",
+        f"internal error (reference {reference})",
+        hint="give the reference to the operator: the service's log explains the error",
         code="internal",
     )
 
 
 class CarriedError(HTTPException):
-    """Carries an error through the framework, which answers other errors in reading a body with a 400.
+    """Carries an error through FastAPI, which would answer any other error raised while a body is read with a 400.
 
     Args:
-        error: For the caller.
-        retry_after: When the same request may come again, if the error does not say.
+        error: Error that is sent to the client.
+        retry_after: Pause before the client may repeat the request, if the error has none.
     """
 
     def __init__(self, error: MusterError, *, retry_after: timedelta | None = None) -> None:
@@ -161,7 +161,7 @@ def install_problem_answers(app: FastAPI) -> None:
     """Registers handlers that convert every error of a route to a problem response."""
 
     async def ours(request: Request, error: Exception) -> Response:
-        if not isinstance(error, MusterError):  # Starlette's signature is wider than what it calls this with
+        if not isinstance(error, MusterError):  # only for the type checker: Starlette passes no others
             raise error
         return problem_response(error, instance=instance_of(request))
 
@@ -190,7 +190,7 @@ def install_problem_answers(app: FastAPI) -> None:
 
 
 def http_problem(error: HTTPException, *, instance: str) -> Response:
-    """An error of the framework (no such route, method not allowed), or one that it carries, as a problem."""
+    """Converts an error of the framework (no such route, method not allowed) or a `CarriedError` to a problem."""
     if isinstance(error, CarriedError):
         response = problem_response(error.error, instance=instance)
         response.headers.update(error.headers or {})

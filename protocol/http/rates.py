@@ -29,26 +29,26 @@ class Rate:
 
     @property
     def interval_s(self) -> float:
-        """Seconds that one call pays for."""
+        """Seconds between two calls at the average rate."""
         return self.per.total_seconds() / self.count
 
     @property
     def tolerance_s(self) -> float:
-        """Burst that a caller may use."""
+        """Seconds by which a caller may be ahead of the average rate."""
         return self.interval_s * (self.burst - 1)
 
 
 HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Routes that monitoring calls: never refused for their version, and with a rate of their own."""
+"""Routes that monitoring calls. They accept every protocol version, and have a separate rate."""
 
 HEALTH_RATE = Rate(count=20, per=timedelta(seconds=1), burst=100)
-"""Of one IP. Load on other paths must not make a service look dead, and these paths cost work too."""
+"""Rate of one IP on `HEALTH_PATHS`. It is separate so that load on other paths can't make a service look dead."""
 
 
 class IpRates:
-    """One rate limit per IP. The least recently used are dropped first, so that memory is bounded.
+    """One rate limit per IP. Memory is bounded: the least recently used entries are dropped first.
 
-    IPv6 callers count by /64, because one customer usually controls all of its addresses.
+    IPv6 callers are counted by /64, because one customer usually controls all of its addresses.
 
     Args:
         rate: Rate of one caller.

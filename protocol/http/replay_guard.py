@@ -26,7 +26,7 @@ CLOCK_WINDOW = timedelta(seconds=60)
 """Allowed clock difference of a request, in either direction."""
 
 NONCE_KEPT = 2 * CLOCK_WINDOW + timedelta(seconds=60)
-"""A request stamped 60 s ahead is valid for 120 s; the third minute covers different clocks of several instances."""
+"""A request stamped 60 s ahead is valid for 120 s; the third minute allows for clock differences between instances."""
 
 MOST_FAVOURED = 256
 
@@ -52,13 +52,13 @@ class RequestLimits:
 class ReplayGuard:
     """Decides once per signed request whether it may be served now.
 
-    A Redis that restarts empty has forgotten the nonces of the last two minutes, so Redis must run with
+    A Redis that restarts without its data accepts the requests of the last two minutes again, so Redis must run with
     `appendonly yes` and without eviction.
 
     Args:
-        redis: Shared by every instance of the service.
-        keys: Keys of the service.
-        rate: Requests that one address may make.
+        redis: Redis that all instances of the service share.
+        keys: Key names of the service.
+        rate: Rate limit of one address.
         clock: Source of time.
     """
 
@@ -69,7 +69,7 @@ class ReplayGuard:
         self._favoured: OrderedDict[Address, tuple[float, RequestLimits]] = OrderedDict()
 
     def favour(self, address: Address, *, rate: Rate, lasting: timedelta) -> None:
-        """Gives a role holder another rate for a while; only this instance remembers it."""
+        """Sets another rate for a role holder for the time `lasting`, in this process only."""
         self._favoured[address] = (self._clock.monotonic() + lasting.total_seconds(), RequestLimits.of(rate))
         self._favoured.move_to_end(address)
         if len(self._favoured) > MOST_FAVOURED:
@@ -85,7 +85,7 @@ class ReplayGuard:
         Raises:
             Conflict: The nonce was used (`replayed`).
             RateLimited: The address called too often.
-            Unavailable: The outcome is unknown.
+            Unavailable: The script returned an unknown outcome.
         """
         match outcome:
             case "admitted":
@@ -105,7 +105,7 @@ class ReplayGuard:
         Raises:
             Conflict: The nonce was used.
             RateLimited: The address called too often.
-            StoreUnavailable: Redis does not answer, so nothing is accepted.
+            StoreUnavailable: Redis does not answer, so no request is accepted.
         """
         until, limits = self._favoured.get(address, (float("-inf"), self.limits))
         if until <= self._clock.monotonic():
@@ -114,7 +114,7 @@ class ReplayGuard:
             Admit(
                 address=address,
                 nonce=nonce,
-                attempt=token_hex(8),  # redis-py repeats a call whose answer was lost; not guessable
+                attempt=token_hex(8),  # recognises a repetition by redis-py; random, so not guessable
                 now_us=self.now_us(),
                 nonce_kept_ms=limits.nonce_kept_ms,
                 interval_us=limits.interval_us,

@@ -1,4 +1,4 @@
-"""The skeleton of every service: health, readiness, metrics, OpenAPI, problem answers, limits, and a graceful end."""
+"""The skeleton of every service: health, readiness, metrics, OpenAPI, problem answers, limits, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from protocol.runtime.loops import BackgroundLoops
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 Check = Callable[[], Awaitable[None]]
-"""Returns if a dependency is available; raises an error otherwise."""
+"""Readiness check: returns if a dependency is available, and raises an error otherwise."""
 
 CHECK_PATIENCE = timedelta(seconds=2)
 DRAIN = timedelta(seconds=20)
@@ -70,25 +70,25 @@ def create_service(
 ) -> FastAPI:
     """Builds the application that a service adds its routes to.
 
-    It has `/healthz` (the process lives), `/readyz` (it can serve), `/metrics` (Prometheus; own series go into
-    `app.state.registry`) and `/docs`. `app.state.stopping` is an event that long answers (polls, streams) watch, so
-    that a stop need not wait for them.
+    The application has `/healthz` (the process runs), `/readyz` (it can serve), `/metrics` (Prometheus; own series go
+    into `app.state.registry`) and `/docs`. The event `app.state.stopping` is set at shutdown; long polls and streams
+    watch it and end early.
 
     Args:
         name: The service's name in OpenAPI, logs and metrics.
-        version: Of this release.
-        description: For OpenAPI.
+        version: Version of this release.
+        description: Description in OpenAPI.
         lifespan: Opens and closes the service's resources; loops run inside it.
         checks: Readiness checks of `/readyz` by name; each has two seconds.
-        loops: Background work, part of readiness.
+        loops: Background loops; a stalled one makes the service unready.
         clock: The system's by default.
         body_limit: Bytes of the largest body.
         body_limits: Other limits by path prefix; routes below them stream their bodies.
-        ip_rates: How often one IP may call; unlimited by default.
+        ip_rates: Rate limits per IP; none by default.
         callers: Proxies whose `X-Forwarded-For` is trusted; none by default.
         connections: Maximum number of open connections, further limited by the file descriptors.
-        fast_routes: By method and path: routes under heavy load, which the middleware calls without the framework.
-        tags: For OpenAPI.
+        fast_routes: Routes under heavy load by method and path, which the middleware calls without the framework.
+        tags: Tags in OpenAPI.
     """
     clock = SystemClock() if clock is None else clock
     registry = CollectorRegistry()
@@ -269,9 +269,10 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
 
 
 def _add_docs(app: FastAPI) -> None:
-    """`/docs` for people.
+    """Adds `/docs`, a page for people that shows the API.
 
-    The page loads scripts from a CDN. A separate origin (CSP sandbox) keeps them from the service's data.
+    The page loads scripts from a CDN. The CSP sandbox gives it a separate origin, so the scripts can't read the
+    service's data.
     """
 
     @cache
@@ -297,14 +298,14 @@ async def _ask(check: Check) -> str:
         return error.detail
     except TimeoutError:
         return f"no answer in {CHECK_PATIENCE.total_seconds():.0f} s"
-    except Exception as error:  # noqa: BLE001 - a check that crashes is a check that failed; its inside goes to the log
+    except Exception as error:  # noqa: BLE001 - a crash counts as a failed check; the log has the traceback
         _log.warning("readiness-check-crashed", exc_info=error)
         return "the check crashed; see the log"
     return "ok"
 
 
 def _declare_problems(app: FastAPI) -> None:
-    """Writes into OpenAPI that every error is a problem, instead of FastAPI's own form of them."""
+    """Declares in OpenAPI that every error response is a problem, instead of FastAPI's own format."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

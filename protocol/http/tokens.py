@@ -43,7 +43,7 @@ class TokenSetting(BaseModel):
 
     name: str = Field(description="Name of its holder, for logs", min_length=1, max_length=63)
     scope: Scope
-    hash: str = Field(description="What `muster token hash` prints")
+    hash: str = Field(description="Hash of the token, as `muster token hash` prints it")
 
     @field_validator("hash")
     @classmethod
@@ -76,7 +76,7 @@ class OwnerRequest:
 
 
 def new_token() -> str:
-    """A new token. Show it once, keep its hash."""
+    """Returns a new token. Show it to its holder once, and store only its hash."""
     return f"mst_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
 
 
@@ -84,7 +84,7 @@ def hash_token(token: str) -> str:
     """Returns the stored hash of a token.
 
     Raises:
-        InvalidInput: It is malformed; the error does not repeat it.
+        InvalidInput: The token is malformed; the error does not repeat it.
     """
     match = _TOKEN.fullmatch(token.strip())
     if match is None:
@@ -97,10 +97,10 @@ class TokenBook:
     """The bearer tokens of a pool.
 
     Args:
-        tokens: From settings.
+        tokens: Tokens of the settings.
 
     Raises:
-        InvalidInput: Two have the same id.
+        InvalidInput: Two tokens have the same id, or a hash is malformed.
     """
 
     def __init__(self, tokens: Iterable[TokenSetting]) -> None:
@@ -115,7 +115,7 @@ class TokenBook:
             self._by_id[match[1]] = (setting, base64.b64decode(match[2]), base64.b64decode(match[3]))
 
     async def check(self, token: str) -> TokenSetting:
-        """Returns which token this is.
+        """Returns the name and scope of a token.
 
         Raises:
             Unauthenticated: The token is unknown.
@@ -198,7 +198,9 @@ def _bearer(request: Request) -> str:
 
 def _unknown() -> Unauthenticated:
     return Unauthenticated(
-        "the token is not known here", hint="check that it is whole and of this pool", code="bad-token"
+        "the token is not known to this pool",
+        hint="check that the token is complete and belongs to this pool",
+        code="bad-token",
     )
 
 

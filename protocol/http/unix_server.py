@@ -1,4 +1,4 @@
-"""HTTP over a unix socket inside a running program: for the bridge to the task, and for the control of the daemon."""
+"""HTTP server on a unix socket inside a running program: for the task's bridge and the worker's control interface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIMITS = ConnectionLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNEC
 
 
 class UnixServer:
-    """Serves an application on a unix socket between `start` and `stop`; signals are left to the program.
+    """Serves an application on a unix socket between `start` and `stop`; the program handles signals itself.
 
     Args:
         app: Application to serve.
@@ -41,7 +41,7 @@ class UnixServer:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns when connections are taken.
+        """Starts the server; returns when it accepts connections.
 
         Raises:
             Unavailable: The application did not start.
@@ -56,11 +56,11 @@ class UnixServer:
         self._running = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"serve {self._path.name}")
         while not self._server.started:
             if self._running.done():
-                raise Unavailable(f"nothing can be served at {self._path}", retryable=False, code="start-failed")
+                raise Unavailable(f"the server at {self._path} did not start", retryable=False, code="start-failed")
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Takes no more connections, lets open ones end, removes the socket."""
+        """Refuses new connections, lets open ones end, and removes the socket."""
         if self._server is not None and self._running is not None:
             self._server.should_exit = True
             await self._running
@@ -68,7 +68,7 @@ class UnixServer:
 
 
 class _QuietServer(BoundedServer):
-    """The bounded server of a few connections, which leaves signals to the program."""
+    """Bounded server for a few connections, which installs no signal handlers."""
 
     def __init__(self, app: FastAPI) -> None:
         serving = Serving.of(_LIMITS, callers=CallerAddresses(), clock=SystemClock(), refused=lambda _: None)

@@ -10,7 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 from protocol.errors import InvalidInput, Unavailable
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-"""The part of IPv6 that IANA allocates from. Only IPv4 behind a transition prefix is public outside of it."""
+"""The part of IPv6 that IANA allocates from. Outside of it, only addresses that embed a public IPv4 address are
+public."""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """RFC 6052: a gateway translates these to the IPv4 address in the last 32 bits."""
@@ -38,11 +39,11 @@ def parse_http_url(url: str, *, what: str, code: str = InvalidInput.code, query:
         query: Whether a query is allowed.
 
     Raises:
-        InvalidInput: It is not such a URL.
+        InvalidInput: The URL does not have this form.
     """
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # both are parsed on access
+        host, _ = parts.hostname, parts.port  # both raise ValueError on access if malformed
     except ValueError as error:
         raise InvalidInput(f"{url[:100]!r} is not a URL", hint="for example https://pool.example", code=code) from error
     extra = parts.username is not None or parts.password is not None or parts.fragment or (parts.query and not query)
@@ -71,7 +72,8 @@ async def addresses_of(host: str, port: int) -> list[str]:
 def is_public(address: str) -> bool:
     """Returns whether an address belongs to the public internet.
 
-    An IPv6 address that stands for an IPv4 address (mapped, 6to4, NAT64 by the well-known prefix) is public if that is.
+    An IPv6 address that stands for an IPv4 address (mapped, 6to4, NAT64 by the well-known prefix) is public if the IPv4
+    address is.
     """
     parsed = _reached(address)
     if isinstance(parsed, ipaddress.IPv6Address) and parsed not in _GLOBAL_UNICAST:

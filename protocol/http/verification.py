@@ -1,4 +1,4 @@
-"""Verification of signed requests, cheapest check first. A request acts for its signer: no body can name another.
+"""Verification of signed requests, cheapest check first. A request acts for its signer only.
 
 The order: rate per IP (in the middleware, before routing), size, headers, clock, signature, audience, role of the
 address, then rate per address and nonce in one Redis script.
@@ -135,8 +135,8 @@ class RequestVerifier:
         Raises:
             Unauthenticated: Unsigned, stale, altered, or signed for another audience.
             InvalidInput: Headers or request line are not in canonical form.
-            TooLarge: The body is.
-            Forbidden: `authorize` refused.
+            TooLarge: The body is larger than the limit.
+            Forbidden: The address's role does not allow the request.
         """
         signed = await self.authenticate_raw(request.scope, request.receive, body_limit=body_limit)
         if authorize is not None:
@@ -187,8 +187,8 @@ class RequestVerifier:
         """Returns a fast route that makes the checks of `authenticate` and signs the handler's answer.
 
         Args:
-            handler: Must use the replay guard in its own script, as for `authenticate`.
-            key: The service's.
+            handler: Handler whose own script contains the replay guard, as for `authenticate`.
+            key: Key of the service, which signs answers.
             body_limit: Largest body in bytes.
         """
 
@@ -213,8 +213,8 @@ def signed_request(
 ) -> Callable[[Request], Awaitable[SignedRequest]]:
     """Returns a FastAPI dependency that yields the `SignedRequest`; the app's verifier is `app.state.verifier`.
 
-    The route parses the body with `signed.read(Model)` and declares none, because FastAPI would read a declared body
-    before any check.
+    The route parses the body with `signed.read(Model)` and declares no body parameter, because FastAPI would read a
+    declared body before any check.
 
     Args:
         authorize: Checks that the signer may make this request.
@@ -263,11 +263,11 @@ def check_clock(stamp: RequestStamp, *, now: datetime) -> None:
 
 
 def check_declared_size(declared: str | None, limit: int) -> None:
-    """Returns if the size that `Content-Length` declares is within the limit, or none is declared.
+    """Returns if `Content-Length` is missing or within the limit.
 
     Raises:
-        TooLarge: It is larger.
-        InvalidInput: It is not a number.
+        TooLarge: The declared size is larger.
+        InvalidInput: `Content-Length` is not a number.
     """
     if declared is None:
         return
@@ -322,7 +322,7 @@ def unprocessable(error: ValidationError) -> Unprocessable:
 def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
     """Returns the declared size and the five signature headers, read in one pass.
 
-    Each of the five may occur only once: of two, a proxy and this service could read different ones.
+    Each of the five may occur only once: given two, a proxy and this service could each read another one.
     """
     declared: str | None = None
     found: dict[str, str] = {}

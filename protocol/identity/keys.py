@@ -41,7 +41,7 @@ class Key:
 
     @classmethod
     def generate(cls) -> Key:
-        """A new key from the operating system's randomness."""
+        """Generates a key from the operating system's randomness."""
         return cls(secp256k1.PrivateKey().secret)
 
     @classmethod
@@ -74,7 +74,7 @@ class Key:
 
     def account(self) -> LocalAccount:
         """Returns the key as an eth-account object, to sign transactions."""
-        from eth_account import Account  # noqa: PLC0415 - half a second, which only who sends transactions should pay
+        from eth_account import Account  # noqa: PLC0415 - takes half a second, and only senders of transactions need it
 
         account: LocalAccount = Account.from_key(self._key.secret)
         return account

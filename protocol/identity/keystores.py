@@ -1,4 +1,4 @@
-"""Keys at rest: encrypted keystore files (Web3 secret storage, version 3), and where services find their key."""
+"""Keys at rest: encrypted keystore files (Web3 secret storage, version 3), and the search for a service's key."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def write_keystore(path: Path, key: Key, password: str, *, scrypt_n: int = SCRYP
         InvalidInput: The password is empty.
     """
     if not password:
-        raise InvalidInput("a keystore needs a password", hint="an empty one would leave the key in the open")
-    from eth_keyfile.keyfile import create_keyfile_json  # noqa: PLC0415 - as below
+        raise InvalidInput(
+            "a keystore needs a password", hint="with an empty password, every reader of the file has the key"
+        )
+    from eth_keyfile.keyfile import create_keyfile_json  # noqa: PLC0415 - slow to import, see `read_keystore`
 
     content = create_keyfile_json(key.reveal(), password.encode(), version=3, kdf="scrypt", iterations=scrypt_n)
     content["address"] = key.address[2:].lower()
@@ -51,11 +53,11 @@ def write_keystore(path: Path, key: Key, password: str, *, scrypt_n: int = SCRYP
 
 
 def read_keystore(path: Path, password: str) -> Key:
-    """Opens a keystore.
+    """Decrypts a keystore.
 
     Raises:
         NotFound: There is no such file.
-        InvalidInput: It is not a supported keystore, or its key does not have the address that it names.
+        InvalidInput: The file is not a supported keystore, or its key does not have the address that the file states.
         Unauthenticated: The password is wrong.
     """
     from eth_keyfile.keyfile import decode_keyfile_json  # noqa: PLC0415 - the package imports unused pairings for half a second
@@ -71,7 +73,7 @@ def read_keystore(path: Path, password: str) -> Key:
             ) from None
         raise _broken(path, "its parameters don't fit together") from error
     except (KeyError, TypeError, AttributeError, NotImplementedError) as error:
-        raise _broken(path, f"its contents are not as they should be ({type(error).__name__})") from error
+        raise _broken(path, f"its contents are malformed ({type(error).__name__})") from error
     key = Key(secret)
     said = content.get("address")
     if isinstance(said, str) and said and address(said if said.startswith("0x") else f"0x{said}") != key.address:
@@ -104,7 +106,7 @@ def find_key(
     Raises:
         NotFound: There is neither a variable nor a file.
         Unauthenticated: No password, or a wrong one.
-        InvalidInput: Key or keystore are broken.
+        InvalidInput: Key or keystore is malformed.
     """
     environment = os.environ if environment is None else environment
     variable = f"MUSTER_{role.upper().replace('-', '_')}"
@@ -183,7 +185,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _is_credential(path: Path) -> bool:
-    """Returns whether systemd handed the file to this unit only; its access list then shows as a mode for the group."""
+    """Returns whether systemd passed the file to this unit only; its access list then appears as group permissions."""
     directory = os.environ.get("CREDENTIALS_DIRECTORY")
     return directory is not None and path.absolute().is_relative_to(directory)
 

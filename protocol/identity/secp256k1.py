@@ -49,7 +49,7 @@ def keccak(data: bytes) -> bytes:
 
 
 def personal_hash(message: bytes) -> bytes:
-    """The hash that an EIP-191 personal message is signed over."""
+    """Returns the hash that is signed for an EIP-191 personal message."""
     return keccak(b"\x19Ethereum Signed Message:\n%d" % len(message) + message)
 
 
@@ -65,8 +65,8 @@ def recover(hash32: bytes, signature: bytes) -> Address:
     """Returns the address that signed `hash32`.
 
     Raises:
-        InvalidInput: The signature is not 65 bytes, is malleable (high s), has another v than 27 or 28, or belongs to
-            no key at all.
+        InvalidInput: The signature is not 65 bytes, is malleable (high s), has a v that is neither 27 nor 28, or
+            belongs to no key.
     """
     if len(signature) != SIGNATURE_BYTES:
         raise InvalidInput(f"a signature has 65 bytes, not {len(signature)}", code="bad-signature")
@@ -87,7 +87,7 @@ def recover(hash32: bytes, signature: bytes) -> Address:
 
 
 def address_of(key: PrivateKey) -> Address:
-    """The address that belongs to a secret key."""
+    """Returns the address of a secret key."""
     return _address(key.public_key.format(compressed=False))
 
 

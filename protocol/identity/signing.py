@@ -1,6 +1,6 @@
-"""Signed requests and signed answers: the bytes that are signed, and nothing else.
+"""Signs and verifies requests and answers, and defines the bytes that are signed.
 
-A request is signed (EIP-191 personal message) over seven lines, none of which a peer supplies; an answer over five.
+A request is signed (EIP-191 personal message) over seven lines, which contain no text of a peer; an answer over five.
 `docs/protocol.md` specifies them with a test vector, for clients in other languages.
 """
 
@@ -30,7 +30,7 @@ SIGNATURE_HEADER = "X-Muster-Signature"
 REQUEST_HEADERS = (ADDRESS_HEADER, AUDIENCE_HEADER, TIMESTAMP_HEADER, NONCE_HEADER, SIGNATURE_HEADER)
 
 MOST_TARGET_CHARACTERS = 8192
-"""Path and query together, as nginx's default header buffers have it."""
+"""Limit of path and query together: the size of nginx's default header buffers."""
 
 _METHOD = re.compile(r"[A-Z]{3,10}")
 _TARGET = re.compile(r"/[\x21-\x7e]*")
@@ -50,7 +50,7 @@ class RequestStamp:
     signature: bytes
 
     def headers(self) -> dict[str, str]:
-        """The five headers."""
+        """Returns the five signature headers."""
         return {
             ADDRESS_HEADER: self.address,
             AUDIENCE_HEADER: self.audience,
@@ -63,11 +63,11 @@ class RequestStamp:
 def request_message(
     *, audience: Address, method: str, target: str, body_sha256: str, timestamp_ms: int, nonce: str
 ) -> bytes:
-    """The seven lines that a request is signed over.
+    """Returns the seven lines over which a request is signed.
 
     Args:
         audience: Address of the service or pool manager that receives the request.
-        method: In capitals.
+        method: HTTP method in capitals.
         target: Path with query exactly as sent; an empty query has no question mark.
         body_sha256: Lower-case hex SHA-256 of the body, which may be empty.
         timestamp_ms: Unix time in milliseconds.
@@ -101,10 +101,10 @@ def sign_request(
     Args:
         key: Key of the sender.
         audience: Address of the recipient.
-        method: In capitals.
+        method: HTTP method in capitals.
         target: Path with query exactly as it will be sent.
         body: The bytes of the body exactly as they will be sent.
-        at: Now.
+        at: Current time, which the signature covers.
         nonce: 32 hex digits; random by default. Only tests give one.
 
     Raises:
@@ -173,7 +173,7 @@ def read_stamp(headers: Mapping[str, str]) -> RequestStamp:
     """Parses the five headers, each in its one canonical form.
 
     Raises:
-        Unauthenticated: One is missing.
+        Unauthenticated: A header is missing.
         InvalidInput: A header is not in canonical form.
     """
     values = []
@@ -202,7 +202,7 @@ def check_signature(stamp: RequestStamp, *, method: str, target: str, body_sha25
     """Returns if the stamp's address signed exactly this request.
 
     Raises:
-        Unauthenticated: It did not.
+        Unauthenticated: The signature is malformed, or not the address's signature over this request.
     """
     message = request_message(
         audience=stamp.audience,
@@ -252,7 +252,7 @@ def _matching(pattern: re.Pattern[str], name: str, value: str, form: str) -> str
 
 
 def _canonical_address(name: str, value: str) -> Address:
-    """Accepts one spelling of an address: others would give a signer more entries in rates, nonces and bans."""
+    """Accepts only the checksummed spelling: others would give a signer more entries in rates, nonces and bans."""
     try:
         canonical = _known_address(value) if len(value) == 42 else address(value)
     except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""EIP-712 structs that are signed for the ledger. The type strings are exactly those of the contracts."""
+"""EIP-712 structs that are signed for the ledger. Their type strings equal those of the contracts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TypedStruct:
     """`Name(type field,…)` as in the contract."""
 
     def struct_hash(self) -> bytes:
-        """The struct's hash, 32 bytes."""
+        """Returns the struct's EIP-712 hash, 32 bytes."""
         kinds = _kinds(self.TYPE)
         values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]  # each subclass is one
         if len(kinds) != len(values):
@@ -52,11 +52,11 @@ class TypedStruct:
         return secp256k1.keccak(_type_hash(self.TYPE) + b"".join(words))
 
     def signing_hash(self, domain: SigningDomain) -> bytes:
-        """The 32 bytes that are signed."""
+        """Returns the 32 bytes that are signed."""
         return secp256k1.keccak(b"\x19\x01" + domain.separator + self.struct_hash())
 
     def sign(self, key: Key, domain: SigningDomain) -> bytes:
-        """Signs it; 65 bytes.
+        """Signs the struct; returns 65 bytes.
 
         Raises:
             InvalidInput: A field does not fit its type.
@@ -111,7 +111,7 @@ def _separator(chain_id: int, contract: Address) -> bytes:
 
 
 def abi_hash(*words: int | Address | Digest) -> Digest:
-    """Keccak-256 of static values as `abi.encode` writes them: integers, addresses and 32 bytes."""
+    """Returns Keccak-256 of static values as `abi.encode` writes them: integers, addresses and 32 bytes."""
     return digest(
         secp256k1.keccak(
             b"".join(

@@ -16,7 +16,7 @@ from protocol.errors import InvalidInput, Unavailable
 
 
 class StoreUnavailable(Unavailable):
-    """Redis is down, slow or refuses. The command may have been executed: its answer may have been lost."""
+    """Redis is down, slow or refuses a command. The command may still have been executed if its answer was lost."""
 
     code = "store-unavailable"
 
@@ -60,8 +60,8 @@ def connect_redis(
 
     Args:
         url: `redis://`, `rediss://` or `unix://`.
-        timeout: For connecting, and for each command.
-        retries: After connection errors and timeouts.
+        timeout: Time limit for connecting, and for each command.
+        retries: Number of retries after connection errors and timeouts.
         connections: Size of the pool; a command waits up to `timeout` for a free connection.
 
     Raises:
@@ -98,8 +98,8 @@ STORE_ERRORS = (RedisError, OSError, TimeoutError)
 def store_unavailable(error: Exception) -> StoreUnavailable:
     """Converts a Redis exception into `StoreUnavailable`."""
     return StoreUnavailable(
-        f"Redis did not do it: {type(error).__name__}",
-        hint="try again in a moment; if its answer was lost, it may have been done",
+        f"the Redis command failed: {type(error).__name__}",
+        hint="try again in a moment; the command may have been executed already",
     )
 
 

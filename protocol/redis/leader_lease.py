@@ -1,8 +1,8 @@
 """Leader leases: only one of several processes on one Redis runs each background loop at a time.
 
 A lease's value contains a fencing token that grows with each new holder. Scripts that compare the value before they
-write (`holds` in the orchestrator's prelude) keep out a loop that was paused and lost its lease. Where no script does,
-the work must be harmless when two processes do it.
+write (`holds` in the orchestrator's prelude) keep out a loop that was paused and lost its lease. Where no script
+compares it, the work must be harmless when two processes do it at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class LeaderLease:
     """The lease of one loop.
 
     Args:
-        scripts: Of the service.
+        scripts: Script runner of the service.
         loop: Name of the work that the lease protects.
         lifetime: Time until the lease expires unless renewed; then another process may acquire it.
     """
@@ -40,9 +40,10 @@ class LeaderLease:
         Raises:
             StoreUnavailable: Redis can't answer; the lease then counts as lost.
         """
-        async with self._asking:  # rounds of one loop may overlap, and one must not undo what another one acquired
+        async with self._asking:  # serialised: a late reply must not replace the value of a newer one
             try:
-                # The value stays during the request to Redis: concurrent rounds of the loop write with it.
+                # `value` stays set during the request to Redis, because concurrent iterations of the loop write with
+                # it.
                 self.value = await self._call(self._lifetime_ms)
             except BaseException:
                 self.value = ""

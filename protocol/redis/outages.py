@@ -13,14 +13,14 @@ _log = structlog.get_logger(__name__)
 
 
 def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-    """Wraps `work` so that an outage of a dependency is logged and the next turn retries, instead of a crash.
+    """Wraps `work` so that an outage of a dependency is logged and retried at the next iteration, without a crash.
 
     The service continues with cached data and stays ready: a stalled chain must not stop heartbeats. Errors of Redis
     are raised.
 
     Args:
         name: Name in the log.
-        work: One round.
+        work: One iteration of the loop.
     """
     down = False
 

@@ -74,7 +74,7 @@ class ScriptRunner:
         self._with_constants: dict[type[ScriptCall[Any]], Script] = {}
 
     def set_constants(self, kind: type[ScriptCall[Any]], **constants: float) -> None:
-        """Writes constants into the text of a script that runs so often that sending them would cost more."""
+        """Writes constants into a script's text, for a script that runs too often to send them each time."""
         self._with_constants[kind] = _build(kind, constants)
 
     async def run(self, call: ScriptCall[R]) -> R:

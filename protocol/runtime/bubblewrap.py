@@ -1,4 +1,4 @@
-"""Building blocks of bubblewrap command lines: mounts that show parts of this machine's files at their own paths.
+"""Building blocks of bubblewrap command lines: mounts of this machine's files at the same paths.
 
 The sandbox of tasks (`worker/runtime/sandbox.py`) and the one of checks (`rollouts/sandbox/launch.py`) use them.
 """
@@ -47,10 +47,11 @@ def outermost(paths: Iterable[Path]) -> list[Path]:
 
 
 def names_of(path: Path) -> list[Path]:
-    """Returns a path and every name that following its symbolic links leads to, the place's own name last.
+    """Returns a path and each path that resolving one more of its symbolic links yields; the real path is last.
 
     A program inside a sandbox follows a link step by step, so each step must be visible there. Directories may be links
-    too: `/link/.venv` has the names `/link/.venv`, `/home/.venv` and `/opt/venv` where both are links.
+    too: if `/link` leads to `/home`, and `/home/.venv` to `/opt/venv`, the names of `/link/.venv` are `/link/.venv`,
+    `/home/.venv` and `/opt/venv`.
     """
     names = [path.absolute()]
     for _ in range(_MOST_LINKS):

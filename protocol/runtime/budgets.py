@@ -12,13 +12,14 @@ import psutil
 import structlog
 
 MEMORY_SHARE = 2
-"""Weights get half of the memory; activations, files that are decoded and the service have the rest."""
+"""Weights get half of the memory. Activations, decoded files and the service itself use the other half."""
 
 DISK_SHARE = 10
 """Versions in one folder get a tenth of their disk."""
 
 FREE_SHARE = 5
-"""Share of the free space that a service may use: trainer, relay, validator and worker on one disk leave a fifth."""
+"""Share of the free space that one service may use. Trainer, relay, validator and worker on one disk leave a fifth
+free."""
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -32,7 +33,7 @@ class StoredVersion:
     Args:
         size: Size in bytes.
         since: Time of arrival, in seconds since 1970.
-        needed: Whether it is kept even beyond the budget.
+        needed: Whether the version is kept even beyond the budget.
     """
 
     size: int
@@ -42,12 +43,12 @@ class StoredVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Tells which versions of a run leases and open work need, as known at one moment.
+    """Determines which versions of a run are needed by leases and by work that is not final.
 
     Args:
-        at: The moment, in seconds since 1970.
-        leases: How long a lease can last.
-        work: Versions that are named by work which is not final.
+        at: Time for which `work` was read, in seconds since 1970.
+        leases: Longest life of a lease.
+        work: Numbers of the versions that are named by work that is not final.
     """
 
     at: float
@@ -55,10 +56,11 @@ class Needs:
     work: frozenset[int] = frozenset()
 
     def of(self, versions: Sequence[tuple[int, StoredVersion]]) -> list[StoredVersion]:
-        """Marks the versions that are needed; they are given with their numbers, newest first.
+        """Returns the versions with the needed ones marked; `versions` has their numbers, newest first.
 
-        Slots are leased for a version until the orchestrator learns of the next one, which the trainer announces before
-        it writes the one after that. So a version's last leases end within `leases` after its second successor came.
+        The orchestrator leases slots for version v until it learns of the next version. The trainer announces that
+        version before it writes the one after it. So the last leases for v end within `leases` after the arrival of the
+        second version after v.
         """
         marked = []
         for place, (number, version) in enumerate(versions):
@@ -72,8 +74,8 @@ class Choice:
     """Versions that are kept in a folder.
 
     Args:
-        stays: For each version, in the order given.
-        over: Bytes by which those that stay exceed the budget.
+        stays: Whether each version is kept, in the order of the versions given.
+        over: Bytes by which the kept versions exceed the budget.
     """
 
     stays: tuple[bool, ...]
@@ -86,7 +88,7 @@ class KeepRule:
 
     Args:
         most: Maximum number of versions to keep, in addition to older ones that are needed.
-        budget: Bytes; None if only `most` counts.
+        budget: Budget in bytes; None if only `most` limits the folder.
         least: Number of newest versions that are kept even beyond the budget.
     """
 
@@ -95,9 +97,10 @@ class KeepRule:
     least: int = 1
 
     def choose(self, versions: Sequence[StoredVersion]) -> Choice:
-        """Decides which of the versions to keep; they are given newest first.
+        """Decides which versions to keep; `versions` is ordered newest first.
 
-        Needed versions use the budget first; of the others, the newest that fit into the rest are kept.
+        Needed versions use the budget first. The newest other versions are kept while they fit into the remaining
+        budget.
         """
         stays = [place < self.least or version.needed for place, version in enumerate(versions)]
         total = sum(version.size for version, each in zip(versions, stays, strict=True) if each)
@@ -111,12 +114,12 @@ class KeepRule:
 
 
 def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> KeepRule:
-    """Makes the rule for a folder of versions, and logs it.
+    """Returns the rule for a folder of versions, and logs it.
 
     Args:
         folder: Folder of the versions; it may not exist yet.
         told: Number of versions to keep, set by the operator. If given, free space is ignored.
-        most: Maximum number to keep otherwise, if they fit.
+        most: Maximum number of versions to keep within the disk budget, if `told` is None.
         least: Number of versions that are kept even beyond the budget.
     """
     if told is not None:
@@ -162,7 +165,7 @@ class OverBudget:
 
 
 def stored_version(folder: Path) -> StoredVersion:
-    """Returns size and creation time of a version's folder."""
+    """Returns size and modification time of a version's folder."""
     try:
         since = folder.stat().st_mtime
     except OSError:  # it was removed just now
@@ -182,7 +185,7 @@ def size_of(folder: Path) -> int:
 
 
 def machine_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
-    """Returns the bytes of memory that this process may have: the machine's, or the least limit of its control groups.
+    """Returns the bytes of memory that this process may have: the least limit of machine and control groups.
 
     Args:
         groups: Mount point of control groups.
@@ -194,8 +197,8 @@ def machine_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
 def free_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
     """Returns the bytes of memory that this process can allocate now.
 
-    The kernel kills a process that exceeds the limit of its control group, so each group counts in addition to the
-    machine.
+    The kernel kills a process that exceeds the limit of its control group, so the result is the least that the machine
+    or a group has left.
 
     Args:
         groups: Mount point of control groups.
@@ -216,7 +219,7 @@ def weights_budget(memory: int, *, processes: int) -> int:
 
 
 def _limits(groups: Path, own: Path) -> list[tuple[int, int]]:
-    """Limit and use of this process's groups and of those around them, in both versions of control groups.
+    """Returns limit and use in bytes of this process's control groups and their parents, for cgroup v1 and v2.
 
     A container often sees its own group as the root, so paths relative to that root are tried too.
     """

@@ -16,7 +16,7 @@ def milliseconds(duration: timedelta) -> int:
 
 
 class Clock(Protocol):
-    """Wall time for stamps, monotonic time for deadlines, and a sleep that follows both."""
+    """Source of wall time for timestamps, monotonic time for deadlines, and sleeps that match them."""
 
     def now(self) -> datetime:
         """The wall time, timezone-aware in UTC."""
@@ -43,7 +43,7 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, duration: timedelta) -> None:
-        """Sleeps for real."""
+        """Sleeps in real time."""
         await asyncio.sleep(duration.total_seconds())
 
 
@@ -51,7 +51,7 @@ class ManualClock:
     """Clock for tests that only `turn` advances; sleepers wake in the order of their deadlines.
 
     Args:
-        start: The wall time it begins at.
+        start: Initial wall time.
     """
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
@@ -97,6 +97,6 @@ class ManualClock:
 
 
 async def _settle() -> None:
-    """Lets every task that can run do so; ten rounds cover the chains of awaits in our loops."""
+    """Runs all tasks that are ready; ten rounds cover the chains of awaits in our loops."""
     for _ in range(10):
         await asyncio.sleep(0)

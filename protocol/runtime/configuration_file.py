@@ -37,7 +37,7 @@ ConfigOption = Annotated[
         callback=use_configuration_file,
     ),
 ]
-"""`--config` of a service's commands."""
+"""Option `--config` of a service's commands."""
 
 
 def find_configuration_file(explicit: Path | None = None) -> Path | None:
@@ -77,7 +77,7 @@ def placed(path: Path | str, base: Path | None = None) -> Path:
     try:
         expanded = Path(path).expanduser()
     except RuntimeError as error:
-        raise InvalidInput(f"there is no home directory for {path}", hint="write the path out") from error
+        raise InvalidInput(f"there is no home directory for {path}", hint="write the full path") from error
     return expanded if base is None else base / expanded
 
 

@@ -33,7 +33,7 @@ class DiskSpace:
         self._claimed = 0
         """Reserved bytes that are not written yet."""
         self._writing = 0
-        """Bytes of writes in progress, which the free space may already include."""
+        """Bytes of writes in progress, by which the free space may have shrunk already."""
 
     @property
     def left(self) -> int:
@@ -100,7 +100,7 @@ class DiskClaim:
         """Context manager for writing the next `size` bytes; releases their reservation after success.
 
         Raises:
-            DiskReserved: Others have filled the disk since the reservation; the caller must not write.
+            DiskReserved: Other processes have filled the disk since the reservation; the caller must not write.
         """
         with self._space._piece(size):
             yield

@@ -69,7 +69,7 @@ def require_extra(extra: str) -> None:
     """Checks that an extra's modules are installed, without importing them.
 
     Raises:
-        MissingExtra: One is not.
+        MissingExtra: A module is not installed.
     """
     for module, bringing in EXTRA_OF_MODULE.items():
         if bringing == extra and find_spec(module) is None:

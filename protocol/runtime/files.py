@@ -21,7 +21,7 @@ class FileLocked(Conflict):
 
 
 def write_atomically(path: Path, content: bytes | str | Iterable[bytes | memoryview], *, mode: int = 0o600) -> None:
-    """Replaces a file so that a crash leaves the old content or the new one, on disk when this returns.
+    """Replaces a file atomically: a crash leaves the old or the new content. The file is synced on return.
 
     Args:
         path: Path of the file; its directory exists.
@@ -42,9 +42,9 @@ def write_atomically(path: Path, content: bytes | str | Iterable[bytes | memoryv
 def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """Opens a temporary file that replaces `path` when the block ends without an exception.
 
-    The file and its directory entry are on disk after the block. After an exception the temporary file is removed. Its
-    name is always `.NAME.part`, so the next write replaces the leftover of a crash. One process at a time may write
-    `path`.
+    The file and its directory entry are on disk after the block. After an exception the temporary file is removed. The
+    temporary file's name is always `.NAME.part`, so the next write replaces the leftover of a crash. One process at a
+    time may write `path`.
     """
     partial = path.with_name(f".{path.name}.part")
     descriptor = _open_new(partial, os.O_TRUNC, mode=mode)
@@ -113,7 +113,7 @@ def locked_file(path: Path) -> Iterator[None]:
     The file stays where it is: removing it would let two processes lock two files of the same name.
 
     Raises:
-        FileLocked: Another process holds it.
+        FileLocked: Another process holds the lock.
         OSError: The file can't be created.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

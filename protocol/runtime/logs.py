@@ -37,7 +37,7 @@ _DEEPEST = 6
 
 
 def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: TextIO | None = None) -> None:
-    """Sends every log of the process, the libraries' too, through one formatter to `stream`.
+    """Sends all logs of the process and of its libraries through one formatter to `stream`.
 
     Args:
         level: `DEBUG`, `INFO`, `WARNING`, `ERROR`.
@@ -73,7 +73,7 @@ def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: Tex
         if isinstance(library, logging.Logger) and any(map(_writes_to_a_console, library.handlers)):
             library.handlers = [handler for handler in library.handlers if not _writes_to_a_console(handler)]
             library.propagate = True
-    for name in ("httpx", "httpcore", "web3", "urllib3"):  # at INFO they write every URL, with presigned queries
+    for name in ("httpx", "httpcore", "web3", "urllib3"):  # at INFO they log every URL, with presigned queries
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     structlog.configure(
         processors=[
@@ -103,8 +103,8 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 def redacted(value: object, *, name: str = "", depth: int = 0) -> object:  # noqa: PLR0911 - one line per kind of value
     """Returns the value without secrets.
 
-    Values under names of secrets are redacted entirely; under names that end in `key` only if they look like keys. In
-    all other text, passwords in URLs, presigned queries and bearer tokens are redacted.
+    Values under names of secrets are redacted entirely. Values under names that end in `key` are redacted only if they
+    look like keys. In all other text, passwords in URLs, presigned queries and bearer tokens are redacted.
     """
     if value is None or isinstance(value, bool):
         return value

@@ -35,9 +35,9 @@ class LoopState:
 
     name: str
     rounds: int = 0
-    """Rounds that ended well."""
+    """Number of successful iterations."""
     crashes: int = 0
-    """Crashes since the start."""
+    """Number of crashes since the start."""
     crashes_in_a_row: int = 0
     last_round: datetime | None = None
     """Time of the last successful iteration."""
@@ -55,7 +55,7 @@ class _Loop:
 
 
 class BackgroundLoops:
-    """Runs loops while it is entered; each is restarted with growing, jittered pauses when it crashes.
+    """Context manager that runs loops, and restarts each after a crash with growing, jittered pauses.
 
     Args:
         clock: Clock of pauses.
@@ -83,10 +83,10 @@ class BackgroundLoops:
 
         Args:
             name: Name in logs and in `/readyz`.
-            work: One round, if `every` is given; else work that runs until it is cancelled and calls `beat`.
-            every: From the end of one round to the start of the next.
+            work: One iteration, if `every` is given; else work that runs until it is cancelled and calls `beat`.
+            every: Pause from the end of one iteration to the start of the next.
             stalled_after: Time without a successful iteration after which the service is not ready.
-            woken: Setting it ends the pause after a round that went well; the loop clears it before each round.
+            woken: Event that ends the pause after a successful iteration; the loop clears it before each iteration.
         """
         if name in self._states:
             raise ValueError(f"there is a loop {name} already")
@@ -112,7 +112,7 @@ class BackgroundLoops:
         """Returns if no loop crashes repeatedly or is stalled; a readiness check.
 
         Raises:
-            LoopStalled: At least one is.
+            LoopStalled: At least one loop crashes repeatedly or is stalled.
         """
         now = self._clock.monotonic()
         for loop in self._loops:
@@ -120,7 +120,7 @@ class BackgroundLoops:
             if state.crashes_in_a_row >= 3:
                 raise LoopStalled(f"{loop.name} crashed {state.crashes_in_a_row} times in a row: {state.last_error}")
             if loop.stalled_after is not None and now - state._last_sign > loop.stalled_after.total_seconds():
-                raise LoopStalled(f"{loop.name} has not come round for {now - state._last_sign:.0f} s")
+                raise LoopStalled(f"{loop.name} has completed no iteration for {now - state._last_sign:.0f} s")
 
     async def __aenter__(self) -> Self:
         self._ending.clear()

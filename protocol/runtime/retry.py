@@ -1,4 +1,4 @@
-"""Deadlines, and retries with bounded number and time and with random pauses."""
+"""Deadlines, and retries with random pauses that are limited in number and time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Deadline:
         """Returns the result of `work`, or cancels it when the deadline passes.
 
         Raises:
-            DeadlinePassed: It passed first.
+            DeadlinePassed: The deadline passed before `work` ended.
         """
         running = asyncio.ensure_future(work)
         try:
@@ -71,7 +71,7 @@ class Backoff:
     first: timedelta = timedelta(milliseconds=200)
     """Upper bound of the first pause."""
     most: timedelta = timedelta(seconds=10)
-    """The ceiling of every wait."""
+    """Upper bound of every pause."""
     longest_ask: timedelta = timedelta(minutes=2)
     """Longest `Retry-After` that is obeyed; if a peer asks for more, the error is raised."""
 
@@ -93,10 +93,10 @@ async def retry(
     when: Callable[[BaseException], bool] = is_retryable,
     on_retry: Callable[[BaseException, timedelta], None] | None = None,
 ) -> T:
-    """Calls until a call succeeds; raises the last error when it stops.
+    """Repeats a call until it succeeds; raises the last error when the retries end.
 
-    Retries stop at an error that `when` refuses, after `backoff.attempts` calls, and as soon as the next wait would end
-    beyond the deadline. After a `RateLimited` error the pause is its `retry_after`.
+    Retries end at an error for which `when` returns False, after `backoff.attempts` calls, or if the next pause would
+    end after the deadline. After a `RateLimited` error the pause is its `retry_after`.
 
     Args:
         call: Returns a fresh awaitable for each attempt.

@@ -22,11 +22,11 @@ class SettingDescription:
     Args:
         key: Name in the file, with dots for tables.
         kind: Type and limits.
-        default: As text; empty when the setting is required, `(secret)` for a secret with a default.
+        default: Default as text; empty when the setting is required, `(secret)` for a secret with a default.
         required: Whether there is no default.
-        variable: Of the environment.
-        flag: As commands name it, where they have it.
-        description: Purpose.
+        variable: Environment variable.
+        flag: Command-line option; empty if commands have none.
+        description: Purpose of the setting.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""Settings, one style for every service: flags, then environment, then a TOML file, then defaults.
+"""Settings of every service: from flags, environment, a TOML file and defaults, in this order of precedence.
 
     class DiscoverySettings(Settings):
         service = "discovery"
@@ -34,7 +34,7 @@ _FILE = "_file"
 
 
 class InvalidSetting(InvalidInput):
-    """A setting is unknown or has a value that it can't have."""
+    """A setting is unknown or its value is invalid."""
 
     code = "invalid-setting"
 
@@ -50,7 +50,7 @@ class _Layer:
 
 
 class Settings(BaseSettings):
-    """The base of every service's settings."""
+    """Base class of every service's settings."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, env_nested_delimiter="__")
 
@@ -75,12 +75,12 @@ class Settings(BaseSettings):
         """Reads all layers.
 
         Args:
-            file: A TOML file; by default the one in force, as `protocol.runtime.configuration_file` finds it.
+            file: A TOML file; by default the file that `protocol.runtime.configuration_file` finds.
             flags: Values from the command line; None for options that were not given.
 
         Raises:
-            NotFound: The file is not there.
-            InvalidSetting: A key is unknown or a value invalid; names the source, and never repeats a secret.
+            NotFound: The file does not exist.
+            InvalidSetting: A key is unknown or a value invalid; the error names the source and never repeats a secret.
         """
         file = find_configuration_file(file)
         said = {key: value for key, value in (flags or {}).items() if value is not None}
@@ -146,7 +146,9 @@ class Settings(BaseSettings):
             if key.removesuffix(_FILE) in secrets and key not in cls.model_fields:
                 secret = key.removesuffix(_FILE)
                 if secret in layer.values:
-                    raise InvalidSetting(f"{layer.name(secret)} is given twice", hint=f"keep one of it and {key}")
+                    raise InvalidSetting(
+                        f"{layer.name(secret)} is given twice", hint=f"keep one of {layer.name(secret)} and {key}"
+                    )
                 values[secret] = _read_secret(placed(str(value), layer.base), layer.name(raw))
             else:
                 values[key] = _placed_inside(value, cls.model_fields[key].annotation, layer.base)

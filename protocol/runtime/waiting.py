@@ -1,4 +1,4 @@
-"""Waits for the first of several things, and cancels the waits for the others."""
+"""Waits for the first of several events or tasks, and cancels the waits for the others."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from protocol.wire.base import MAX_INT64, LongText, Milliseconds, Name, PoolId, 
 from protocol.wire.runs import SlotIndex, Step, Version
 
 LARGEST_AUDIT_FILE = 64 * 1024 * 1024
-"""In bytes; larger ones are not read."""
+"""Size limit in bytes; larger audit files are not read."""
 
 MOST_ROWS = 1 << 20
 MOST_CHECKS = 32
@@ -39,18 +39,18 @@ class CheckState(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The check could not run; the note names what is missing. This never counts against the node."""
+    """The check could not run; the note names the missing input. This never counts against the node."""
     SKIPPED = "skipped"
     """The check was skipped, because an earlier one failed."""
 
 
 class AuditFinding(WireModel):
-    """One thing that is wrong."""
+    """One fault in the submission."""
 
     reason: Annotated[int, Field(ge=0, lt=1 << 16)]
-    """A `protocol.verdicts.ReasonCode`; newer validators may know more of them."""
+    """A `protocol.verdicts.ReasonCode`; newer validators may use codes that this release does not know."""
     what: LongText
-    """Explanation with the value and the expected one."""
+    """Explanation with the actual and the expected value."""
     row: Row | None = None
     sample: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
     group: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
@@ -79,9 +79,9 @@ class AuditRow(WireModel):
     sample: Annotated[int, Field(ge=0, le=MAX_INT64)]
     prompt_index: Annotated[int, Field(ge=0, le=MAX_INT64)]
     tokens: Annotated[int, Field(ge=0, le=MAX_INT64)]
-    """Generated ones."""
+    """Number of generated tokens."""
     task: float | None
-    """The environment's score; None if the reward could not be decided; the trainer then skips the row."""
+    """The environment's score; None if it could not be computed, in which case the trainer skips the row."""
     length_penalty: float | None
     reward: float | None
     audited: bool
@@ -97,17 +97,17 @@ class AuditDraw(WireModel):
     """
 
     epoch: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
-    """None if every row is audited; `why` says for what reason, for example that no secret was committed before the
+    """None if every row is audited; `why` gives the reason, for example that no secret was committed before the
     submission, that the epoch was over when the file was complete, or that the file was absent at first."""
     block: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
-    """The block after the submission whose hash went into the seed."""
+    """Block after the submission; its hash is part of the seed."""
     share: Share
-    """Share of rows that is drawn, by the node's record; 1 is all."""
+    """Share of rows that is drawn, which depends on the node's record; 1 for all rows."""
     why: ShortText
     """Reason for the share as text: a new node, a proven one, a recent failure, forged work by another node of the
     provider, a late file."""
     rows: Annotated[tuple[Row, ...], Field(max_length=MOST_ROWS)]
-    """Ascending."""
+    """Indices of the drawn rows, ascending."""
 
 
 class AuditFile(WireModel):
@@ -136,7 +136,7 @@ class AuditFile(WireModel):
     units: Annotated[int, Field(ge=0, le=MAX_INT64)]
     submitted_block: Annotated[int, Field(ge=0, le=MAX_INT64)]
     beacon_block: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
-    # How it was judged
+    # The examination
     environment: ShortText = ""
     environment_version: ShortText = ""
     engine: ShortText = ""
@@ -144,13 +144,13 @@ class AuditFile(WireModel):
     verifier_engine: ShortText = ""
     verifier_dtype: ShortText = ""
     limits: dict[str, object] | None = None
-    """The calibration's entry that was used, as JSON; None if the statistical checks were not made."""
+    """Entry of the calibration that the statistical checks used, as JSON; None if they did not run."""
     draw: AuditDraw | None = None
     """None if no row was recomputed."""
     checks: Annotated[tuple[AuditCheck, ...], Field(max_length=MOST_CHECKS)]
     rows: Annotated[tuple[AuditRow, ...], Field(max_length=MOST_ROWS)] = ()
     second_look: bool = False
-    """Whether an earlier verdict exists: this one decides a dispute, confirms that verdict, or is the evidence of a
+    """Whether an earlier verdict exists: this verdict decides a dispute, confirms that verdict, or is the evidence of a
     dispute. The check `second-look` then compares the rows of that verdict's audit file."""
 
     def encode(self) -> bytes:
@@ -160,7 +160,7 @@ class AuditFile(WireModel):
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Reads an audit file. Its hash was compared before.
+        """Parses an audit file whose hash the caller has checked.
 
         Raises:
             InvalidInput: The file is too large or malformed.

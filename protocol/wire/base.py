@@ -1,7 +1,7 @@
 """Base classes of all wire models, and the bounded strings that they share.
 
 Requests are strict: a field that the service does not know is refused, because the caller expects it to have an effect.
-Answers are tolerant: `parse_answer` ignores fields that a newer service added, at every depth. What is signed is strict
+Answers are tolerant: `parse_answer` ignores fields that a newer service added, at every depth. Signed models are strict
 in both directions.
 """
 
@@ -41,12 +41,12 @@ class SignedModel(WireModel):
             unknown := sorted(str(name) for name in values.keys() - cls.model_fields.keys())
         ):
             names = ", ".join(unknown)[:200]
-            raise ValueError(f"this release does not know what was signed as {names}: upgrade it")
+            raise ValueError(f"this release does not know the signed fields {names}: upgrade it")
         return values
 
 
 def parse_answer(model: type[Model], body: bytes | str) -> Model:
-    """Parses JSON that a service answered with; fields that this release does not know are ignored.
+    """Parses a service's JSON answer; fields that this release does not know are ignored.
 
     Raises:
         ValidationError: The answer is malformed, or a signed part of it has an unknown field.
@@ -73,7 +73,7 @@ Bytes = Annotated[int, Field(ge=0, le=MAX_INT64)]
 """A size in bytes."""
 
 PoolId = Annotated[int, Field(ge=1, le=MAX_INT64)]
-"""Number of a pool on the ledger."""
+"""Id of a pool on the ledger."""
 
 Labels = Annotated[dict[Name, ShortText], Field(max_length=32)]
 """At most 32 labels of a node."""

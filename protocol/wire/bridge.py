@@ -1,4 +1,4 @@
-"""The bridge between a task in its container and the worker around it: HTTP over a unix socket (design: Worker)."""
+"""The bridge between a task in its container and the worker around it: HTTP over a unix socket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MetricName = Annotated[Name, Field(max_length=48)]
 
 
 class Metrics(WireModel):
-    """Body of `POST /v1/metrics`: gauges that the task reports; the newest value of each counts."""
+    """Body of `POST /v1/metrics`: gauges that the task reports; a new value replaces the previous one."""
 
     metrics: Annotated[dict[MetricName, float], Field(max_length=MOST_METRICS)]
 
@@ -56,7 +56,7 @@ class DeliveryState(WireModel):
 
 
 class TaskIdentity(WireModel):
-    """Identity for which the task runs."""
+    """Identity of the node and the assignment for which the task runs."""
 
     node: WireAddress
     pool_id: PoolId

@@ -51,7 +51,7 @@ class Heartbeat(WireModel):
     acknowledged: Annotated[tuple[Identifier, ...], Field(max_length=MAX_COMMANDS)] = ()
     """Commands executed since the last response."""
     draining: bool = False
-    """The contributor wants to leave: finish, hand over, give nothing new."""
+    """The contributor wants to leave: the worker finishes its task, and the orchestrator assigns no new one."""
 
 
 class CommandKind(StrEnum):
@@ -60,7 +60,7 @@ class CommandKind(StrEnum):
     SEND_LOGS = "send-logs"
     """Push the log lines of the assignment whose id is `text`, from `since` on, until `until_ms`, to `POST /v1/logs`.
 
-    It may be an assignment that has ended: its last lines are asked for before its container is forgotten."""
+    The assignment may have ended: its last lines are requested before its container is removed."""
     DRAIN = "drain"
     """Finish the task, deliver its work, take no other task."""
     RESUME = "resume"
@@ -70,7 +70,7 @@ class CommandKind(StrEnum):
 
 
 class Command(WireModel):
-    """Rides on heartbeat answers until it is acknowledged; carrying it out twice does no harm."""
+    """A command that heartbeat answers repeat until the worker acknowledges it. Commands are idempotent."""
 
     id: Identifier
     kind: CommandKind
@@ -80,7 +80,7 @@ class Command(WireModel):
 
 
 class HeartbeatAnswer(WireModel):
-    """Signed by the orchestrator, so that no party on the path can start a container on a contributor's machine."""
+    """Answer to a heartbeat; signed by the orchestrator, so that no party on the path can start containers."""
 
     state: NodeState
     assignment: Assignment | None
@@ -92,7 +92,7 @@ class HeartbeatAnswer(WireModel):
 
 
 MOST_SEQUENCE = 2**53 - 2
-"""Numbers up to one more than this are exact wherever JSON and Lua go."""
+"""Largest sequence number. It and its successor are exact as doubles, which Lua and many JSON parsers use."""
 
 
 LONGEST_LINE = 8192
@@ -107,7 +107,8 @@ class LogLine(WireModel):
     """One line of a task's output."""
 
     sequence: Annotated[int, Field(ge=0, le=MOST_SEQUENCE)]
-    """Position in the assignment's log, from 0; gaps mean that the worker dropped lines and says so in one of them."""
+    """Position in the assignment's log, from 0; gaps mean that the worker dropped lines; a line of stream `worker` says
+    so."""
     time_ms: Milliseconds
     stream: Annotated[str, Field(pattern="^(stdout|stderr|worker)$")]
     text: Annotated[str, Field(max_length=LONGEST_LINE)]

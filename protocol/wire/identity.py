@@ -11,7 +11,7 @@ from protocol.wire.base import MAX_INT64, ShortText, WireModel
 
 
 class ServiceIdentity(WireModel):
-    """Answer of `GET /v1/identity`; worth as much as the TLS connection that it came over, unless it is pinned."""
+    """Answer of `GET /v1/identity`; only as trustworthy as the TLS connection, unless the address is pinned."""
 
     service: ShortText
     address: WireAddress

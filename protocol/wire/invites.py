@@ -19,7 +19,7 @@ def _uint256(text: str) -> str:
 
 
 class SignedInvite(SignedModel):
-    """An invite with its signature and the contract that will take it; everything that is needed to redeem it."""
+    """An invite with its signature and the contract that accepts it: all data needed to redeem it."""
 
     pool_id: PoolId
     domain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
@@ -62,16 +62,16 @@ class SignedInvite(SignedModel):
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that it says it is for. Compare it with the one you know before you believe it."""
+        """Returns the contract that the invite names. The caller must compare it with the expected contract."""
         return SigningDomain(self.chain_id, self.contract)
 
     @property
     def raw_signature(self) -> bytes:
-        """The signature's 65 bytes."""
+        """Returns the signature's 65 bytes."""
         return bytes.fromhex(self.signature[2:])
 
     def signer(self) -> Address:
-        """Returns the address that signed it, which must be the pool's orchestrator on the ledger.
+        """Returns the address that signed the invite, which must be the pool's orchestrator on the ledger.
 
         Raises:
             InvalidInput: The signature is broken.

@@ -14,12 +14,12 @@ from protocol.wire.base import MAX_INT64, PoolId, SignedModel
 
 Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
 MOST_UNITS = (1 << 40) - 1
-"""The most work units of a lease: the ledger stores them in 40 bits."""
+"""Maximum number of work units of a lease: the ledger stores them in 40 bits."""
 Signature = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$")]
 
 
 class SignedLease(SignedModel):
-    """A lease with the orchestrator's signature and the contract that will take work under it."""
+    """A lease with the orchestrator's signature and the contract that accepts work under it."""
 
     pool_id: PoolId
     run: WireDigest
@@ -52,7 +52,7 @@ class SignedLease(SignedModel):
 
     @classmethod
     def of(cls, lease: Lease, *, domain: SigningDomain, signature: bytes) -> Self:
-        """Writes a lease down."""
+        """Converts a lease to its wire form."""
         signed = "0x" + signature.hex()
         return cls(**asdict(lease), chain_id=domain.chain_id, contract=domain.contract, signature=signed)
 
@@ -63,17 +63,17 @@ class SignedLease(SignedModel):
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that it says it is for. Compare it with the one you know before you believe it."""
+        """Returns the contract that the lease names. The caller must compare it with the expected contract."""
         return SigningDomain(self.chain_id, self.contract)
 
     @property
     def raw_signature(self) -> bytes:
-        """The signature's 65 bytes."""
+        """Returns the signature's 65 bytes."""
         return bytes.fromhex(self.signature[2:])
 
 
 class SignedWorkClaim(SignedModel):
-    """A node's work claim with its lease: all that a relayer needs."""
+    """A node's work claim with its lease: all data that the relayer needs."""
 
     lease: SignedLease
     sha256: WireDigest
@@ -87,5 +87,5 @@ class SignedWorkClaim(SignedModel):
 
     @property
     def raw_signature(self) -> bytes:
-        """The node's signature, 65 bytes."""
+        """Returns the node's signature, 65 bytes."""
         return bytes.fromhex(self.signature[2:])

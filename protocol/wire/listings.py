@@ -25,7 +25,7 @@ class RolloutStatus(StrEnum):
     DISPUTED = "disputed"
     FINAL = "final"
     EXPIRED = "expired"
-    """No verdict in time: unpaid, without blame."""
+    """No verdict was written in time: the work is unpaid, and the node is not penalised."""
 
 
 class RolloutItem(WireModel):
@@ -46,13 +46,13 @@ class RolloutItem(WireModel):
     units: Units
     sha256: WireDigest
     size: Bytes | None = None
-    """In bytes, where the store knows the file."""
+    """Size in bytes, if the store has the file."""
     submitted_block: Count
     submitted_at_ms: Milliseconds
-    """Time at which the orchestrator read it on the ledger."""
+    """Time at which the orchestrator read the submission on the ledger."""
     status: RolloutStatus
     outcome: Outcome | None
-    """The verdict that counts so far."""
+    """Outcome of the verdict that is in force now."""
     reason: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
     """The verdict's reason code."""
     audit_hash: WireDigest | None = None
@@ -63,7 +63,7 @@ class RolloutItem(WireModel):
 
 
 class RolloutPage(WireModel):
-    """Answer of `GET /v1/run/rollouts`: in lease order (step, then node and index), so that fast nodes aren't first."""
+    """Answer of `GET /v1/run/rollouts`: in lease order (step, node, index), so that fast nodes are not listed first."""
 
     items: Annotated[tuple[RolloutItem, ...], Field(max_length=1000)]
     next_cursor: str | None
@@ -79,7 +79,7 @@ class StepFigures(WireModel):
     reward: float | None = None
     """None if no node reported it."""
     length: float | None = None
-    """In tokens."""
+    """Mean length in tokens."""
 
 
 class FiguresPage(WireModel):

@@ -10,10 +10,10 @@ from protocol.wire.base import WireModel
 from protocol.wire.invites import SignedInvite
 
 MAX_INVITES = 8
-"""The most invites that wait for one node at a time; the one that expires first makes room."""
+"""Maximum number of stored invites of one node; a new one replaces the one that expires first."""
 
 
 class InviteList(WireModel):
-    """Answer of `GET /v1/nodes/{address}/invites`, signed by discovery; the one that expires last comes first."""
+    """Answer of `GET /v1/nodes/{address}/invites`, signed by discovery; latest expiry first."""
 
     invites: Annotated[tuple[SignedInvite, ...], Field(max_length=MAX_INVITES)]

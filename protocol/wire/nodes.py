@@ -57,7 +57,7 @@ class Software(WireModel):
 
 
 class Registration(WireModel):
-    """Body of `PUT /v1/nodes/{address}`, signed by the node. Refreshed before it expires."""
+    """Body of `PUT /v1/nodes/{address}`, signed by the node. The node refreshes it before it expires."""
 
     pool_id: PoolId
     hardware: Hardware
@@ -82,7 +82,8 @@ class NodeRecord(WireModel):
     banned: bool
     """Whether the pool banned the node or its provider."""
     facts_as_of_ms: Milliseconds = 0
-    """Time of discovery's last complete read of the ledger, to which provider, stake and ban refer; 0 for never."""
+    """Time of discovery's last complete read of the ledger, to which provider, stake and ban refer; 0 if there was
+    none."""
 
 
 class NodePage(WireModel):

@@ -41,9 +41,9 @@ class PoolOverview(WireModel):
     nodes_expected: Annotated[int, Field(ge=0)]
     """Number of healthy, unhealthy and draining nodes, from which heartbeats are expected."""
     removals_waiting: Annotated[int, Field(ge=0)]
-    """Dead nodes that are still members on the ledger."""
+    """Number of dead nodes that are still members on the ledger."""
     tasks_open: Annotated[int, Field(ge=0)]
-    """Tasks that should run and have not ended."""
+    """Number of tasks that should run and have not ended."""
     caller: Caller
 
 
@@ -76,14 +76,14 @@ class NodeView(WireModel):
     reason: str
     """Reason for the state, or for not being invited, as text."""
     member: bool
-    """Whether it is a member of the pool on the ledger, as far as the orchestrator has read."""
+    """Whether the node is a member of the pool on the ledger, as far as the orchestrator has read."""
     provider: WireAddress | None = None
     worker_version: ShortText | None = None
     hardware: Hardware | None = None
     software: Software | None = None
     labels: Labels = {}
     last_seen_ms: Milliseconds | None = None
-    """The last heartbeat."""
+    """Time of the last heartbeat."""
     assignment: AssignmentView | None = None
     metrics: dict[str, float] = {}
     """Requested gauge of the last heartbeat."""
@@ -111,7 +111,7 @@ class AllowList(WireModel):
 
 
 class HistoryEntry(WireModel):
-    """One change in the life of a node."""
+    """One entry in a node's history."""
 
     time_ms: Milliseconds
     before: NodeState
@@ -121,7 +121,7 @@ class HistoryEntry(WireModel):
     cause: str
     """Text of the event."""
     actor: str
-    """Actor: an address, `ledger`, `discovery`, `liveness`, or the name of an API token."""
+    """Originator: an address, `ledger`, `discovery`, `liveness`, or the name of an API token."""
 
 
 class History(WireModel):
@@ -131,7 +131,7 @@ class History(WireModel):
 
 
 class NodeSelf(WireModel):
-    """Answer of `GET /v1/nodes/me`, signed by the node that asks."""
+    """Answer of `GET /v1/nodes/me`, a request that the node signs."""
 
     node: NodeView
     history: tuple[HistoryEntry, ...]
@@ -169,7 +169,7 @@ class GroupMember(WireModel):
 
 
 class GroupView(WireModel):
-    """Nodes that run one task together. A rank without a member waits for its replacement."""
+    """Nodes that run one task together. A rank without a member awaits a replacement node."""
 
     id: Identifier
     task_id: Identifier
@@ -214,7 +214,7 @@ class NewWebhook(WireModel):
 
 
 class Webhook(WireModel):
-    """A webhook as the API returns it: its secret is not in it."""
+    """A webhook as the API returns it, without its secret."""
 
     id: Identifier
     url: str
@@ -223,7 +223,7 @@ class Webhook(WireModel):
     delivered: int
     """Events that the receiver accepted."""
     waiting: bool
-    """Whether the last delivery failed and is tried again."""
+    """Whether the last delivery failed and will be retried."""
     last_error: str = ""
 
 

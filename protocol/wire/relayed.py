@@ -23,9 +23,9 @@ class ReceiptState(StrEnum):
 
     QUEUED = "queued"
     CARRIED = "carried"
-    """It is on the ledger, with this node's file and units."""
+    """The ledger contains the transaction's content; for work, this node's file and units."""
     REFUSED = "refused"
-    """The ledger, or the orchestrator before it, does not take it; `reason` says why. Carrying it again can't help."""
+    """The ledger or the orchestrator does not accept the content; `reason` says why. A retry would be refused, too."""
 
 
 class SubmissionReceipt(WireModel):
@@ -39,15 +39,15 @@ class SubmissionReceipt(WireModel):
 
 
 class JoinRequest(WireModel):
-    """Body of `POST /v1/joins`: a node takes its invite and has the orchestrator carry it, so that it needs no gas."""
+    """Body of `POST /v1/joins`: a node's acceptance of an invite. The relayer pays the gas."""
 
     invite: SignedInvite
     signature: Signature
-    """The node's EIP-712 `Join` over the invite's hash."""
+    """The node's EIP-712 signature of `Join` over the invite's hash."""
 
 
 class JoinReceipt(WireModel):
-    """Answer of `POST /v1/joins`; sent again, it says how far the same invite is."""
+    """Answer of `POST /v1/joins`; a repeated request returns the progress of the same invite."""
 
     state: ReceiptState
     reason: ShortText = ""
@@ -61,13 +61,13 @@ class SignedDispute(SignedModel):
     evidence_hash: WireDigest
     """SHA-256 of the node's statement, or zero."""
     deadline: Count
-    """Unix time in seconds until which it may be carried."""
+    """Unix time in seconds until which the ledger accepts the dispute."""
     signature: Signature
-    """The node's EIP-712 `Dispute` over these three."""
+    """The node's EIP-712 signature of `Dispute` over the three fields above."""
 
 
 class DisputeReceipt(WireModel):
-    """Answer of `POST /v1/disputes`; sent again, it says how far it is."""
+    """Answer of `POST /v1/disputes`; a repeated request returns the dispute's progress."""
 
     key: WireDigest
     state: ReceiptState

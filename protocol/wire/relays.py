@@ -1,4 +1,4 @@
-"""Checkpoint relays as they make themselves known to a pool's orchestrator, and as its owner allows them."""
+"""Checkpoint relays: their registration at a pool's orchestrator, and the owner's list of allowed relays."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class RelayOffer(WireModel):
 
 
 class RelayLease(WireModel):
-    """Life of a relay's registration unless it is renewed."""
+    """A relay's registration, which expires unless it is renewed."""
 
     relay: WireAddress
     url: RelayUrl
     expires_at_ms: Milliseconds
     again_in_ms: Milliseconds
-    """Time of the next renewal."""
+    """Pause before the next renewal, in milliseconds."""
 
 
 class KnownRelay(WireModel):

@@ -1,8 +1,8 @@
 """Wire formats of a run: terms, policy version, steps, and the trainer's lease.
 
-The numbers of a run, once for all parts: **version v is the policy that has learned every step below v** (version 0 is
-the base, and one that is published every second step has even numbers). Step s is what the trainer turns into version
-s + 1, out of rollouts of versions s and a little older.
+Numbering, common to all packages: **version v is the policy that has learned every step below v** (version 0 is the
+base model; if a version is published every second step, versions have even numbers). In step s, the trainer makes
+version s + 1 from rollouts of version s and slightly older ones.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Units = Annotated[int, Field(ge=1, lt=1 << 56)]
 UnitsPerGroup = Annotated[int, Field(ge=1, le=MOST_UNITS_PER_GROUP)]
 RelayUrl = Annotated[str, StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[!-~]+$")]
 ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,31}/[a-z0-9_-]{1,31}$")]
-"""An engine in a type: `torch/float32`."""
+"""An engine with a number type, for example `torch/float32`."""
 Arithmetic = Annotated[tuple[ArithmeticName, ...], Field(max_length=MOST_ARITHMETIC)]
-"""Engines and types that a version is paid for; empty if unknown until the recipe is read."""
+"""Engines with number types that a version accepts; empty if unknown until the recipe is read."""
 Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]
 """Metrics of a file as its node reports them (`samples`, `reward`, `length`); unverified, for display only."""
 
@@ -53,7 +53,7 @@ class NewCheckpoint(WireModel):
     attempt: Attempt = 0
     digest: WireDigest
     units_per_group: UnitsPerGroup
-    """The most work units (generated tokens) that one group of this version may hold."""
+    """Maximum number of work units (generated tokens) in one group of this version."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
     arithmetic: Arithmetic = ()
     """Arithmetic that the version's recipe accepts."""
@@ -88,7 +88,7 @@ class StepAnswer(WireModel):
     run: Name
     run_id: WireDigest
     step: Step
-    """The smallest step of the window that wants rollouts; where none does, the last one looked at."""
+    """The smallest step of the window that needs rollouts; if none does, the last step that was checked."""
     need: StepGroups
     """Groups that no node has leased, submitted or delivered. 0: nothing to do, see `reason`."""
     groups_per_slot: SlotGroups
@@ -103,8 +103,8 @@ class StepAnswer(WireModel):
 class Demand(WireModel):
     """Body of `PUT /v1/run/demand`: the trainer's total demand of a step, in groups.
 
-    Each raise is one round; a raise after the run's maximum of rounds closes the step with the rollouts that it has. A
-    demand that is not above the previous one changes nothing, so it may be sent twice.
+    Each raise begins a round. A raise beyond the run's maximum of rounds closes the step with the rollouts that it has.
+    A demand that is not above the previous one changes nothing, so the request may be sent twice.
     """
 
     step: Step
@@ -128,47 +128,48 @@ class StepView(WireModel):
     closed: bool
     accepted: StepGroups
     pending: StepGroups
-    """Submitted, with its file in the store, and a verdict may still come in time."""
+    """Submitted groups whose file is in the store and whose verdict can still arrive in time."""
     leased: StepGroups
-    """Leased, and not submitted yet."""
+    """Leased groups that are not submitted yet."""
     spare: StepGroups = 0
-    """Of these, in slots that the step does not wait for: past half of their lease, of nodes on trial, and of former
-    members."""
+    """Part of `leased` for which the step does not wait: leases past half of their time, of nodes on trial and of
+    former members."""
     rejected: StepGroups
     need: StepGroups
 
 
 class RunView(WireModel):
-    """Answer of `GET /v1/run`: the run at a glance."""
+    """Answer of `GET /v1/run`: state of the run."""
 
     run: Name
     run_id: WireDigest
     checkpoint: CheckpointRef | None
     units_per_group: UnitsPerGroup | None
     steps: Annotated[tuple[StepView, ...], Field(max_length=64)]
-    """The window, and a few steps before it; ascending."""
+    """The steps of the window and a few earlier ones, ascending."""
     async_level: Annotated[int, Field(ge=0, le=1024)]
     max_rounds: Annotated[int, Field(ge=0, le=1_000_000)]
     queued_submissions: Annotated[int, Field(ge=0, le=MAX_INT64)]
     """Number of transactions that wait for the relayer."""
     paused: ShortText = ""
-    """Reason why no slots are leased now, for instance an escrow that can't cover more; empty if they are."""
+    """Reason why no slots are leased now, for instance an escrow that can't cover more; empty if slots are leased."""
 
 
 # The trainer's lease
 
 
 class TrainerWish(WireModel):
-    """Body of `PUT /v1/run/trainer`: a trainer takes, renews or releases the run's lease."""
+    """Body of `PUT /v1/run/trainer`: a trainer acquires, renews or releases the run's trainer lease."""
 
     holder: Identifier
     """Id of the trainer, kept across restarts."""
     lease: ShortText = ""
     """The lease that the trainer holds; empty at its start."""
     start: Identifier | None = None
-    """Random id of the trainer's start. A repeated request of one start, after a lost answer, gets the same lease."""
+    """Random id of the trainer's start. If an answer is lost, the repeated request of the same start gets the same
+    lease."""
     life_ms: Annotated[int, Field(ge=1, le=600_000)]
-    """Life of the lease unless it is renewed; 1 releases it."""
+    """Time in milliseconds until the lease expires unless renewed; 1 releases the lease."""
 
 
 class TrainerLease(WireModel):

@@ -20,9 +20,10 @@ class SlotRequest(WireModel):
 
     step: Step
     groups: SlotGroups
-    """The most that the node will do; the lease may be for fewer."""
+    """Maximum number of groups that the node takes; the lease may be for fewer."""
     request_id: Identifier
-    """Made by the asker once per slot that it wants: a request repeated under it gets the same lease, not another."""
+    """Random id that the node makes for each slot that it wants. A repeated request with this id gets the same
+    lease."""
 
 
 class SlotWish(WireModel):
@@ -41,14 +42,17 @@ class SlotGrant(WireModel):
 
 
 class SlotName(WireModel):
-    """Slot of this node."""
+    """Name of one of the node's slots."""
 
     step: Step
     index: SlotIndex
 
 
 class ReleasedSlots(WireModel):
-    """Body of `POST /v1/slots/release`: a node gives slots up. Their indices are burnt, others may have the groups."""
+    """Body of `POST /v1/slots/release`: slots that a node will not deliver.
+
+    Their indices are not leased again; their groups are available to other nodes.
+    """
 
     slots: Annotated[tuple[SlotName, ...], Field(min_length=1, max_length=MOST_RELEASED)]
 
@@ -58,24 +62,27 @@ class LeaseState(StrEnum):
 
     LIVE = "live"
     SUBMITTED = "submitted"
-    """Its work is on the ledger."""
+    """The work is on the ledger."""
     FILE_ABSENT = "file-absent"
-    """The ledger has its work, but the store lacks the file. It counts as undelivered until the file arrives."""
+    """The ledger has the work, but the store lacks the file. The lease counts as undelivered until the file arrives."""
     LATE = "late"
-    """The work arrived after its step had stopped waiting. It is paid if accepted, but counts as undelivered."""
+    """The work arrived after its step had stopped waiting. The work is paid if accepted, but the lease counts as
+    undelivered."""
     REJECTED = "rejected"
     """The work was rejected or judged forged, or took too long to score.
 
     More than a few of these count as undelivered.
     """
     UNDELIVERED = "undelivered"
-    """The lease expired without work. There is no penalty, but it lowers the node's delivery rate."""
+    """The lease expired without work. This costs no stake, but lowers the node's delivery rate."""
     RELEASED = "released"
-    """The node released the lease. It counts as undelivered: otherwise a node could inspect slots and choose."""
+    """The node released the lease. The lease counts as undelivered: otherwise a node could inspect slots and choose
+    among them."""
     LAPSED = "lapsed"
     """The lease ended without work through no fault of the node.
 
-    The work was submitted in time but never reached the ledger, or the pool removed the node. Counts for nothing.
+    The work was submitted in time but never reached the ledger, or the pool removed the node. The lease does not affect
+    the delivery rate.
     """
 
 
@@ -95,14 +102,14 @@ class Deliveries(WireModel):
     """Answer of `GET /v1/nodes/{address}/leases` and, for a node itself, `/v1/nodes/me/leases`."""
 
     delivered: Count
-    """Share of the newest ended leases whose work counts as delivered."""
+    """Number of the newest ended leases that count as delivered."""
     undelivered: Count
     threshold: Annotated[float, Field(ge=0, le=1)]
-    """The share below which a node rests."""
+    """Delivery rate below which the node gets no leases for a time."""
     resting_until_ms: Milliseconds | None
-    """Until when the node gets no leases; None if it gets some."""
+    """Time until which the node gets no leases; None if it may lease now."""
     leases: Annotated[tuple[LeaseView, ...], Field(max_length=500)]
-    """Newest first, bounded."""
+    """Leases of the node, newest first."""
 
 
 class RolloutOf(WireModel):
@@ -114,5 +121,5 @@ class RolloutOf(WireModel):
     step: Step
     index: SlotIndex
     units: Units
-    """Generated tokens in the file; at most the lease's `max_units`, and validators count again."""
+    """Number of generated tokens in the file, at most the lease's `max_units`. Validators recount them."""
     figures: Figures = {}

@@ -11,7 +11,7 @@ from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, Sh
 from protocol.wire.nodes import Gpu, gpu_fits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
-"""Idempotency key of a post: 32 random hex digits, the same in each retry."""
+"""Header with the idempotency key of a POST: 32 random hex digits, the same in each retry."""
 
 MEBIBYTE = 1 << 20
 
@@ -55,7 +55,8 @@ VARIABLES: dict[str, str] = {
     "MUSTER_SHARED_DIR": "the volume that outlives tasks, inside the container",
     "MUSTER_BRIDGE_SOCKET": "unix socket of the bridge to the worker, inside the container",
 }
-"""The only variables that command, entrypoint and environment may name as `${NAME}`; the same are set for the task."""
+"""The only variables that command, entrypoint and environment may name as `${NAME}`; the task's container gets the same
+variables."""
 
 
 class RestartKind(StrEnum):
@@ -96,7 +97,7 @@ class GpuNeeds(WireModel):
 
 
 class Volume(WireModel):
-    """A volume of the worker's. It never names a host path: the worker decides where volumes live."""
+    """A volume of the worker. It never names a host path: the worker chooses the directory."""
 
     target: ContainerPath
     shared: bool = False
@@ -122,7 +123,7 @@ class NetworkMode(StrEnum):
 
 
 class RegistryCredentials(WireModel):
-    """Credentials to pull a private image. Never returned."""
+    """Credentials to pull a private image. The API never returns them."""
 
     username: ShortText
     password: SecretValue
@@ -147,7 +148,7 @@ class TaskSpec(WireModel):
     selector: Selector = Selector()
     replicas: Annotated[int, Field(ge=1, le=100_000)] | Literal["every-node"] = "every-node"
     group_size: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Nodes per gang: with 2 or more, a replica is a whole group that starts together."""
+    """Nodes per group. With 2 or more, a replica is a group of nodes that starts together."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     """A node runs the task with the highest priority; of equal ones, the older task."""
     deadline_ms: Milliseconds | None = None
@@ -220,7 +221,7 @@ class AssignmentState(StrEnum):
 
 
 class Task(WireModel):
-    """A task as the API returns it: no secret in it."""
+    """A task as the API returns it, without secrets."""
 
     id: Identifier
     spec: TaskSpec
@@ -228,7 +229,7 @@ class Task(WireModel):
     desired_state: DesiredState
     state: TaskState
     reason: str
-    """Reason why it is pending, failed or stopped, as text."""
+    """Reason why the task is pending, failed or stopped, as text."""
     created_at_ms: Milliseconds
     secret_names: tuple[str, ...]
     assignments: dict[AssignmentState, int]
@@ -243,7 +244,7 @@ class TaskPage(WireModel):
 
 
 class GroupPlace(WireModel):
-    """A node's place in its gang."""
+    """A node's place in its group."""
 
     id: Identifier
     rank: Annotated[int, Field(ge=0)]
@@ -253,8 +254,8 @@ class GroupPlace(WireModel):
 class Assignment(WireModel):
     """Assignment of one node. Signed by the orchestrator as part of the heartbeat's response.
 
-    `generation` grows whenever anything about the assignment changes; the worker refuses one that is lower than what it
-    has seen for the same `id`.
+    `generation` grows whenever anything about the assignment changes; the worker refuses a lower generation than it has
+    seen for the same `id`.
     """
 
     id: Identifier
@@ -265,7 +266,7 @@ class Assignment(WireModel):
     registry: RegistryCredentials | None = None
     group: GroupPlace | None = None
     restart_nonce: Annotated[int, Field(ge=0)] = 0
-    """Grows when the owner asks for a restart: a container started under a lower one is replaced."""
+    """Grows when the owner asks for a restart: the worker replaces a container that was started with a lower number."""
 
     @field_serializer("secrets", when_used="json")
     def _reveal(self, secrets: dict[str, SecretStr]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from protocol.wire.base import MAX_INT64, Identifier, Milliseconds, WireModel
 from protocol.wire.slots import SlotName
 
 MOST_URL = 8192
-"""Characters of a presigned URL; S3's have some 500."""
+"""Maximum length of a presigned URL in characters; URLs of S3 have some 500."""
 
 MOST_HEADERS = 16
 
@@ -51,14 +51,14 @@ class UploadKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectKey:
-    """The name of an object: its owner and the hash of its content, so that none is confused or overwritten.
+    """Name of an object: its owner and the hash of its content, so that objects can't be confused or overwritten.
 
     `POOL/OWNER/SHA256`, and `POOL/audits/OWNER/SHA256` for audit files.
 
     Args:
-        pool_id: The pool.
+        pool_id: Number of the pool on the ledger.
         owner: Address of the node or validator that uploaded it.
-        sha256: Of its bytes.
+        sha256: SHA-256 of the object.
         audit: Whether it is a validator's audit file.
     """
 
@@ -72,10 +72,10 @@ class ObjectKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a key back.
+        """Parses the text of a key.
 
         Raises:
-            InvalidInput: It has another form, or its address is not in checksummed form.
+            InvalidInput: The text has another form, or its address is not in checksummed form.
         """
         match = _KEY.fullmatch(text)
         owner = address(match[3].lower()) if match is not None else None
@@ -101,7 +101,7 @@ class UploadRequest(WireModel):
     kind: UploadKind = UploadKind.ROLLOUT
     sha256: WireDigest
     size: Annotated[int, Field(ge=1, le=MAX_INT64)]
-    """In bytes."""
+    """Size of the file in bytes."""
     content_type: MediaType = "application/octet-stream"
     task_id: Identifier | None = None
     """Task that made the file, if any."""
@@ -111,7 +111,7 @@ class UploadRequest(WireModel):
     @model_validator(mode="after")
     def _names_a_slot_if_it_is_work(self) -> Self:
         if (self.kind is UploadKind.ROLLOUT) != (self.slot is not None):
-            raise ValueError("a file of kind rollout names the slot whose work it is, and no other file does")
+            raise ValueError("a slot is required for kind rollout, and not allowed for other kinds")
         return self
 
 
@@ -137,12 +137,12 @@ class UploadTicket(WireModel):
     @model_validator(mode="after")
     def _has_a_url_or_needs_none(self) -> Self:
         if self.already_there == bool(self.url):
-            raise ValueError("a ticket has a URL, or the object is there already")
+            raise ValueError("a ticket needs a URL unless the object exists already")
         return self
 
 
 class ObjectLink(WireModel):
-    """Temporary download URL of an object. Check its SHA-256, which is in its key: the store is not trusted."""
+    """Temporary download URL of an object. Check the SHA-256 in the key: the store is not trusted."""
 
     key: WireObjectKey
     size: Annotated[int, Field(ge=0, le=MAX_INT64)]

@@ -162,7 +162,7 @@ def test_tokens_outside_the_models_vocabulary_are_not_computed(made: Made) -> No
     [
         ([*SEED[:-1], "0x12"], 2, "not a 32-byte digest"),
         (["--beacon", BEACON], 2, "only --beacon is given"),
-        (["--device", "nowhere"], 2, "no device"),
+        (["--device", "nowhere"], 2, "is not a device"),
         (["--lease", "HERE"], 2, "is not what this command reads"),
         (["--dtype", "int8"], 2, "int8"),
     ],

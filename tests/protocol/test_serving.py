@@ -527,7 +527,7 @@ async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkey
             await send("/whole", ip, sent=most)
         await until(lambda: len(bodies) == 3 * (most - UNCOUNTED))
         refused, problem = await problem_in(await send("/whole", "192.0.2.1", sent=200_000))
-        assert (refused, problem.code, problem.hint) == (429, "rate-limited", "send fewer at a time")
+        assert (refused, problem.code, problem.hint) == (429, "rate-limited", "send fewer requests at a time")
         assert (problem.retryable, problem.retry_after) == (True, 5)
         assert served.refused("bodies-per-address") == 1
         # Heartbeats are small, and files are written to disk in pieces.
@@ -541,7 +541,7 @@ async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkey
         await send("/whole", "192.0.2.4", sent=most)
         await until(lambda: len(bodies) == 4 * (most - UNCOUNTED))
         refused, problem = await problem_in(await send("/whole", "192.0.2.5", sent=500_000))
-        assert (refused, problem.code, problem.hint) == (503, "unavailable", "send it again in 5 s")
+        assert (refused, problem.code, problem.hint) == (503, "unavailable", "send the request again in 5 s")
         assert served.refused("bodies") == 1
         # Nothing is held for disconnected callers or for answered requests.
         await served._stack.pop_all().aclose()

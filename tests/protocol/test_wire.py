@@ -222,7 +222,7 @@ def test_an_unknown_field_in_signed_data_is_refused_in_answers() -> None:
     grant = {"lease": lease, "beacon": "0x" + "0d" * 32}
     assert parse_answer(SlotGrant, json.dumps({**grant, "later": 1})).lease.lease == LEASE
     newer = json.dumps({**grant, "lease": {**lease, "until_block": 9}}).encode()
-    with pytest.raises(BadAnswer, match="does not know what was signed as until_block: upgrade it"):
+    with pytest.raises(BadAnswer, match="does not know the signed fields until_block: upgrade it"):
         ServiceResponse(200, httpx.Headers(), newer).read(SlotGrant)
 
 

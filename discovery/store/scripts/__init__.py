@@ -13,7 +13,7 @@ class Registered(NamedTuple):
     """Outcome of a registration."""
 
     refused: str
-    """`origin` or `pool` if that is full; empty if the record was stored."""
+    """`origin` or `pool`, whichever has no room; empty if the record was stored."""
     wait_s: int
     """Seconds until the origin has room."""
     first_seen_ms: int
@@ -24,15 +24,15 @@ class RegisterNode(ScriptCall[Registered]):
     """Stores or refreshes a node's record.
 
     Args:
-        address: The node.
+        address: Address of the node.
         pool: Pool that it wants to join.
-        registration: JSON.
+        registration: Registration as JSON.
         ip: Source address of the request.
         origin: Unit of addresses that the limit counts.
-        now_ms: The time.
-        life_ms: Time until the record expires.
-        most_per_origin: Nodes of one origin.
-        most_per_pool: Records of one pool.
+        now_ms: Current time, in Unix milliseconds.
+        life_ms: Milliseconds until the record expires.
+        most_per_origin: Maximum number of nodes of one origin.
+        most_per_pool: Maximum number of records of one pool.
     """
 
     address: Address
@@ -54,16 +54,16 @@ class RemoveNode(ScriptCall[int]):
 
 
 class RecordPage(NamedTuple):
-    """Records of a pool."""
+    """One page of a pool's records."""
 
     last: str
-    """Last address that was looked at; empty on the last page."""
+    """Last address that was read, even if its record had expired; empty on the last page."""
     records: tuple[dict[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage(ScriptCall[RecordPage]):
-    """Lists the records of a pool after an address; from the first on if that is empty."""
+    """Lists the records of a pool after an address; an empty address lists from the first record on."""
 
     pool: str
     after: str
@@ -84,15 +84,15 @@ class PostInvite(ScriptCall[str]):
     """Stores an invite for a node; replies `posted`, `unknown-node` or `other-pool`.
 
     Args:
-        node: The node.
+        node: Address of the node.
         pool: Pool of the invite.
-        invite: JSON.
-        now_ms: The time.
-        now_s: The time in seconds.
-        expiry_s: When the invite expires.
-        kept_s: How long the node's mailbox is kept.
-        most_invites: Invites that one node may have.
-        channel: Where instances listen for new invites.
+        invite: Invite as JSON.
+        now_ms: Current time, in Unix milliseconds.
+        now_s: Current time, in Unix seconds.
+        expiry_s: Expiry of the invite, in Unix seconds.
+        kept_s: Seconds until the node's mailbox expires.
+        most_invites: Maximum number of invites of one node.
+        channel: Channel on which instances listen for new invites.
     """
 
     node: Address

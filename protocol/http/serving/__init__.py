@@ -1,1 +1,1 @@
-"""Bounds on the resources of an HTTP server that strangers can occupy: connections, heads, bodies, time."""
+"""Limits on what one client can occupy of an HTTP server: connections, memory of heads and bodies, and time."""

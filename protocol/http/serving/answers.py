@@ -1,4 +1,4 @@
-"""Bytes of answers that wait in memory for their readers, bounded in total and per caller."""
+"""Limits on the bytes of answers that are buffered for slow clients, in total and per caller."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from protocol.http.rates import CallerAddresses, counted_as
 
 MOST_BYTES = 128 << 20
-"""Of all answers that wait for their readers."""
+"""Budget in bytes of all buffered answers."""
 
 MOST_OF_ONE = 16 << 20
 """Budget in bytes of the buffered answers of one caller (IPv6: of one /64). A single answer may be larger."""
 
 STALLED_S = 30.0
-"""Time for the reader of an answer that waits; each `LEAST_RATE` bytes give another second."""
+"""Seconds that a client has to read a buffered answer; each `LEAST_RATE` bytes add a second."""
 
 LEAST_RATE = 16 * 1024
 """Average bytes per second that a client must read after the first `STALLED_S` seconds."""
@@ -28,7 +28,7 @@ class AnswerBudget:
     connection of the caller with the most buffered bytes is closed. Clients that read their answers are not affected.
 
     Args:
-        callers: Address rules with the trusted proxies, to which only the total budget applies.
+        callers: Knows the trusted proxies, to which only the total budget applies.
         most: Total budget in bytes.
         most_of_one: Budget of one caller in bytes.
         refused: Called with the name of a limit each time it is reached.
@@ -52,14 +52,14 @@ class AnswerBudget:
         self._total = 0
 
     def hold(self, connection: asyncio.Transport, address: str) -> float:
-        """Counts the bytes that a transport buffers until `release`, and closes connections above the limits.
+        """Counts the bytes that a transport buffers, until `release`; closes connections if a budget is exceeded.
 
         Args:
-            connection: Sends the answer.
-            address: The caller's.
+            connection: Transport that sends the answer.
+            address: Address of the caller.
 
         Returns:
-            Seconds within which the reader must have taken it.
+            Seconds within which the client must read the bytes.
         """
         self.release(connection)
         trusted = self._trusts(address)

@@ -1,4 +1,4 @@
-"""Bytes of request bodies in memory, bounded in total and per caller."""
+"""Limits on the bytes of request bodies in memory, in total and per caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from protocol.errors import MusterError, RateLimited, Unavailable
 
 MOST_BYTES = 128 << 20
-"""Of all bodies under way."""
+"""Budget in bytes of all request bodies in memory."""
 
 MOST_OF_ONE = 8 << 20
 """Budget in bytes of one caller's bodies in memory (IPv6: of one /64)."""
@@ -24,9 +24,9 @@ class BodyBudget:
     """Counts bytes of bodies that have arrived and are still held.
 
     Args:
-        most: Total bytes; callers that hold little may use a quarter more, so that a few addresses can't block
-            all others.
-        most_of_one: Bytes of one caller.
+        most: Budget in bytes of all bodies; callers with few bytes may exceed it by a quarter, so that a few addresses
+            can't block all others.
+        most_of_one: Budget in bytes of one caller.
         refused: Called with the name of a limit each time it is reached.
     """
 
@@ -47,15 +47,15 @@ class BodyBudget:
             if self._total + size > self._most + reserve:
                 self._refused("bodies")
                 return Unavailable(
-                    f"the bodies under way here hold {self._most} bytes already",
-                    hint=f"send it again in {RETRY_AFTER.total_seconds():.0f} s",
+                    f"the request bodies in memory hold {self._most} bytes already",
+                    hint=f"send the request again in {RETRY_AFTER.total_seconds():.0f} s",
                 )
             if self._held[caller] + size > self._most_of_one:
                 self._refused("bodies-per-address")
                 return RateLimited(
-                    f"the bodies under way from {caller} would hold more than {self._most_of_one} bytes",
+                    f"the request bodies of {caller} would hold more than {self._most_of_one} bytes",
                     retry_after=RETRY_AFTER,
-                    hint="send fewer at a time",
+                    hint="send fewer requests at a time",
                 )
         self._total += size
         self._held[caller] += size
@@ -71,8 +71,8 @@ class BodyAccount:
     """Share of the budget that one request's body uses until the request ends.
 
     Args:
-        budget: Of the server.
-        caller: The client's address as it is counted.
+        budget: Budget of the server.
+        caller: The client's address, or its IPv6 /64.
     """
 
     __slots__ = ("_budget", "_caller", "_closed", "_held", "refusal")
@@ -83,7 +83,7 @@ class BodyAccount:
         self._closed = False
         self._held = 0
         self.refusal: MusterError | None = None
-        """Set when the body did not fit: the rest of it is dropped."""
+        """Set when the body did not fit; its remaining bytes are dropped."""
 
     def take(self, size: int) -> bool:
         """Counts bytes that have arrived; false if they do not fit (`refusal` says why) or the request has ended."""

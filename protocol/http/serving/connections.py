@@ -26,7 +26,7 @@ class ConnectionLimits:
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """Open connections of one address, and its idle ones, without a request in progress; both longest first."""
+    """Open connections of one address, and those without a request in progress; both oldest first."""
 
     address: str
     trusted: bool
@@ -37,8 +37,8 @@ class _Caller:
 class ConnectionGuard:
     """Counts open connections and refuses those over a limit. The cost of a check does not depend on their number.
 
-    When the total limit is reached, a new connection replaces one of the address that has the most: the one that has
-    been idle for the longest, or the oldest if all have requests in progress. Otherwise a few addresses could lock out
+    When the total limit is reached, a new connection replaces a connection of the address that has the most: the one
+    idle for the longest, or the oldest one if all have requests in progress. Otherwise a few addresses could lock out
     all others. Connections of trusted proxies are never replaced.
 
     Args:
@@ -63,7 +63,7 @@ class ConnectionGuard:
         return self._most
 
     def fit(self, room: int) -> None:
-        """Lowers the limit to the connections that there are descriptors for."""
+        """Lowers the total limit to `room`, the number of connections for which there are file descriptors."""
         self._most = min(self._limits.connections, room)
 
     def admit(self, address: str, connection: asyncio.Transport) -> bool:
@@ -84,7 +84,7 @@ class ConnectionGuard:
             return False
         caller = self._by_address.get(
             counted
-        )  # looked up again: the address's last connection may just have been closed
+        )  # looked up again: `_make_room` may have closed the address's last connection
         if caller is None:
             caller = self._by_address[counted] = _Caller(counted, trusted)
         caller.open[connection] = caller.idle[connection] = None
@@ -93,19 +93,19 @@ class ConnectionGuard:
         return True
 
     def busy(self, connection: asyncio.Transport) -> None:
-        """Notes that a request is under way on a connection."""
+        """Records that a connection has a request in progress."""
         caller = self._by_connection.get(connection)
         if caller is not None:
             caller.idle.pop(connection, None)
 
     def idle(self, connection: asyncio.Transport) -> None:
-        """Notes that a connection waits for its next request."""
+        """Records that a connection has no request in progress."""
         caller = self._by_connection.get(connection)
         if caller is not None:
             caller.idle[connection] = None
 
     def release(self, connection: asyncio.Transport) -> None:
-        """Forgets a connection that has ended; nothing happens if it is not counted any more."""
+        """Removes an ended connection from the counts; has no effect if it is not counted."""
         caller = self._by_connection.pop(connection, None)
         if caller is None:
             return
@@ -117,12 +117,12 @@ class ConnectionGuard:
             del self._by_address[caller.address]
 
     def open_from(self, address: str) -> int:
-        """Open connections that count for this address."""
+        """Returns the number of open connections that count for this address."""
         caller = self._by_address.get(address) or self._by_address.get(counted_as(address))
         return 0 if caller is None else len(caller.open)
 
     def _make_room(self, count: int) -> bool:
-        """Closes a connection of the busiest address; not if the new one's address, with `count`, has as many."""
+        """Closes a connection of the address with the most; False if the new caller would have as many."""
         if count + 1 >= self._busiest:
             return False
         caller = next(iter(self._by_count[self._busiest]))

@@ -1,4 +1,4 @@
-"""File descriptors of this process: as many as the system allows, and how many of them connections may take."""
+"""Limit of this process's file descriptors, and the share of them that connections may use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 
 
 def raise_descriptor_limit() -> int:
-    """Raises the soft limit of open files to the hard limit; returns the limit that holds then."""
+    """Raises the soft limit of open files to the hard limit; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # macOS caps it below an unlimited hard limit

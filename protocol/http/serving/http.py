@@ -1,7 +1,7 @@
-"""The HTTP server of every service but shardcast's: uvicorn's, with bounds on heads, trailers, bodies, answers, time.
+"""HTTP server of every service except shardcast: uvicorn with limits on heads, trailers, bodies, answers and time.
 
-uvicorn and httptools have no such limits. Deadlines are compared once a second for all connections, because a timer for
-each request would cost every heartbeat two system calls.
+uvicorn and httptools have no such limits. The deadlines of all connections are checked once a second, because a timer
+for each request would cost every heartbeat two system calls.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ BODY_ACCOUNT = "muster.body"
 
 
 class HeadTooLarge(MusterError):
-    """More bytes or fields than a request's head may have."""
+    """The head of a request has too many bytes or fields."""
 
     code = "head-too-large"
     status = 431
 
 
 class TooSlow(MusterError):
-    """A request that did not arrive in time."""
+    """A request did not arrive in time."""
 
     code = "too-slow"
     status = 408
@@ -71,7 +71,7 @@ class TooSlow(MusterError):
 
 @dataclass(slots=True, kw_only=True)
 class Serving:
-    """The bounds that the connections of one server share."""
+    """Limits and state that all connections of one server share."""
 
     guard: ConnectionGuard
     bodies: BodyBudget
@@ -95,10 +95,10 @@ class Serving:
         refused: Callable[[str], None],
         streams: tuple[str, ...] = (),
     ) -> Serving:
-        """Builds the bounds.
+        """Returns the limits and state for a new server.
 
         Args:
-            limits: Limits of connections.
+            limits: Maximum numbers of connections.
             callers: Knows the trusted proxies.
             clock: Measures timeouts of peers.
             refused: Called with the name of a limit each time it is reached.
@@ -119,8 +119,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """One HTTP/1.1 connection with bounds on the memory and time that its peer can occupy.
 
     Args:
-        serving: The bounds.
-        uvicorns: As uvicorn gives them.
+        serving: Limits and state shared with other connections.
+        uvicorns: Arguments that uvicorn passes to its protocols.
     """
 
     def __init__(self, *, serving: Serving, **uvicorns: Any) -> None:  # noqa: ANN401 - uvicorn's own arguments
@@ -139,7 +139,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         self._error: MusterError | None = None
 
-    # As asyncio calls them
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Counts the connection, or closes it unread."""
@@ -167,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser, and never more of a head than it may have."""
+        """Feeds the parser, with at most `MOST_HEAD` bytes of a head."""
         if self._deaf:
             self._dropped += len(data)
             if self._dropped > MOST_DROPPED:
@@ -199,11 +199,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def _fitting(self, size: int) -> int:
-        # A body is fed in pieces, too: the head behind it may begin in the same read.
+        # A body is fed in pieces too, because the next request's head may begin in the same read.
         return min(size, MOST_HEAD if self._in_body else MOST_HEAD - self._unparsed)
 
     def _feed(self, data: bytes | memoryview) -> bool:
-        """Feeds the parser; false if nothing more is to be fed."""
+        """Feeds the parser; returns False if the connection serves no further requests."""
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
@@ -222,21 +222,21 @@ class BoundedProtocol(HttpToolsProtocol):
     # Callbacks of the parser; their exceptions surface in `_feed`
 
     def on_message_begin(self) -> None:
-        """Begins a head."""
+        """Records that the head of a request begins."""
         self._in_head = True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header field, and refuses a trailer."""
+        """Adds a header field; refuses a trailer field."""
         if not self._in_head:
-            # uvicorn would add it to the headers while a route reads them.
-            raise self._wrong(InvalidInput("trailers are not taken", hint="send these fields as headers"))
+            # uvicorn would add the trailer to the headers while a route reads them.
+            raise self._wrong(InvalidInput("trailers are not accepted", hint="send these fields as headers"))
         if len(self.headers) >= MOST_FIELDS:
             raise self._wrong(HeadTooLarge(f"the request has more than {MOST_FIELDS} header fields"))
-        HttpToolsProtocol.on_header(self, name, value)  # called ten times for a heartbeat: `super()` costs
+        HttpToolsProtocol.on_header(self, name, value)  # called ten times per heartbeat, and `super()` is slower
 
     def on_headers_complete(self) -> None:
-        """Starts the request, or queues it behind the one that is being answered."""
+        """Starts the request, or queues it behind the request that is being answered."""
         if len(self.pipeline) >= MOST_PIPELINED:
             raise self._wrong(InvalidInput(f"more than {MOST_PIPELINED} requests wait on one connection"))
         super().on_headers_complete()  # raises for a malformed target, before a request begins
@@ -248,7 +248,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._account = None
 
     def on_body(self, body: bytes) -> None:
-        """Takes a piece of the body if it fits into the budget, and drops it otherwise."""
+        """Adds a piece of the body if it fits into the budget, and drops it otherwise."""
         self._unparsed = 0
         if self.cycle.response_complete or (self._account is not None and self._account.refusal is not None):
             return  # dropped
@@ -261,13 +261,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()  # the middleware refuses the request when the route reads the body
 
     def on_message_complete(self) -> None:
-        """Ends the body; its time no longer runs."""
+        """Ends the body and its deadline."""
         self._in_body = False
         self._unparsed = 0
         self._deadline = None
         super().on_message_complete()
 
-    # As uvicorn calls them
+    # Methods that uvicorn calls
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - an ASGI application
         self._running = cycle
@@ -280,7 +280,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 if not cycle.disconnected:
                     await app(scope, receive, send)
             finally:
-                cycle.body = bytearray()  # of a route that did not read its body; the connection may stay open for long
+                cycle.body = bytearray()  # frees an unread body: the connection may stay open for long
                 _close_account(cycle)
 
         super()._start_asgi_task(cycle, accounted)
@@ -308,14 +308,14 @@ class BoundedProtocol(HttpToolsProtocol):
             in_body = self._in_body
             if not self._deaf:
                 detail = f"the request's {'body' if in_body else 'head'} did not arrive in time"
-                self._refuse(TooSlow(detail, hint="send it over a better connection"), limit="slow")
+                self._refuse(TooSlow(detail, hint="send the request over a faster connection"), limit="slow")
             if self._deadline is not None:
                 self.transport.close()
 
-    # Of our own
+    # Helpers
 
     def _count(self, size: int) -> bool:
-        """Counts a piece of a body that is large enough for it; false if it does not fit."""
+        """Counts a piece of a body larger than `UNCOUNTED`; returns False if it does not fit."""
         if self._account is None:
             scope = cast("dict[str, Any]", self.cycle.scope)
             if scope["path"].startswith(self._serving.streams):
@@ -368,8 +368,8 @@ class BoundedServer(uvicorn.Server):
     """uvicorn's server with `BoundedProtocol`.
 
     Args:
-        app: Made by `create_service`, or any with the bounds given.
-        serving: The bounds.
+        app: Application to serve.
+        serving: Limits and state of its connections.
         drain_s: Seconds that open requests may take to end when the server stops.
         backlog: Connections that wait to be accepted.
     """

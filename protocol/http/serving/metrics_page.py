@@ -19,7 +19,7 @@ class MetricsPage:
     Args:
         registry: Registry of the metrics.
         clock: Measures the age of the last text.
-        refresh: Called before a text is made, to set gauges that are not kept up to date.
+        refresh: Called before each rendering, to set gauges that nothing else updates.
     """
 
     def __init__(self, registry: CollectorRegistry, *, clock: Clock, refresh: Callable[[], None] | None = None) -> None:

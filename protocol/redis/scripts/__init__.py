@@ -14,7 +14,7 @@ class Admission(NamedTuple):
     outcome: str
     """`admitted`, `replayed` or `too-many`."""
     wait_us: int
-    """Microseconds until the next request of the address may come; 0 unless there were too many."""
+    """Microseconds until the address may send its next request; 0 unless the outcome is `too-many`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +23,12 @@ class Admit(ScriptCall[Admission]):
 
     Args:
         address: Signer of the request.
-        nonce: The request's.
-        attempt: Random, the same in repetitions of this call, which get the same answer.
+        nonce: Nonce of the request.
+        attempt: Random id of this call; repetitions of the call have the same id and get the same answer.
         now_us: The time, in Unix microseconds.
-        nonce_kept_ms: How long the nonce is remembered.
-        interval_us: Time between requests at the address's sustained rate.
-        tolerance_us: How far ahead of that rate the address may be.
+        nonce_kept_ms: Milliseconds for which the nonce is stored.
+        interval_us: Microseconds between requests at the address's sustained rate.
+        tolerance_us: Microseconds by which the address may be ahead of that rate.
     """
 
     address: str
@@ -46,7 +46,7 @@ class HoldLease(ScriptCall[str]):
 
     Args:
         loop: Name of the work that the lease protects.
-        holder: The caller.
+        holder: Id of the caller.
         held: Value that the caller holds; empty if none.
         lifetime_ms: Time until the lease expires unless renewed; 0 releases it.
     """

@@ -89,7 +89,7 @@ test("an address that is none stays one part of a path", () => {
 
 const REFUSALS = [
   [
-    problem(401, { code: "bad-token", detail: "the token is not known here" }),
+    problem(401, { code: "bad-token", detail: "the token is not known to this pool" }),
     "token",
     /does not know this token.*muster token new/,
   ],

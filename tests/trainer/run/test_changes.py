@@ -43,7 +43,7 @@ async def test_steps_of_a_written_version_are_not_learned_again_under_other_sett
 ) -> None:
     async with pool.working():
         await killed(pool, monkeypatch, Written, version=1)
-        said = r"version 1 was made of .* learning.optimiser.learning_rate was 0.01 and is 0.02"
+        said = r"version 1 includes .* learning.optimiser.learning_rate was 0.01 and is 0.02"
         with pytest.raises(Conflict, match=said) as refused:
             await pool.train(learning=learning(0.02))
         assert "as they were" in refused.value.hint
