@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 WEAKER = (
-    "untrusted code runs without namespaces: in a process that can't open files or create processes or connections, but "
-    "shares the file system, users and network of this machine or container"
+    "untrusted code runs without namespaces: in a process that can't open files or create processes or connections, "
+    "but shares the file system, users and network of this machine or container"
 )
 
 

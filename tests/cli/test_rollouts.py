@@ -162,7 +162,7 @@ def test_tokens_that_the_model_does_not_have_are_not_computed(made: Made) -> Non
     [
         ([*SEED[:-1], "0x12"], 2, "not a 32-byte digest"),
         (["--beacon", BEACON], 2, "only --beacon is given"),
-        (["--device", "nowhere"], 2, "no device"),
+        (["--device", "nowhere"], 2, "not a device"),
         (["--lease", "HERE"], 2, "is not what this command reads"),
         (["--dtype", "int8"], 2, "int8"),
     ],

@@ -534,7 +534,7 @@ async def test_a_version_that_changes_while_it_is_loaded_is_not_generated_with(
     await until(lambda: task.totals.slots == 1)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
-    assert "changed under the engine" in task._unusable[digest].detail
+    assert "changed while it was used" in task._unusable[digest].detail
     assert [lease.version for lease in around.orchestrator.granted] == [1]
 
 

@@ -43,10 +43,10 @@ async def test_steps_that_a_version_was_made_of_are_not_learned_again_under_othe
 ) -> None:
     async with pool.working():
         await killed(pool, monkeypatch, Written, version=1)
-        said = r"version 1 was made of .* learning.optimiser.learning_rate was 0.01 and is 0.02"
+        said = r"version 1 includes .* learning.optimiser.learning_rate was 0.01 and is 0.02"
         with pytest.raises(Conflict, match=said) as refused:
             await pool.train(learning=learning(0.02))
-        assert "as they were" in refused.value.hint
+        assert "with the old settings" in refused.value.hint
         assert (await pool.train(steps=1)).step == 1
         assert (await pool.train(steps=2, learning=learning(0.02), groups_per_step=3)).step == 2
     assert rates(pool) == [(0, 0.01), (1, 0.02)]
