@@ -22,7 +22,7 @@ PARTS: Parts = {
     ),
     "resume": (
         "worker.cli:resume",
-        "Lease slots again after the worker stopped because delivered work was not paid (see `status`).",
+        "Lease slots again after the worker stopped leasing because delivered work was not paid (see `status`).",
     ),
     "leave": (
         "worker.cli:leave",

@@ -39,7 +39,7 @@ def _check_names(options: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
         if not name.isidentifier() or name.startswith("_"):
             raise ValueError(f"{name!r:.40} is not a valid option name")
         if name in _TAKEN:
-            raise ValueError(f"{name} is reserved and can't be an option of a template")
+            raise ValueError(f"{name} can't be an option of a template")
     return options
 
 

@@ -323,7 +323,7 @@ def test_a_version_that_vllm_would_load_but_cannot_compute_is_refused(
     process: VllmProcess, mine: Path, qwen2: Path, tmp_path: Path
 ) -> None:
     """VLLM itself ignores the missing part, and fails for the heads only in the first step."""
-    with pytest.raises(BadVersionFolder, match="148,256 numbers instead of 166,688"):
+    with pytest.raises(BadVersionFolder, match="148,256 elements instead of 166,688"):
         process.load(without_a_part_of_a_fused_tensor(shutil.copytree(mine, tmp_path / "model")), version=NEXT)
     assert process.version() is None
     with pytest.raises(BadVersionFolder, match="head_dim=24"):

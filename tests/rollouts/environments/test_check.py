@@ -110,7 +110,7 @@ def test_a_violated_property_is_reported_with_the_first_prompt(kind: str, fault:
     [
         ("raises", r"prompt\(3\) raised RuntimeError: no such puzzle"),
         ("text", "score.. of an answer to prompt 0 raised ValueError: a zero byte"),
-        ("nan", "no Score with a task of 0.0 or 1.0"),
+        ("nan", "does not give a Score with a task of 0.0 or 1.0"),
         ("hangs", "prompt 3 and its scores took more than 2 s"),
         ("allocates", r"raised MemoryError|needs more than 4096 MiB of memory"),
         ("exits", "the process that made its items ended with 9"),

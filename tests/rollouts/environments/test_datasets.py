@@ -148,7 +148,7 @@ def test_a_file_with_another_digest_than_the_options_is_refused(write_rows: Writ
         load_environment("math", options={**options, "path": "/dev/zero"})
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 no")
-    with pytest.raises(BadDataset, match="no Parquet file"):
+    with pytest.raises(BadDataset, match="not a Parquet file"):
         load_environment("math", options={"path": str(broken), "sha256": hashlib.sha256(b"PAR1 no").hexdigest()})
 
 

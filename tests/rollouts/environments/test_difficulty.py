@@ -148,9 +148,9 @@ def test_a_journal_of_another_measurement_is_refused(of_letters: DifficultyFilte
     path = tmp_path / "journal"
     measured = of_letters.measured(CANDIDATES)
     PassJournal(path, measured).close()
-    with pytest.raises(Conflict, match="another candidates"):
+    with pytest.raises(Conflict, match="candidates differs"):
         PassJournal(path, of_letters.measured(range(11)))
-    with pytest.raises(Conflict, match="another model, samples"):
+    with pytest.raises(Conflict, match="model, samples differs"):
         PassJournal(path, measured.model_copy(update={"model": "0x01", "samples": 3}))
     assert measured.arithmetic == "torch/float32"
     with pytest.raises(Conflict, match="another arithmetic"):

@@ -83,8 +83,8 @@ def test_a_package_cannot_replace_a_built_in_family() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("misnamed", "no Family of that name"),
-        ("nothing", "no Family"),
+        ("misnamed", "not a Family of that name"),
+        ("nothing", "not a Family"),
         ("missing", "can't be imported"),
         ("leaving", "can't be imported: SystemExit"),
         ("twice", "muster_test_rival:family of muster-test-rival"),
@@ -101,7 +101,7 @@ def test_a_package_that_registers_an_invalid_object_is_reported(name: str, said:
         ("leters", None, {}, UnknownEnvironment, "did you mean letters"),
         ("zzz", None, {}, UnknownEnvironment, "known are: arithmetic"),
         ("letters", "2", {}, UnknownEnvironmentVersion, "has no version '2' here, but 1"),
-        ("letters", "1+0000000000000000", {}, UnknownEnvironmentVersion, "what is here is 1"),
+        ("letters", "1+0000000000000000", {}, UnknownEnvironmentVersion, "and 1 is installed"),
         ("arithmetic", None, {"digit": 3}, BadOptions, "its options are: operations, digits"),
         ("arithmetic", None, {"digits": 0}, BadOptions, "digits"),
         ("arithmetic", None, {"operations": ["/"]}, BadOptions, "operations"),

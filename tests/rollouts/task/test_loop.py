@@ -537,7 +537,7 @@ async def test_a_version_that_changes_during_loading_is_not_used(
     await until(lambda: task.totals.slots == 1)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
-    assert "changed under the engine" in task._unusable[digest].detail
+    assert "changed while it was used" in task._unusable[digest].detail
     assert [lease.version for lease in around.orchestrator.granted] == [1]
 
 
