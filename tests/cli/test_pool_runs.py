@@ -132,7 +132,7 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
     announced = owner.chain.announce(0)
     said = owner.muster("publish", "0", announced.digest, "--units-per-group", "100")
     assert "slots are leased for version 0 now" in said
-    assert "what its recipe names" in owner.muster("progress"), "nobody has said what it is paid for"
+    assert "what its recipe names" in owner.muster("progress"), "the trainer has not stated the paid arithmetic"
     assert "step 0 wants 3 groups and lacks 3" in owner.muster("demand", "0", "3")
 
     key = owner.deliver()

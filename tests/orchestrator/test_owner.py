@@ -243,7 +243,7 @@ async def test_following_a_previously_unread_log_with_tail_shows_that_many_lines
 
     assert await read() == [], "the node has not been asked yet"
     await push(range(BATCH_LINES), opened - 1)
-    assert await read() == [], "a full batch: more comes"
+    assert await read() == [], "a full batch, so more follows"
     await push(range(BATCH_LINES, BATCH_LINES + 10), opened - 1)
     assert [name for name, _ in await read()] == [str(BATCH_LINES + 8), str(BATCH_LINES + 9)]
     await push(range(BATCH_LINES + 10, BATCH_LINES + 14), opened + 1)
