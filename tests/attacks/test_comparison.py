@@ -30,7 +30,7 @@ def test_a_changed_log_probability_or_inflated_token_count_is_a_forgery(workshop
     always = Rewritten(lambda bench, sample: unlikelier(bench, sample) if sample.sample == 0 else sample)
     assert forged(workshop, Inflated())
     assert forged(workshop, OtherParameters(temperature=1.0, top_k=1))
-    assert any(forged(workshop, always) for _ in range(8)), "the first answer is changed if it is right"
+    assert any(forged(workshop, always) for _ in range(8)), "log-probabilities of a right first answer are lowered"
 
 
 def test_a_replayed_file_is_honest_the_first_time_and_forged_the_second(workshop: AttackHarness) -> None:

@@ -153,7 +153,7 @@ ENDS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("end", list(ENDS))
-def test_a_lease_signed_before_pool_end_eviction_or_ban_still_counts(world: World, end: str) -> None:
+def test_a_lease_signed_before_a_departure_ban_or_pool_end_still_counts(world: World, end: str) -> None:
     """The lease expires within the notice period, counted from the end; a longer one is refused."""
     who, function, arguments = ENDS[end]
     subject: tuple[Any, ...] = (world.node.address,)

@@ -155,7 +155,7 @@ async def test_a_validator_killed_at_any_stage_forgets_nothing_and_judges_nothin
             await each.dependencies.intake.aclose()
 
 
-async def test_validators_with_a_shared_redis_share_the_work_and_a_staged_verdict_is_sent_by_its_finder(
+async def test_validators_on_one_redis_share_the_work_and_a_finder_sends_its_staged_verdict(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = pool.validator("validator"), pool.validator("second")
