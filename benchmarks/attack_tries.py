@@ -76,7 +76,7 @@ QUICKER: dict[str, Callable[[], Trick]] = {
     "ten-million-rows": lambda: Once(ManyRows()),
 }
 SLOTS_FOR_A_TRY = 100
-"""Where a file was the honest one, another slot is tried; so many for each that was asked for."""
+"""The most slots tried per requested forgery; a slot whose forged file equals the honest one is skipped."""
 
 CLOSE: dict[str, tuple[Callable[[], Trick], Dtype]] = {
     "int8, in bfloat16": (lambda: OtherWeights("int8", quantised(8)), Dtype.BFLOAT16),
@@ -97,7 +97,7 @@ CLOSE: dict[str, tuple[Callable[[], Trick], Dtype]] = {
         Dtype.BFLOAT16,
     ),
 }
-"""What is hard to tell apart, or can't be; see `benchmarks.validator`."""
+"""Attacks that are hard or impossible to distinguish from honest work; see `benchmarks.validator`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +137,11 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     equal: int = 0
-    """Files of a cheat that were the honest ones of their slots; the above are about others only."""
+    """Files of an attack that equal the honest ones of their slots; the other counts exclude them."""
     equal_accepted: int = 0
-    """Of these."""
+    """How many of the equal files were accepted."""
     words: list[str] = field(default_factory=list)
-    """Of the first verdicts that are not what an honest node gets."""
+    """Texts of the first verdicts that an honest node would not get."""
 
     def add(self, found: Conclusion | NotJudged) -> None:
         """Counts one verdict."""

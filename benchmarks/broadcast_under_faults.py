@@ -48,13 +48,13 @@ class Row:
     version: int
     begun: float
     sealed: float
-    """Seconds from the first version's begin."""
+    """Seconds from the start of the first version."""
     late: list[float | None]
     """For each client: seconds from the seal until it had this version or a newer one."""
     bad: int
-    """Bad blocks that all clients had seen by then."""
+    """Bad blocks that all clients had received by then."""
     standing: list[float]
-    """Of the relays, as the clients saw them then; the mean."""
+    """The clients' mean rating of each relay at that time."""
 
 
 @dataclass(slots=True)
@@ -64,9 +64,9 @@ class Outcome:
     rows: list[Row] = field(default_factory=list)
     kills: int = 0
     folders: int = 0
-    """On all clients' disks at the end."""
+    """Number of version folders on all clients' disks at the end."""
     wrong: list[str] = field(default_factory=list)
-    """Those that are not what was published."""
+    """Folders that differ from the published version."""
 
     @property
     def latest(self) -> float | None:

@@ -27,10 +27,10 @@ from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.sandboxed_decoder import Decoder
 
 SHAPES = ((64, 8), (256, 8), (256, 1024), (1024, 4096))
-"""Answers of a file, and tokens of each: a file of the devnet, a step of it, and files of larger models."""
+"""(Answers per file, tokens per answer): a devnet file, a devnet step, and files of larger models."""
 PROMPT = 16
 PROOF_BYTES = 258
-"""Of a proof for each 32 tokens."""
+"""Bytes of a proof; there is one proof for each 32 tokens."""
 LIMITS = ReadLimits(rows=1 << 16, decoded_bytes=1 << 28)
 
 

@@ -54,7 +54,7 @@ DEMAND = SLOTS_PER_STEP * GROUPS_PER_SLOT
 ROWS_PER_GROUP = 16
 ROWS = GROUPS_PER_SLOT * ROWS_PER_GROUP
 TARGETS = (4, 5, 6)
-"""Tokens that an answer may have; a group's answers have one length."""
+"""Possible answer lengths in tokens; a group's answers have one length."""
 MAX_UNITS = ROWS * max(TARGETS)
 
 LEARNING = 40.0
@@ -65,7 +65,7 @@ NODES_DIFFER, SLOTS_DIFFER = 0.3, 0.2
 HONEST_FAILURES = 0.001
 """The share of leases that an honest node loses to accidents."""
 VERDICT = 20.0
-"""Seconds from the file to its verdict."""
+"""Seconds from the upload of a file to its verdict."""
 STAKE = 100 * UNIT
 VALIDATORS, CORRUPT = 4, 1
 
@@ -162,7 +162,7 @@ NOW = Rules(
 )
 OTHERS_ASKED = 60.0
 CAUGHT_AFTER = 120.0
-"""Seconds until a second look has become a dispute, and two validators have decided it."""
+"""Seconds from a verdict until a second look has led to a dispute that two validators have decided."""
 
 
 # Strategies
@@ -380,9 +380,9 @@ class Node:
     record: AuditRecord = NEW
     jobs: deque[Job] = field(default_factory=lambda: deque(maxlen=2 * DELIVERIES.newest))
     stale: bool = False
-    """Whether its deliveries must be judged again."""
+    """Whether the node's delivery record must be recomputed."""
     failed: bool = False
-    """Whether anything ever counted against it; until then there is nothing to judge."""
+    """Whether any delivery ever failed; until then no record is computed."""
     on_trial: bool = False
     away_until: float = 0.0
     rests: int = 0
@@ -390,7 +390,7 @@ class Node:
     pay: int = 0
     lost: int = 0
     unpaid: int = 0
-    """Honest files of it that were not paid."""
+    """Honest files of the node that were not paid."""
 
 
 @dataclass(slots=True)
@@ -424,7 +424,7 @@ class StepRow:
 
     groups: dict[Counted, int] = field(default_factory=lambda: defaultdict(int))
     held: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """By provider: leased, pending or accepted."""
+    """Groups by provider: leased, pending or accepted."""
     rows: int = 0
     bad: int = 0
 
@@ -494,7 +494,7 @@ class Run:
         self.version = 0
         self._learning = False
         self._changed = False
-        """Whether something happened after which there may be slots to grant."""
+        """Whether an event occurred after which slots may be available."""
         self._others_asked = 0.0
         self._took: deque[DeliveryTime] = deque(maxlen=TIMES_KEPT)
         speeds = random.Random(seed)  # every strategy has the same nodes

@@ -38,7 +38,7 @@ PROCESSES = 2
 TARGET_RATE = 500
 SHORTEST_S = 10.0
 SPREAD_S = 20.0
-"""Workers begin over this time."""
+"""Seconds over which the workers start."""
 
 
 @dataclass

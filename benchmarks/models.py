@@ -30,7 +30,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-"""The last has the shape of a small language model that people use (SmolLM2-135M), with its own vocabulary."""
+"""The last one has the shape of SmolLM2-135M with its own vocabulary."""
 
 
 def random_model(folder: Path, shape: str, *, vocabulary: int = 8192, context: int = 4096) -> Path:

@@ -32,7 +32,7 @@ from trainer.trial import Trial, TrialSettings
 ROOT = Path(__file__).parents[1]
 INTERPRETERS = {EngineName.TORCH: Path(sys.executable), EngineName.VLLM: ROOT / ".tools" / "vllm" / "bin" / "python"}
 DTYPES = {EngineName.TORCH: tuple(Dtype), EngineName.VLLM: (Dtype.BFLOAT16,)}
-"""Of vLLM's float32 files the benchmark of validators has hundreds; they have the limits that are built in."""
+"""vLLM's float32 files use the built-in limits, and the validator benchmark has hundreds of them."""
 
 
 def main() -> None:

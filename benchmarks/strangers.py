@@ -36,7 +36,7 @@ from tests.kit.discovery_pool import UNIT, PoolOnChain, make_pool
 
 POOL = 1
 ORCHESTRATOR = 4
-"""Its number among the chain's accounts, as `PoolOnChain` has it."""
+"""Index of the orchestrator's account on the chain, as in `PoolOnChain`."""
 OTHER = Key.generate().address
 MEMBER_EVERY_S = 0.25
 VALIDATOR_EVERY_S = 0.2
@@ -55,7 +55,7 @@ class Seen:
     latencies_ms: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
-    """Codes of the answers that say to come again, and of requests without an answer."""
+    """Codes of answers that ask for a retry, and of requests without an answer."""
 
 
 class Caller:

@@ -48,12 +48,12 @@ from trainer.run.state import STATE_FILE
 
 GROUPS = 6
 WIDTH, LAYERS = 256, 4
-"""Some two million weights, so that learning, writing and saving take a share of a step in which they can be hit."""
+"""About two million weights, so that learning, writing and saving take long enough to be interrupted by a kill."""
 KILLED_WHILE_STARTING = 0.2
 FIRST_START, FIRST_STEP = 10.0, 2.0
-"""Seconds, before any were seen."""
+"""Initial estimates in seconds, before any start or step was measured."""
 STEPS_OF_A_LIFE = 3.0
-"""A kill comes at most so many steps after a process began to wait for rollouts."""
+"""A kill comes at most this number of steps after a process began to wait for rollouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Life:
 
     seconds: float
     starting: float | None
-    """Until it waited for rollouts; None if it did not live to."""
+    """Seconds until it waited for rollouts; None if it was killed earlier."""
     killed: bool
 
 

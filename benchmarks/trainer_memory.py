@@ -39,7 +39,7 @@ from tests.kit.world import found
 SHAPE = "deep, 134 M"
 GROUPS = 2
 SETTLED = 2
-"""Steps before the optimiser's averages and every buffer are there."""
+"""Steps until the optimiser's averages and every buffer are allocated."""
 FEW = 5
 LARGEST_GROWTH = 1.1
 

@@ -49,7 +49,7 @@ VLLM = ROOT / ".tools" / "vllm" / "bin" / "python"
 CHUNK = 20
 JUDGED = [name for name, cheat in ATTACKS.items() if cheat.end is End.SLASHED]
 SHAPES = ((Dtype.FLOAT32, 64), (Dtype.FLOAT32, 7), (Dtype.FLOAT32, 1), (Dtype.BFLOAT16, 64), (Dtype.BFLOAT16, 1))
-"""Of torch's honest files; each has the same part of them."""
+"""(Type, batch) of torch's honest files; each gets the same share of them."""
 
 WHY = {
     "int8, in bfloat16": "bfloat16 rounds nearly as coarsely: unpaid, not slashed; would gain half the memory",

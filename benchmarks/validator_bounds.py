@@ -20,9 +20,9 @@ from benchmarks.models import SHAPES
 
 ROUNDS = 5
 ALONE, TOGETHER, PREFILL = 1, 16, 560
-"""Rows; the last are two answers of 256 tokens with their prompts."""
+"""Numbers of rows; the last is two answers of 256 tokens with their prompts."""
 MOST_BYTES = 1 << 28
-"""Of a shape's weights: of a larger model some layers."""
+"""The most bytes of weights; of a larger model only some layers are used."""
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from validator.examination.interface import Conclusion
 from validator.examination.procedure import Procedure
 
 FLOOR = 0.1
-"""The share of rows that is looked at of a node with a good record, at the devnet's audit floor."""
+"""The devnet's audit floor: the share of rows examined for a node with a good record."""
 WANTED = {1: 25.0, 16: 6.0}
 WANTED_GENERATORS = 20.0
 _SEED = b"\5" * 32

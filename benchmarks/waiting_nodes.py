@@ -50,10 +50,10 @@ AT_ONCE = 6
 """Nodes that register at a time."""
 
 SPREAD_S = 30
-"""Within which the nodes begin to poll; then every one polls anew whenever a poll has ended."""
+"""Seconds within which the nodes begin to poll; then each polls again whenever a poll has ended."""
 
 WATCHED_S = 45
-"""Longer than a poll, so that each node polls anew meanwhile."""
+"""Seconds of observation; longer than a poll, so that each node polls again during it."""
 
 REGISTRATION = (
     Registration(

@@ -122,7 +122,7 @@ _LONGEST_FIRST = (
     "cli/test_pool_commands.py",
     "discovery/test_process.py",
 )
-"""Files of few tests that take long: were one of them the last, the other processes would have nothing left to do."""
+"""Slow files with few tests: if one of them came last, the other processes would be idle."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -53,5 +53,5 @@ def test_waiting_for_a_busy_processor_does_not_count_as_own_time() -> None:
                 each.wait()
     finally:
         os.sched_setaffinity(0, before)
-    assert passed > 2 * _NAP, "they were not in the way"
+    assert passed > 2 * _NAP, "they were not on this processor"
     assert own < 0.75 * passed

@@ -16,7 +16,7 @@ from shardcast.delta import apply_delta, build_delta
 
 RATES = (1e-6, 1e-5, 1e-4)
 WARM = 20
-"""Steps before the two that are compared: Adam's first ones are of another size than all later ones."""
+"""Steps before the two that are compared, because Adam's first steps have another size than later ones."""
 REPEATS = 3
 
 

@@ -26,7 +26,7 @@ from shardcast.origin import Origin
 from shardcast.relay import Relay
 
 SPOILT = 10
-"""One block in so many leaves the spoiler with another bit in it."""
+"""The spoiler flips a bit in one of this number of blocks."""
 
 
 async def _origin(folder: Path, port: int, versions: int, mebibytes: int, seconds: float) -> None:

@@ -10,7 +10,7 @@ from benchmarks.shardcast_run.processes import Measured
 
 PATIENCE = 300.0
 FLAT = 1.15
-"""The slowest number of clients over the fastest, at the most."""
+"""The highest allowed ratio of the slowest to the fastest number of clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +20,11 @@ class Row:
     clients: int
     seconds: float
     twice: float
-    """Bytes that clients were sent a second time, of the file's."""
+    """Bytes sent to clients twice, relative to the file's size."""
     cpu_s: float
-    """Of all processes, from the trainer's first byte on: whether the machine was the limit."""
+    """CPU seconds of all processes from the trainer's first byte on, which show whether the machine was the limit."""
     ideal: float
-    """Bytes over the narrowest link on the way: a client's, or its share of the relays'."""
+    """Bytes over the narrowest link: a client's, or its share of the relays' links."""
 
 
 def broadcast(

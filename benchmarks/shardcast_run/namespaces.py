@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 PREFIX = f"muster-bench-{os.getpid()}"
 LATENCY_MS = 50
-"""How much a link's queue holds: a usual one of a few dozen milliseconds."""
+"""The queue of a link in milliseconds; a few dozen are usual."""
 
 
 class NoNamespaces(RuntimeError):

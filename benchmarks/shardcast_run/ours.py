@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 PATIENCE = 300.0
 
 PUBLISHER = Key.from_hex("11" * 32)
-"""Known to all roles, and worth nothing."""
+"""A publisher key known to all roles, without value."""
 
 PIECE = 4 << 20
 """Bytes that the trainer writes at a time."""

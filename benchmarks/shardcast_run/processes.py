@@ -28,7 +28,7 @@ class Cost:
 
     cpu_s: float = 0.0
     largest: int = 0
-    """Bytes of the largest of them at its peak."""
+    """Peak memory of the largest process, in bytes."""
 
 
 class Measured:

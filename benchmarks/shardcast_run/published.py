@@ -60,7 +60,7 @@ class Published:
 
     seconds: float
     since_first_byte: float
-    """The same by our clock: from the trainer's first byte on."""
+    """The same measured by our clock: from the trainer's first byte on."""
     processes: list[Measured]
 
 

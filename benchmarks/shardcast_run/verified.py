@@ -26,7 +26,7 @@ from shardcast.disk import WRITE_BYTES
 
 BLOCK = 1 << 20
 SPAN = 16 * BLOCK
-"""Bytes that a client asks one relay for before it is the other's turn."""
+"""Bytes that a client requests from one relay before it switches to the other."""
 
 
 class Arrived:

@@ -33,7 +33,7 @@ torch.set_num_threads(1)  # several threads in several test processes slow each 
 
 NODE = Key.from_hex("0x" + "a7" * 32)  # the same slots in each run, so the same files
 STEP = 2e-4
-"""What one optimiser step at the devnet's learning rate moves a weight by, at most."""
+"""The largest change of a weight by one optimiser step at the devnet's learning rate."""
 
 
 @dataclass(frozen=True, slots=True)

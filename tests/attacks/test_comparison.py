@@ -22,7 +22,7 @@ def forged(workshop: AttackHarness, trick: Trick) -> bool:
 
 def test_honest_files_are_not_forged_under_any_sampling_parameters(workshop: AttackHarness) -> None:
     assert not forged(workshop, Trick())
-    assert not forged(workshop, OtherParameters(temperature=1.0)), "drawn as it had to be, and proven by a prefill"
+    assert not forged(workshop, OtherParameters(temperature=1.0)), "drawn correctly, and proven by a prefill"
     assert not forged(workshop, Rewritten(lambda _, sample: sample))
 
 
@@ -30,7 +30,7 @@ def test_a_changed_log_probability_or_inflated_token_count_is_a_forgery(workshop
     always = Rewritten(lambda bench, sample: unlikelier(bench, sample) if sample.sample == 0 else sample)
     assert forged(workshop, Inflated())
     assert forged(workshop, OtherParameters(temperature=1.0, top_k=1))
-    assert any(forged(workshop, always) for _ in range(8)), "where the first answer is good, it is shifted"
+    assert any(forged(workshop, always) for _ in range(8)), "log-probabilities of a right first answer are lowered"
 
 
 def test_a_replayed_file_is_honest_the_first_time_and_forged_the_second(workshop: AttackHarness) -> None:

@@ -26,10 +26,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 JUDGED = {name: cheat for name, cheat in ATTACKS.items() if cheat.end is End.SLASHED}
 UNPAID = {name: cheat for name, cheat in ATTACKS.items() if cheat.end is End.UNPAID}
 QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25)}
-"""Seconds of compressing zeros are saved: it is still thousands of times what an honest file can hold."""
+"""Smaller bombs, which save seconds of compressing zeros; they are still thousands of times an honest file's limit."""
 SLOTS = 8
-"""At 0.8 of the temperature, one file of 32 short answers in ten is token for token the honest one, and who
-hands one file in again and again begins with an honest one: then nothing was cheated, and it is accepted."""
+"""Slots per attack. At 0.8 of the temperature, one file in ten equals the honest one token for token (32 short
+answers), and the attack that resubmits one file begins with an honest one: such files are no forgeries and are
+accepted."""
 
 _index = itertools.count()
 
@@ -44,7 +45,7 @@ async def test_each_attack_is_judged_forged(cheat: Attack, workshop: AttackHarne
         if forged:
             break
         assert found.outcome is Outcome.ACCEPTED, found.words
-    assert forged, "nothing was cheated in any slot"
+    assert forged, "no slot gave a forged file"
     assert isinstance(found, Conclusion)
     assert (found.outcome, found.reason in cheat.reasons) == (Outcome.FORGED, True), found.words
     assert found.reason.may_be_forgery
@@ -59,7 +60,7 @@ async def test_an_unverifiable_choice_of_the_node_is_rejected_without_parking(
     assert isinstance(found, Conclusion), found
     assert (found.outcome, found.reason in cheat.reasons) == (Outcome.REJECTED, True), found.words
     assert "costs nothing more" in found.words
-    assert len(found.audited) == len(found.rows), "it was computed with the version, which is why it costs no stake"
+    assert len(found.audited) == len(found.rows), "the version itself computed it, so it costs no stake"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=["nan", "inf", "-inf"])

@@ -20,10 +20,10 @@ from tests.kit.world import POOL, TERMS, World, founded, world
 __all__ = ["development_chain", "development_process", "founded", "world"]
 
 FIRST, OTHERS = "validator", ("second", "third", "publisher")
-"""The fourth validator is the publisher, which has gas and nothing else to do here."""
+"""The fourth validator is the publisher, which has gas and no other role here."""
 UNITS = 100
 MAX_UNITS = 100
-"""Of a lease in `World`."""
+"""Work units of a lease in `World`."""
 A_MOMENT = timedelta(seconds=1)
 REASONS = {Outcome.ACCEPTED: ReasonCode.PASSED, Outcome.FORGED: ReasonCode.SAMPLING_REPLAY}
 
@@ -71,7 +71,7 @@ class Bench:
         """Has every validator that may decide give its verdict in its turn, until the work is final."""
         while (await self.work(key)).status is WorkStatus.DISPUTED:
             order = await self.order(key)
-            assert order, "nobody may decide"
+            assert order, "no validator may decide"
             assert await self.judge(order[0], key, wishes[order[0]], decisive=True) == ""
 
     def address(self, name: str) -> Address:

@@ -89,7 +89,7 @@ async def test_a_ghost_submission_does_not_occupy_its_step_and_the_node_is_throt
             await stage.deliver(ATTACKS["ghost"].delivery)
             await stage.run.sync.round()
             assert await submitted(stage, stage.run.signed(stage.key, grant)) is WorkStatus.SUBMITTED
-            assert (await stage.run.step(stage.key)).need == before, "others are asked for its groups at once"
+            assert (await stage.run.step(stage.key)).need == before, "other nodes can lease its groups at once"
         assert (answer.status_code, answer.json()["code"]) == (409, "no-slot")
         assert "no slots for another" in answer.json()["detail"]
         assert stage.objects() == []

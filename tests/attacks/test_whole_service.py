@@ -48,7 +48,7 @@ CHEATING = {
 TOO_LARGE = "too large for its lease and for the validator"
 REASONS = {**CHEATING, TOO_LARGE: ReasonCode.FORMAT_TOO_LARGE}
 READ_HERE, BEYOND_THE_LEASE = 1 << 20, 3 << 20
-"""Bytes: what the validator reads, and more than twice of what files of one group can have when decoded."""
+"""Bytes: the validator's reading limit, and more than twice the decoded size of any file of one group."""
 
 
 async def test_attackers_lose_stake_and_membership_and_honest_nodes_lose_nothing(

@@ -11,7 +11,7 @@ from ledger.amounts import UNIT
 
 FILE_PENALTY = TERMS.penalty_per_unit * MAX_UNITS
 LEAST_UNITS = 256
-"""Of a file in the simulation: 64 answers of four tokens."""
+"""Work units of a file in the simulation: 64 answers of four tokens."""
 
 
 @cache
@@ -31,7 +31,7 @@ def test_a_simulation_is_determined_by_its_seed() -> None:
 @pytest.mark.parametrize("strategy", ["ghost", "one-unit", "late-upload", "shopper", "launderer", "slow", "poisoner"])
 def test_no_attack_gains_under_current_rules_and_honest_nodes_lose_nothing(strategy: str) -> None:
     found = line(NOW, strategy)
-    assert found.gains < 0.05, "what is above zero is the luck of a few slots"
+    assert found.gains < 0.05, "a gain above zero is due to a few slots"
     assert found.result.honest_lost == 0
 
 
@@ -60,7 +60,7 @@ def test_a_poisoned_file_now_costs_the_penalty_of_its_whole_lease() -> None:
     assert 0 < before.lost < TERMS.penalty_per_unit * 3
     assert before.bad_rows > 0
     assert now.bad_rows == 0
-    assert now.lost >= FILE_PENALTY, "once for each node: then it is out for hours"
+    assert now.lost >= FILE_PENALTY, "once for each node, which is then throttled for hours"
 
 
 def test_late_uploads_lost_nothing_under_the_former_rules_and_are_now_audited_in_full() -> None:
@@ -82,7 +82,7 @@ def test_one_corrupt_validator_of_four_laundered_most_files_formerly_and_few_now
     assert before.gains > 0.1
     assert before.result.bad_rows > 0.9
     assert now.gains < -1
-    assert now.result.bad_rows < 0.15, "what it accepts as the first judge, until somebody looks"
+    assert now.result.bad_rows < 0.15, "the share that it accepts as the first judge before a second look"
 
 
 def test_the_plain_poisoner_pays_at_least_the_price_of_a_file_per_row() -> None:

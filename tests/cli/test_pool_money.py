@@ -219,7 +219,7 @@ async def test_work_show_names_the_validators_turn_and_a_verdict_out_of_turn_is_
     await world.controls.mine(2)
     turns = [turn.split(" from ")[0] for turn in (await terminal.asks("work", "show", key))["may_decide"]]
     names = {world.keys[name].address: name for name in ("second", "third")}
-    assert set(turns) == set(names), "everybody but the judge"
+    assert set(turns) == set(names), "all validators except the judge"
     first, second = (names[each] for each in turns)
     said = await terminal.muster("work", "judge", key, "rejected", "--decisive", "--key", second, expect=1)
     assert "another validator's turn to decide (NotYourTurn)" in said

@@ -27,7 +27,7 @@ PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 STRANGER = re.compile(
     r"\bmuster\[|\b(?:pip3?|pipx|uv)\b[^\n|;&]*?\s(?:install|add)\b[^\n|;&#]*?\s['\"]?muster(?![\w/.-])"
 )
-"""Text that installs the distribution `muster`, which is another project's."""
+"""Text that installs the distribution `muster`, which belongs to another project."""
 TEXT = {".py", ".md", ".toml", ".sh", ".yml", ".html", ".mjs", ".service", ".conf", ".json", ""}
 
 

@@ -133,7 +133,7 @@ async def poll(place: Place, key: Key, *, wait: int = 30) -> tuple[int, str]:
     return answer.status_code, answer.json().get("code", "")
 
 
-async def test_simultaneous_polls_end_at_spread_times_and_share_one_redis_query(place: Place) -> None:
+async def test_simultaneous_polls_end_at_spread_times_and_query_redis_once_each(place: Place) -> None:
     """10,000 nodes that reconnected together kept Redis busy for longer than their requests could wait."""
     keys = [Key.generate() for _ in range(20)]
     for number, key in enumerate(keys):

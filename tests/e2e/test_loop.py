@@ -14,7 +14,7 @@ from rollouts.files.schema import read_rollouts, write_rollouts
 from tests.kit.devnet import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
 
 PATIENCE = 240.0
-"""For what takes some twenty seconds on an idle machine."""
+"""Seconds allowed for waits that take about twenty on an idle machine."""
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ class ModelChain:
         self.questions = 0
         self.identity = "model"
         self.between: list[tuple[int, int, list[int]]] = []
-        """Reorgs that happen while the cursor is reading: (questions before it, depth, events per new block)."""
+        """Reorgs that happen while the cursor is reading: (queries before it, depth, events per new block)."""
         self.grow([0])
 
     def grow(self, events: Sequence[int]) -> None:

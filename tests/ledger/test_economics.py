@@ -121,7 +121,7 @@ def test_one_corrupt_validator_of_four_or_more_never_wins_a_dispute() -> None:
     for n in (4, 5, 7, 64):
         found = collusion(economics(), validators=n, corrupt=1, looked_at=0.2)
         assert (found.launders_by_dispute, found.frames) == (0, 0)
-        assert found.launders_first == pytest.approx(0.8), "what nobody looks at again is accepted"
+        assert found.launders_first == pytest.approx(0.8), "accepted files without a second look stay accepted"
         assert found.gain < 0
 
 
@@ -145,18 +145,18 @@ def test_without_corrupt_validators_nothing_is_gained_and_more_than_all_are_refu
 
 def test_with_two_validators_a_corrupt_one_is_never_overruled() -> None:
     found = collusion(economics(), validators=2, corrupt=1, looked_at=1.0)
-    assert found.launders_first == 1, "its own verdict stays, for want of a third"
-    assert found.frames == 0, "a dispute that nobody decides takes the penalty off"
+    assert found.launders_first == 1, "its own verdict stands, because there is no third validator"
+    assert found.frames == 0, "an undecided dispute removes the penalty"
 
 
 def test_stalling_a_run_takes_many_ghost_nodes_and_few_slow_ones() -> None:
     ghost, absent, slow = stalling(TERMS, economics(), RULES)
-    assert ghost.nodes == -(-3600 // (11 * 5)), "five leases before the first rest, six after"
+    assert ghost.nodes == -(-3600 // (11 * 5)), "five leases before the first pause, six after it"
     assert ghost.stake_bound == ghost.nodes * (10 * UNIT + 11 * economics().costs_if_forged)
     assert absent.nodes == 1
     assert (slow.nodes, slow.slowed_to, slow.pay_missed) == (3, 0.25, 0)
     noticed_later = stalling(TERMS, economics(), replace(RULES, found_after=timedelta(seconds=900)))
-    assert noticed_later[0].nodes == 1, "as it was: one ghost key stops a run"
+    assert noticed_later[0].nodes == 1, "under the former rules one ghost key stops a run"
 
 
 def test_delivery_rules_without_durations_are_refused() -> None:

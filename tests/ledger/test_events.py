@@ -17,7 +17,7 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest, address
 
 PLACES: dict[Contract, Address] = {each: address(f"0x{i:040x}") for i, each in enumerate(Contract, start=1)}
 RENAMED = {"from", "to", "digest", "sha256Hash"}
-"""Parameters whose fields have a clearer name, or one that Python allows."""
+"""Parameters whose fields have a clearer name, or one that is legal in Python."""
 
 
 class Deployed:

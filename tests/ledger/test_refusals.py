@@ -24,7 +24,7 @@ ERRORS = {
 def test_every_message_belongs_to_a_contract_error_and_uses_its_arguments(name: str) -> None:
     used = set(re.findall(r"\{(\w+)\}", MESSAGES[name][0]))
     assert any(used <= set(arguments) for known, arguments in ERRORS if known == name)
-    assert MESSAGES[name][1], "a person needs to know what to do"
+    assert MESSAGES[name][1], "the message must say what to do"
 
 
 def test_amounts_and_times_are_formatted_for_people() -> None:

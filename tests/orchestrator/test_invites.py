@@ -262,11 +262,11 @@ async def test_a_silent_member_is_sent_the_url_with_growing_pauses(pool: PoolUnd
         await pool.clock.turn(timedelta(seconds=100))
     assert told_at == [0, 300, 900, 2100, 4500, 8100, 11700, 15300]
     await pool.beat(node)
-    assert await loop.round() == 0, "it answers"
+    assert await loop.round() == 0, "the node is answering"
     for _ in range(8):
         await pool.clock.turn(timedelta(seconds=4))
         await pool.liveness.tick()
-    assert await loop.round() == 1, "it is silent again, for the first time"
+    assert await loop.round() == 1, "its first silence after the answer"
 
 
 async def test_every_page_of_nodes_is_read(pool: PoolUnderTest) -> None:

@@ -118,6 +118,6 @@ def test_silence_always_changes_the_state_of_a_watched_node(state: NodeState) ->
         assert transition(state, event).state is not state
 
 
-def test_the_fast_path_serves_only_states_that_a_heartbeat_does_not_change() -> None:
+def test_a_heartbeat_leaves_only_healthy_and_draining_nodes_unchanged() -> None:
     left_alone = {s for s, row in TABLE.items() if NodeEvent.HEARTBEAT in row and row[NodeEvent.HEARTBEAT].state is s}
     assert left_alone == {S.HEALTHY, S.DRAINING}

@@ -243,7 +243,7 @@ async def test_following_a_previously_unread_log_with_tail_shows_that_many_lines
 
     assert await read() == [], "the node has not been asked yet"
     await push(range(BATCH_LINES), opened - 1)
-    assert await read() == [], "a full batch: more comes"
+    assert await read() == [], "a full batch, so more follows"
     await push(range(BATCH_LINES, BATCH_LINES + 10), opened - 1)
     assert [name for name, _ in await read()] == [str(BATCH_LINES + 8), str(BATCH_LINES + 9)]
     await push(range(BATCH_LINES + 10, BATCH_LINES + 14), opened + 1)
@@ -282,9 +282,7 @@ async def test_a_misspelt_filter_is_refused(pool: PoolUnderTest, path: str, name
 
 
 @pytest.mark.parametrize(("sequence", "status"), [(2**53 - 2, 200), (2**53 - 1, 422), (2**63, 422), (2**70, 422)])
-async def test_log_line_numbers_fit_every_store_that_keeps_them(
-    pool: PoolUnderTest, sequence: int, status: int
-) -> None:
+async def test_log_line_numbers_out_of_range_are_refused(pool: PoolUnderTest, sequence: int, status: int) -> None:
     key = await pool.member()
     await pool.run(replicas=1)
     assignment = (await pool.beat(key)).assignment

@@ -27,7 +27,7 @@ async def test_a_task_verdict_is_written_and_published_once(pool: PoolUnderTest)
     task = await pool.run()
     assert await verdict(pool, task) == 1
     assert await view(pool, task) == ("failed", "why")
-    assert await verdict(pool, task, state="completed") == 0, "it is over"
+    assert await verdict(pool, task, state="completed") == 0, "the task has ended"
     assert await view(pool, task) == ("failed", "why")
     told: Any = await pool.dependencies.redis.xrange(pool.dependencies.database.key("events"))
     assert [event[b"kind"] for _, event in told].count(b"task.failed") == 1

@@ -25,7 +25,7 @@ from protocol.runtime.budgets import (
 NOW = 10_000.0
 HOUR = timedelta(hours=1)
 SMALL = 1 << 20
-"""Less memory than any machine has that runs this."""
+"""Less memory than any machine that runs these tests has."""
 
 
 def versions(*needed: int, count: int = 5) -> list[StoredVersion]:
@@ -94,7 +94,7 @@ def test_the_disk_budget_is_a_tenth_of_the_disk_or_a_fifth_of_the_free_space(
     (tmp_path / "store" / "1").mkdir(parents=True)
     (tmp_path / "store" / "1" / "weights").write_bytes(bytes(100))
     (tmp_path / "store" / "2").symlink_to(tmp_path / "store" / "1" / "weights")
-    assert size_of(tmp_path / "store") == 100, "a link takes no room"
+    assert size_of(tmp_path / "store") == 100, "a link takes no space"
     usage = SimpleNamespace(total=10_000, free=9_000)
     monkeypatch.setattr("protocol.runtime.budgets.shutil.disk_usage", lambda _: usage)
     with capture_logs() as logs:

@@ -14,7 +14,7 @@ from protocol.redis.script_call import ScriptCall, ScriptRunner, script_of
 from tests.protocol.scripts import EchoNames, EchoTypes, EmptyReply, Misplaced, TakenName, Types
 
 LARGE = 1_763_900_000_123_456
-"""Microseconds of today: Lua would write it with an exponent."""
+"""A current time in microseconds, which Lua would format with an exponent."""
 
 
 @pytest.fixture

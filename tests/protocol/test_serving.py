@@ -230,7 +230,7 @@ async def test_the_number_of_pipelined_requests_is_limited(served: Served) -> No
     await until(lambda: served.refused("malformed") == 1)
     served.app.state.gate.set()
     assert [await answer(few) for _ in range(3)] == [200] * 3
-    assert [await answer(many) for _ in range(2)] == [200, 0], "what came before the surplus is answered"
+    assert [await answer(many) for _ in range(2)] == [200, 0], "requests before the excess one are answered"
 
 
 async def test_a_bad_request_does_not_discard_the_answer_before_it(served: Served) -> None:
@@ -391,7 +391,7 @@ def test_a_full_server_closes_the_longest_idle_connection_of_the_busiest_address
     assert [each.aborted for each in crowd["192.0.2.2"]] == [True, False, False, False]
     for each in (first[1], first[3]):
         guard.busy(each)
-    assert not guard.admit("192.0.2.4", line()), "nobody would be less busy"
+    assert not guard.admit("192.0.2.4", line()), "closing one would not reduce any load"
     for number in range(5, 10):
         guard.admit(f"192.0.2.{number}", line())
     assert (len(guard), guard._busiest) == (9, 1)
@@ -443,7 +443,7 @@ def test_unread_answers_have_a_budget_and_the_busiest_address_loses_its_oldest()
         budget.hold(each, "10.0.0.1")
     assert ([each.aborted for each in proxied], len(budget)) == ([False, False, False], 80)
     budget.hold(line(1000), "d")
-    assert len(budget) == 80, "nobody's answer is larger than the budget"
+    assert len(budget) == 80, "no single answer exceeds the budget"
 
 
 async def test_an_address_that_reads_no_answers_occupies_little_memory(served: Served) -> None:

@@ -46,7 +46,7 @@ def test_model_facts_are_read_from_a_folder(qwen2: Path, llama: Path) -> None:
     facts = read_model(qwen2)
     assert (facts.vocabulary, facts.context, facts.hidden) == (VOCABULARY, CONTEXT, 96)
     assert facts.end_tokens == {END}
-    assert facts.parameters < read_model(llama).parameters, "a Llama's output layer is its own"
+    assert facts.parameters < read_model(llama).parameters, "a Llama has a separate output layer"
 
 
 def test_end_tokens_of_the_generation_config_override_those_of_the_config(folder: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_tokenizer_keeps_spaces_for_every_model_type(kind: str, request: pytes
     text = "sort: 9 1\n5 ="
     tokens = folder_tokenizer.encode(text)
     assert len(tokens) == len(text)
-    assert folder_tokenizer.decode([*tokens, END]) == text, "special tokens are no text"
+    assert folder_tokenizer.decode([*tokens, END]) == text, "special tokens are not part of the text"
 
 
 def test_a_chat_is_formatted_by_the_folders_template_and_needs_one(folder: Path) -> None:
@@ -290,7 +290,7 @@ def test_no_user_text_becomes_a_control_token(text: str, folder: Path) -> None:
     characters = [CHARACTERS.index(each) if each in CHARACTERS else UNKNOWN for each in text]
     assert one.encode(text) == one.encode_answer(text) == characters
     trimmed = characters[len(text) - len(text.lstrip()) : len(text.rstrip())]
-    assert one.encode(text, chat=True) == [BEGIN, *trimmed, END, BEGIN], "the template's own are control tokens"
+    assert one.encode(text, chat=True) == [BEGIN, *trimmed, END, BEGIN], "those of the template are control tokens"
 
 
 def test_a_chat_includes_the_system_turn_and_options_of_the_recipe(folder: Path) -> None:

@@ -12,7 +12,7 @@ from rollouts.calibration.near_ties import DRIFT, MOST_FILES, MOST_TOKENS, NearT
 from rollouts.calibration.noise_model import FALSE_ALARM
 
 RATE, SIZE, TOKENS = 0.0025, 0.075, 3_000
-"""Of vLLM in bfloat16, and a file of a small model."""
+"""Rate and size of near-ties of vLLM in bfloat16, and the tokens of a small model's file."""
 
 
 def files_of(draw: np.random.Generator, count: int, *, rate: float = RATE, times: float = 1.0) -> list[NearTieCount]:

@@ -51,7 +51,7 @@ BEFORE = """{
   }
 }
 """
-"""As recipes were written before they could name an arithmetic."""
+"""A recipe as written before recipes could name an arithmetic."""
 
 
 def recipe(**changes: Any) -> Recipe:

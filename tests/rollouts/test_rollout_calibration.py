@@ -48,7 +48,7 @@ def test_limits_are_the_worst_values_of_honest_files_times_the_headroom() -> Non
     ]
     limits = SamplingLimits.around(honest, headroom=2.0)
     assert (limits.mismatch_share, limits.largest, limits.largest_sum) == (0.04, 1.0, 1.8)
-    assert (limits.mismatches(25), limits.widened(2).mismatches(25)) == (1 + 3, 2 + 6), "a short file has some to spare"
+    assert (limits.mismatches(25), limits.widened(2).mismatches(25)) == (1 + 3, 2 + 6), "with spare mismatches"
 
 
 def test_the_widest_possible_limits_can_still_be_widened_by_the_margin() -> None:

@@ -42,7 +42,7 @@ def test_draws_follow_the_softmax_distribution(temperature: float) -> None:
     counts = drawn_counts(logits, parameters(temperature=temperature), draws=20_000)
     assert g_statistic(counts, torch.softmax(logits / temperature, 0)) < 45
     wrong = torch.softmax(logits / (temperature * 1.1), 0)
-    assert g_statistic(counts, wrong) > 45, "the test can tell a temperature that is a tenth off"
+    assert g_statistic(counts, wrong) > 45, "the test can detect a temperature that is a tenth off"
 
 
 def test_draws_within_a_mask_follow_the_renormalised_softmax() -> None:
@@ -154,4 +154,4 @@ def test_a_different_seed_sample_or_position_draws_different_tokens() -> None:
         for seed, sample, at in ((SEED, 0, 0), (b"\x2b" * 32, 0, 0), (SEED, 1, 0), (SEED, 0, 1))
     ]
     assert all(np.mean((of[0] == other).numpy()) < 0.1 for other in of[1:])
-    assert torch.equal(of[0][1:], of[3][:-1]), "a position has its own noise wherever a stretch begins"
+    assert torch.equal(of[0][1:], of[3][:-1]), "a position has its own noise wherever a part begins"

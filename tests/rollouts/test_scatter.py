@@ -13,7 +13,7 @@ MEASURED = HonestNoise(
     distance_mean=0.8, distance_shape=2.7, mismatch_rate=0.003, mismatch_size=0.05, groups=800, group_rows=16
 )
 FILES = 100_000
-"""One of these is beyond a limit now and then."""
+"""Of this number of files, one exceeds a limit now and then."""
 
 
 def honest_groups(count: int, *, seed: int, tokens: int = 100) -> list[GroupFigures]:
@@ -40,7 +40,7 @@ def test_honest_averages_of_proof_distances_rarely_exceed_the_limit(groups: int)
     limit = MEASURED.distance_of(rows=16 * groups, groups=groups)
     assert (files > limit).sum() <= 5 * FALSE_ALARM * FILES + 2
     assert np.quantile(files, 1 - 1e-3) < limit < 1.7 * np.quantile(files, 1 - 1e-3), (
-        "and it is no wider than it has to be"
+        "and it is no wider than necessary"
     )
 
 

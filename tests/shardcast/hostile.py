@@ -28,9 +28,9 @@ class HostileRelay:
 
     def __init__(self, upstream: str, where: str, spoil: Spoil) -> None:
         self.spoilt = 0
-        """Answers that were spoilt."""
+        """The number of spoilt answers."""
         self.trapped = 0
-        """Requests that came to where a redirect pointed."""
+        """Requests that followed a redirect."""
         self.url = ""
         self._upstream = upstream
         self._where = where
@@ -331,7 +331,7 @@ SPOILT_BLOCKS = (
     more,
     compress,
 )
-"""What may go wrong with blocks; `close_each` is only slow."""
+"""Faults of block answers; `close_each` is only slow."""
 
 SPOILT_MANIFESTS = (
     flip,

@@ -15,7 +15,7 @@ class Spoiling:
 
     kind: Literal["none", "flip", "cut", "insert", "repeat", "stall"]
     at: int
-    """Bytes of the answers before it happens."""
+    """Bytes of the answers before the change."""
     byte: int = 0
 
 

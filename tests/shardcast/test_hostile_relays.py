@@ -170,7 +170,9 @@ async def test_an_older_version_offered_as_the_newest_is_not_accepted(
         assert await client.latest() == VersionKey(2, 1)
 
 
-async def test_discarded_bytes_are_counted(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
+async def test_a_client_with_one_honest_relay_receives_each_block_once(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     async with client_of(origin.url) as client:
         fetched = await client.fetch(1, tmp_path / "to")

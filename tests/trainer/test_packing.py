@@ -35,7 +35,7 @@ def test_a_token_attends_only_to_earlier_tokens_of_its_own_sequence(sequences: l
     seen = packed.mask.sum(axis=2)
     there = packed.sequences != NOTHING
     assert (seen[there] == packed.positions[there] + 1).all()
-    assert (seen[~there] >= 1).all(), "a row of the mask without any place makes softmax no number"
+    assert (seen[~there] >= 1).all(), "a mask row without any position makes softmax NaN"
 
 
 @given(SEQUENCES)

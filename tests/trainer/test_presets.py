@@ -47,7 +47,7 @@ def test_the_devnet_base_solves_about_a_third_of_unseen_prompts() -> None:
     choices = EvaluationChoices(prompts=256, samples=4, held_out=None, engine="torch", dtype="float32", device=None)
     found = run_evaluation(devnet_base(), choices)
     assert 0.30 <= found.greedy <= 0.50
-    assert found.pass_at[1] < found.greedy + 0.05 < found.pass_at[4] + 0.10, "there is something to select among"
+    assert found.pass_at[1] < found.greedy + 0.05 < found.pass_at[4] + 0.10, "the samples differ"
 
 
 def test_the_length_base_meets_a_target_length_occasionally() -> None:
@@ -56,7 +56,7 @@ def test_the_length_base_meets_a_target_length_occasionally() -> None:
     assert found.distance is not None
     assert list(found.lengths) == [1, 3, 5, 7]
     assert 0.30 <= found.greedy <= 0.55
-    assert 1.6 <= found.distance <= 2.4, "without any regard to what is wanted it would be 2.8"
+    assert 1.6 <= found.distance <= 2.4, "without regard to the target it would be 2.8"
     assert found.lengths[7] - found.lengths[1] > 1.0
 
 

@@ -41,7 +41,7 @@ def test_writing_makes_no_second_copy_in_memory() -> None:
     tensor = torch.zeros(1000)
     *_, piece = tensor_file({"a": tensor}, metadata={})
     tensor[0] = 1.0
-    assert bytes(piece)[:4] == b"\0\0\x80\x3f", "it is the tensor's own memory"
+    assert bytes(piece)[:4] == b"\0\0\x80\x3f", "the view uses the tensor's own memory"
 
 
 def test_a_dtype_missing_in_the_format_is_refused() -> None:

@@ -75,7 +75,7 @@ def test_stopped_at_any_step_a_warm_up_ends_in_the_same_bits(
     for stop in stops:
         run(small(), tmp_path / "version", until=stop)
     done = run(small(), tmp_path / "version")
-    assert len(done) <= 6 - 2 * ((stops[-1]) // 2), "what is on the disk is not done again"
+    assert len(done) <= 6 - 2 * ((stops[-1]) // 2), "saved steps are not repeated"
     assert weights(tmp_path / "version") == weights(unbroken)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["version"]
 
@@ -158,7 +158,7 @@ def test_the_devnets_preset_learns_from_its_first_steps(tmp_path: Path) -> None:
     values = read_settings_file(preset_file("devnet"))
     changed = values | {"steps": 10, "examples_per_step": 48, "evaluation": {"prompts": 0}}
     told = run(check_settings(changed, source="devnet"), tmp_path / "version")
-    assert told[0].loss == pytest.approx(np.log(64), abs=0.2), "an untrained model knows nothing of 64 tokens"
+    assert told[0].loss == pytest.approx(np.log(64), abs=0.2), "an untrained model is uncertain among 64 tokens"
     assert told[-1].loss < told[0].loss - 0.4
 
 
@@ -167,7 +167,7 @@ def test_the_length_preset_learns_full_stops_from_the_devnets_base(tmp_path: Pat
     start = {"kind": "folder", "folder": devnet_base()}
     changed = values | {"steps": 20, "examples_per_step": 48, "evaluation": {"prompts": 0}, "start": start}
     told = run(check_settings(changed, source="devnet-length"), tmp_path / "version")
-    assert told[0].loss > 2.0, "it has never seen a full stop"
+    assert told[0].loss > 2.0, "the base has never seen a full stop"
     assert told[-1].loss < told[0].loss - 0.8
 
 

@@ -143,7 +143,7 @@ async def test_a_lease_that_the_escrow_may_not_cover_is_refused(
     await owner.pools.announce_withdrawal(POOL, free - costs + 1)
     assert "neither reserved for open work nor announced for withdrawal" in await chain.pay_fault_of(granted, NOW)
     await world.warp(2 * TERMS.notice_period + timedelta(seconds=1))
-    assert await chain.pay_fault_of(granted, NOW) == "", "an announcement that lapsed takes nothing"
+    assert await chain.pay_fault_of(granted, NOW) == "", "a lapsed announcement withdraws nothing"
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ async def test_a_task_cannot_forge_the_metadata_of_its_files(bridged: Bridged) -
     assert all(item.metadata["task_id"] == "b" * 32 for item in bridged.queue.items())
 
 
-async def test_a_task_cannot_keep_its_worker_busy(bridged: Bridged) -> None:
+async def test_the_request_rate_of_a_task_is_limited(bridged: Bridged) -> None:
     statuses = [(await bridged.client.get("/v1/identity")).status_code for _ in range(600)]
     assert statuses[:300] == [200] * 300
     assert 429 in statuses

@@ -403,7 +403,7 @@ async def test_a_relayer_that_loses_work_repeatedly_does_not_delay_it_beyond_the
     await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 60))
     await scene.work()
     for later in (20, 15):
-        assert scene.item().stage is DeliveryStage.PUT, "in the first half of what is left it is handed over anew"
+        assert scene.item().stage is DeliveryStage.PUT, "in the first half of the time left it is sent again"
         await scene.clock.turn(timedelta(seconds=later))
         scene.store.put_off(scene.item(), stage=DeliveryStage.PUT, until_ms=0, error="")
         await scene.work()

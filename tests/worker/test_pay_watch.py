@@ -140,7 +140,7 @@ async def test_work_that_was_refused_and_later_accepted_is_no_loss(state: StateD
     for index in range(3):
         pay.refused(lease(index), "EscrowTooLow")
     await pay.check()
-    assert pay.stopped == "", "their leases last"
+    assert pay.stopped == "", "their leases have not ended"
     for index in range(3):
         pay.delivered(lease(index))
         ends.found[lease(index).key.hash] = Payment.PAID

@@ -106,7 +106,7 @@ class Bridged:
     reachable: bool = True
     fault: str | Exception = ""
     unpaid: str = ""
-    """What the chain says."""
+    """The reason why the chain would not pay for a lease."""
     stopped: str = ""
     """Why the worker leases nothing."""
     slots: TaskSlots = field(init=False)
@@ -210,7 +210,7 @@ async def test_a_task_cannot_invent_or_extend_a_lease(
     answer = await bridged.hand_over(**more)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert bridged.queue.items() == []
-    assert (await bridged.hand_over()).status_code == 202, "a mistake costs nothing"
+    assert (await bridged.hand_over()).status_code == 202, "an error costs no quota"
 
 
 async def test_a_slot_accepts_one_file_however_often_it_is_handed_over(bridged: Bridged) -> None:
@@ -262,7 +262,7 @@ async def test_a_lease_that_contradicts_the_chain_is_refused_and_the_contributor
     assert (await bridged.lease()).status_code == 200
     assert bridged.slots.trouble == ""
     first, second = (asked.request_id for asked in bridged.pool.asked)
-    assert first != second, "what was false is not asked for again"
+    assert first != second, "a refused lease is not requested again"
 
 
 async def test_during_a_chain_outage_no_task_generates_unverified_and_no_lease_is_wasted(bridged: Bridged) -> None:

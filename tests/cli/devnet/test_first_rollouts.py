@@ -126,7 +126,7 @@ async def test_a_failed_task_ends_the_wait_and_shows_its_last_log_lines(tmp_path
         await await_first_rollouts(
             DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], on_event=told.append, clock=clock
         )
-    assert 150 <= clock.monotonic() < 170, "at once"
+    assert 150 <= clock.monotonic() < 170, "in the same round"
     assert ended.value.detail.startswith(f"{SLOW} has given up its task: rollouts (failed): ended with exit code 1")
     (first,) = told
     assert first.startswith(f"{SLOW}: rollouts (restarting): ended with exit code 1\nbwrap: execvp")

@@ -79,7 +79,7 @@ def test_the_text_and_the_html_report_show_how_answer_lengths_changed() -> None:
     criteria = judge(report, goal=Goal(rise=0.3, distance=0.5))
     text, page = as_text(report, criteria), as_page(report, criteria)
     assert "0.40 tokens off; wanted 1: 1.4, 7: 6.6" in text
-    assert "2.40 → 0.42 tokens from the wanted length" in text, "of the rollouts that were learned"
+    assert "2.40 → 0.42 tokens from the wanted length" in text, "the learned rollouts"
     assert "wanted 7: 6.6" in page
     assert "2.40 → 0.40" in page
     for plain in (as_text(a_report(), criteria[:1]), as_page(a_report(), criteria[:1])):

@@ -84,7 +84,7 @@ async def test_a_chain_file_is_locked_to_one_chain_and_one_process(tmp_path: Pat
             pass
 
 
-async def test_blocks_come_on_time_and_the_chains_clock_stays_in_step() -> None:
+async def test_blocks_come_on_time_and_the_chains_clock_does_not_run_ahead() -> None:
     async with start_chain(block_time=timedelta(milliseconds=100)) as chain, ChainControls(chain.url) as controls:
         since, began, start = time.monotonic(), await controls.block_number(), await controls.timestamp()
         async with asyncio.timeout(60):

@@ -30,7 +30,7 @@ def test_a_provider_registers_a_node_that_has_signed_its_consent(world: World) -
         ("without capacity", "NoCapacity"),
     ],
 )
-def test_registration_is_refused_with_a_consent_that_is(world: World, flaw: str, error: str) -> None:
+def test_registration_with_an_invalid_consent_is_refused(world: World, flaw: str, error: str) -> None:
     deadline = world.chain.now() - 1 if flaw == "too old" else FAR
     consent = {
         "signed by another key": lambda: world.node_consent(world.provider.address, world.stranger),

@@ -57,7 +57,7 @@ def test_a_node_that_calls_itself_needs_no_signature(world: World) -> None:
         ("with a long URL", "TextTooLong"),
     ],
 )
-def test_joining_is_refused_with_an_invite_that_is(world: World, flaw: str, error: str) -> None:
+def test_joining_with_an_invalid_invite_is_refused(world: World, flaw: str, error: str) -> None:
     world.leave("node")
     flaws: dict[str, dict[str, Any]] = {
         "expired": {"expiry": world.chain.now() - 1},
@@ -124,7 +124,7 @@ def test_an_invite_of_a_replaced_orchestrator_is_valid_until_the_grace_period_en
         ("ended", "WrongStatus"),
     ],
 )
-def test_joining_is_refused_if(world: World, case: str, error: str) -> None:
+def test_joining_without_the_requirements_is_refused(world: World, case: str, error: str) -> None:
     if case == "member already":
         assert world.chain.refusal(POOLS, "join", *world.joining("node").values()) == error
         return

@@ -30,7 +30,7 @@ from tests.kit.contract_world import (
 
 FEE = TERMS["verdictFee"]
 LOST = 900
-"""A tenth of the penalty for the 100 units of a lease: the price of a dispute that ends as the rejection began."""
+"""A tenth of the penalty for the 100 units of a lease: the cost of a dispute in which the rejection is upheld."""
 CHALLENGE, DISPUTE = TERMS["challengePeriod"], TERMS["disputePeriod"]
 
 
@@ -74,7 +74,7 @@ def test_the_order_of_deciding_validators_comes_from_a_block_hash_after_the_disp
     assert jury(world, key, names) == expected
     turn = DISPUTE // 5
     assert [world.turn(key, name) for name in expected] == [since + rank * turn for rank in range(4)]
-    assert world.turn(key, "validator") == 0, "the first judge decides nothing"
+    assert world.turn(key, "validator") == 0, "the first judge has no turn"
     assert world.turn(key, "stranger") == 0
 
 
@@ -166,7 +166,7 @@ def test_a_contradicted_verdict_ends_in_the_median_of_three(world: World, first:
     one, other = jury(world, key, names)[:2]
     decide(world, key, one, second)
     assert refusals(decide(world, key, one, second)) == ["ConflictOfInterest"]
-    assert world.turn(key, other) == world.work(key).since, "the next in the order need not wait any longer"
+    assert world.turn(key, other) == world.work(key).since, "the next validator need not wait any longer"
     final = decide(world, key, other, third).only("WorkFinal")
     median = sorted((first, second, third))[1]
     assert (final["outcome"], world.work(key).status) == (median, FINAL)
@@ -243,7 +243,7 @@ def test_a_node_that_loses_a_dispute_of_a_rejection_loses_a_tenth_of_the_penalty
     assert world.member("node"), "a lost dispute is no forgery"
     assert world.balance("reserve") - reserve == (0 if burned else LOST)
     assert supply - world.chain.call(MUSTER, "totalSupply") == (LOST if burned else 0)
-    assert [world.earned(name) for name in ("validator", "validator2")] == [FEE, FEE], "no more than for any verdict"
+    assert [world.earned(name) for name in ("validator", "validator2")] == [FEE, FEE], "no more than any verdict"
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_confirming_second_look_is_paid_once_when_the_work_is_final(world: Wor
         ("disputed", "WrongStatus"),
     ],
 )
-def test_a_second_look_is_refused_with(world: World, case: str, error: str) -> None:
+def test_an_invalid_second_look_is_refused(world: World, case: str, error: str) -> None:
     key = drawn(world, 10_000)
     by = {"the judge itself": "validator", "no validator": "stranger", "the provider as validator": "provider"}
     if case == "the provider as validator":

@@ -68,7 +68,7 @@ def test_submitted_work_reserves_its_reward_and_penalty(world: World) -> None:
         "penalty": 9_000,
     }
     assert world.escrow().reserved == 400 + FEES
-    assert world.stake().workLock == 9_000, "the penalty is for all units of the lease, however few are claimed"
+    assert world.stake().workLock == 9_000, "the penalty is for all units of the lease, even if fewer are claimed"
 
 
 def test_a_node_that_calls_itself_needs_no_signature(world: World) -> None:
@@ -97,7 +97,7 @@ def test_a_node_that_calls_itself_needs_no_signature(world: World) -> None:
         ("a pool that does not exist", "WrongStatus"),
     ],
 )
-def test_a_submission_is_refused_with(world: World, flaw: str, error: str) -> None:
+def test_an_invalid_submission_is_refused(world: World, flaw: str, error: str) -> None:
     flaws: dict[str, dict[str, Any]] = {
         "an expired lease": {"expiry": world.chain.now() - 1},
         "more units than fit": {"maxUnits": 2**40},
@@ -153,7 +153,7 @@ ENDS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("end", list(ENDS))
-def test_a_lease_that_was_signed_before_still_counts_after(world: World, end: str) -> None:
+def test_a_lease_signed_before_a_departure_ban_or_pool_end_still_counts(world: World, end: str) -> None:
     """The lease expires within the notice period, counted from the end; a longer one is refused."""
     who, function, arguments = ENDS[end]
     subject: tuple[Any, ...] = (world.node.address,)

@@ -249,7 +249,7 @@ def test_a_first_verdict_never_decides_a_dispute(world: World, outcome: int) -> 
     before = world.work(key)
     receipt = world.judge(key, other, outcome=outcome, by="validator2")
     assert (refusals(receipt), receipt.names().count("VerdictGiven")) == (["WrongStatus"], 1)
-    assert world.work(key) == before, "the dispute is as open as it was"
+    assert world.work(key) == before, "the dispute is still open"
     assert world.work(other).status == PROVISIONAL
 
 

@@ -34,9 +34,9 @@ from tests.ledger.invariants.model import Economy, Pool, Provider, Refused, Term
 OWNERS = {"node": "provider", "node2": "provider", "node3": "provider2"}
 VALIDATORS = ("validator", "validator2", "validator3", "validator4")
 SEATS = (VALIDATORS, VALIDATORS[:3])
-"""Of the first pool, where one validator alone overturns nothing, and of the second, where one does."""
+"""Validators of the first pool, where one alone overturns no verdict, and of the second, where one does."""
 SECOND: dict[str, Any] = {"lookBps": 10_000, "verdictFee": 11}
-"""Terms of the second pool, in which every verdict may be confirmed."""
+"""Terms of the second pool, in which every verdict may be confirmed by a second look."""
 PRICES: tuple[dict[str, int], ...] = (
     {},
     {"pricePerUnit": 3, "penaltyPerUnit": 27},
@@ -46,7 +46,7 @@ PRICES: tuple[dict[str, int], ...] = (
 STATUS = {"submitted": 1, "provisional": 2, "disputed": 3, "final": 4, "expired": 5}
 
 places = st.integers(0, len(VALIDATORS) - 1)
-"""Of a validator: in the order of a dispute, or else in `VALIDATORS`."""
+"""Places of a validator: in the order of a dispute, or else in `VALIDATORS`."""
 nodes = st.sampled_from(sorted(OWNERS))
 providers = st.sampled_from(sorted(set(OWNERS.values())))
 first_or_second = st.integers(0, 1)
@@ -466,7 +466,7 @@ class Histories(RuleBasedStateMachine):
         """Sends a transaction that must succeed."""
         result = self.chain.attempt(contract, function, *arguments, sender=self.people[by], at=self.model.now)
         assert isinstance(result, Receipt), result
-        assert result.block == self.model.block, "each action has a block of its own"
+        assert result.block == self.model.block, "each action has its own block"
         self.finals += [event.args["key"] for event in result.events if event.name == "WorkFinal"]
         return result
 
@@ -503,13 +503,13 @@ class Histories(RuleBasedStateMachine):
         for pool in self.pools:
             assert totals[pool].paid <= totals[pool].accrued, "paid is at most accrued"
             due = [work.reserved for work in model.works.values() if work.pool == pool and work.open]
-            assert sum(due) == escrows[pool].reserved <= escrows[pool].balance, "open work is reserved, nothing else"
+            assert sum(due) == escrows[pool].reserved <= escrows[pool].balance, "exactly the open work is reserved"
         for name in names:
             stake = stakes[name]
             mine = [w.penalty for w in works.values() if w.provider == self.people[name].address]
             still = [w.penalty for w in works.values() if w.provider == self.people[name].address and w.status < 4]
-            assert sum(still) == stake.workLock <= sum(mine), "open work is covered, nothing else is locked"
-            assert stake.active >= stake.membershipLock + stake.workLock, "what is locked is there"
+            assert sum(still) == stake.workLock <= sum(mine), "exactly the open work is locked"
+            assert stake.active >= stake.membershipLock + stake.workLock, "locked stake exists"
         assert len(set(self.finals)) == len(self.finals), "work becomes final once"
 
         assert {name: (s.active, s.unbonding, s.membershipLock, s.workLock) for name, s in stakes.items()} == {
@@ -555,7 +555,7 @@ class Histories(RuleBasedStateMachine):
             if any(model.accrued.get((pool, name)) for pool in self.pools):
                 self.claim(name)
         left = [(MUSTER, "balanceOf", (self.chain.address(contract),)) for contract in (STAKE, POOLS, WORK)]
-        assert self.chain.call_many(list(left)) == [0, 0, 0], "nothing stays behind"
+        assert self.chain.call_many(list(left)) == [0, 0, 0], "every contract is empty"
 
 
 def work_key(pool: int, node: str, index: int) -> bytes:

@@ -18,7 +18,7 @@ MAX_FEES = 3
 CONFIRMED_FROM = 4
 LOST_DISPUTE_BPS = 1_000
 READABLE_BLOCKS = 256
-"""So many blocks back a contract can read a block's hash."""
+"""The number of recent blocks whose hash a contract can read."""
 
 
 class Refused(Exception):
@@ -80,16 +80,16 @@ class Pool:
     paid: int = 0
     ended: bool = False
     held_until: int = 0
-    """Up to when a lease may expire that still holds after the pool's end."""
+    """The latest expiry at which a lease is still valid after the pool's end."""
     announced: int = 0
     ready_at: int = 0
     lapses_at: int = 0
     validators: tuple[str, ...] = ()
     members: dict[str, int] = field(default_factory=dict)
     former: dict[str, int] = field(default_factory=dict)
-    """Up to when leases of former members may expire that still hold."""
+    """For each former member the latest expiry at which its leases are still valid."""
     banned: dict[str, int] = field(default_factory=dict)
-    """Banned nodes and providers, and up to when leases may expire that still hold."""
+    """For each banned node and provider the latest expiry at which leases are still valid."""
     may_join: dict[str, int] = field(default_factory=dict)
 
 
@@ -163,7 +163,7 @@ class Economy:
     wallets: dict[str, int]
     addresses: dict[str, str]
     hash_of: Callable[[int], bytes]
-    """The hash of a block."""
+    """Returns the hash of a block."""
     now: int
     block: int = 0
     """The number of the block in which the next action happens."""

@@ -17,7 +17,7 @@ from tests.ledger.invariants.machine import Histories
 
 HISTORIES = {ChainKind.ANVIL: 60, ChainKind.EMBEDDED: 3}
 STEPS = 50
-"""Long histories: everybody goes home after each, and that takes as long as ten steps do."""
+"""Histories are long because withdrawing all funds at the end takes as long as ten steps."""
 
 
 @pytest.mark.timeout(3600)  # the requested number of histories, however slow the machine is

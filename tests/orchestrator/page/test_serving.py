@@ -48,7 +48,7 @@ async def ask(pool: PoolUnderTest, path: str, *, method: str = "GET", **headers:
 async def test_the_orchestrators_root_redirects_to_the_page(pool: PoolUnderTest) -> None:
     for path, method in (("/", "GET"), ("/", "HEAD"), ("/page", "GET"), ("/page", "HEAD")):
         answer = await ask(pool, path, method=method)
-        assert (answer.status_code, answer.headers["location"]) == (307, "page/"), "relative: a proxy may be before it"
+        assert (answer.status_code, answer.headers["location"]) == (307, "page/"), "relative, for a proxy in front"
         async with pool.http() as http:
             page = await http.get(path, follow_redirects=True)
         assert (page.url.path, page.headers["content-type"]) == ("/page/", "text/html; charset=utf-8")

@@ -221,8 +221,8 @@ class RunMachine(RuleBasedStateMachine):
         if self.slots:
             step, groups, slot = self.slots[which % len(self.slots)]
             then = after(slot, event, outcome)
-            assert slot.state not in {S.FINAL, S.EXPIRED} or then == slot, "what is final stays"
-            assert not slot.state.on_ledger or then.state.on_ledger, "what is on the ledger stays there"
+            assert slot.state not in {S.FINAL, S.EXPIRED} or then == slot, "a final state does not change"
+            assert not slot.state.on_ledger or then.state.on_ledger, "a state on the ledger does not return to a lease"
             self.slots[which % len(self.slots)] = (step, groups, then)
 
     @rule(groups=st.integers(0, 8))
@@ -415,7 +415,7 @@ def test_a_lease_is_four_times_the_median_delivery(times: list[tuple[int, int]],
 @given(times=st.lists(st.builds(DeliveryTime, st.integers(0, 10**9), st.integers(1, 4096)), max_size=50))
 def test_the_lease_duration_is_bounded(times: list[DeliveryTime]) -> None:
     assert LEAST <= lease_length(times, least=LEAST, most=MOST) <= MOST
-    assert lease_length(times, least=2 * MOST, most=MOST) == MOST, "the longest binds: escrow holds for no more"
+    assert lease_length(times, least=2 * MOST, most=MOST) == MOST, "the longest applies: escrow covers no more"
 
 
 @pytest.mark.parametrize(

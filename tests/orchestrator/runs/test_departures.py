@@ -95,7 +95,7 @@ async def test_a_final_forgery_verdict_ends_no_leases_of_a_current_member(run: R
     run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.FORGED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()
-    assert (await ticket(run, key, second, file=2)).status_code == 200, "it joined again meanwhile, say"
+    assert (await ticket(run, key, second, file=2)).status_code == 200, "as if it had joined again"
 
 
 @pytest.mark.parametrize(("expelled", "state", "undelivered"), [(True, "lapsed", 0), (False, "undelivered", 1)])

@@ -103,7 +103,7 @@ async def test_a_step_is_read_again_only_when_its_counts_change(
     run.chain.happen(work, key.address, SlotEvent.DISPUTED)
     run.chain.happen(work, key.address, SlotEvent.DECIDED, Outcome.FORGED)
     await run.sync.round()
-    assert await told(run) == [], "a verdict that was turned over takes its file out"
+    assert await told(run) == [], "an overturned verdict removes its file"
 
 
 async def test_only_the_first_files_of_a_very_large_step_are_read(

@@ -37,7 +37,7 @@ async def after(run: RunUnderTest, seconds: float) -> None:
 async def test_a_submission_without_a_file_does_not_occupy_its_step(run: RunUnderTest) -> None:
     key, _ = await ghost(run)
     view = await run.view()
-    assert (view["pending"], view["need"]) == (0, 8), "others are asked at once"
+    assert (view["pending"], view["need"]) == (0, 8), "other nodes can lease them at once"
     told = await deliveries(run, key)
     assert (told["delivered"], told["undelivered"], told["leases"][0]["state"]) == (0, 1, "file-absent")
 
@@ -71,7 +71,7 @@ async def test_a_file_that_arrives_after_the_steps_wait_does_not_make_its_work_p
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
     await after(run, 61)
     assert (await run.view())["pending"] == 0
-    assert (await deliveries(run, key))["undelivered"] == 0, "but it is there"
+    assert (await deliveries(run, key))["undelivered"] == 0, "but the file exists"
 
 
 async def test_the_store_is_checked_with_growing_pauses_until_the_judge_period_ends(
@@ -109,7 +109,7 @@ async def test_while_the_store_is_down_work_is_pending_and_no_node_is_blamed(
         assert (await run.view())["pending"] == 8
         assert (await deliveries(run, key))["undelivered"] == 0
         await after(run, 901)
-        assert (await run.view())["pending"] == 0, "no longer than for work that nobody judges"
+        assert (await run.view())["pending"] == 0, "no longer than for unjudged work"
         run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.EXPIRED)
         await run.sync.round()
     assert ((await deliveries(run, key))["delivered"], (await deliveries(run, key))["undelivered"]) == (0, 0)

@@ -25,7 +25,7 @@ async def test_one_stake_covers_all_open_leases_of_its_provider(run: RunUnderTes
     first, second = await run.member(), await run.member()
     run.chain.stake = 600  # at a penalty of 2 for each of 100 units: three groups
     assert (await run.lease(first, groups=2)).lease.groups == 2
-    assert (await run.lease(second, groups=2)).lease.groups == 1, "what the first left"
+    assert (await run.lease(second, groups=2)).lease.groups == 1, "the remainder of the first lease"
     assert "does not cover more open work" in await refused(run, second)
     await run.pool.send(first, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
     assert "does not cover more open work" in await refused(run, second), "the first could still submit under its lease"

@@ -22,7 +22,7 @@ from tests.kit.memory_run_ledger import VALIDATOR, RunUnderTest, place_file, sha
 from tests.kit.runs import MakeRun
 
 AGE = timedelta(days=7)
-"""What `upload_kept_s` is unless it is set."""
+"""The default of `upload_kept_s`."""
 
 
 async def ask(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1, size: int = 1000) -> httpx.Response:
@@ -77,7 +77,7 @@ async def test_an_upload_under_a_released_or_expired_lease_is_refused(run: RunUn
     assert told(await ask(run, key, released)) == (409, "no-lease")
     assert told(await ask(run, key, expired)) == (200, "")
     await run.pool.clock.turn(timedelta(seconds=101))
-    assert told(await ask(run, key, expired, file=2)) == (409, "no-lease"), "though nobody has looked at it yet"
+    assert told(await ask(run, key, expired, file=2)) == (409, "no-lease"), "before the expiry was processed"
 
 
 async def test_after_submission_only_the_submitted_file_can_be_uploaded(run: RunUnderTest) -> None:
@@ -128,7 +128,7 @@ async def test_other_files_of_a_node_have_a_separate_quota(make_run: MakeRun) ->
     other = {"kind": "file", "sha256": sha(1), "size": 1000}
     assert told(await run.pool.send(key, "/v1/uploads", other)) == (200, "")
     assert told(await run.pool.send(key, "/v1/uploads", other | {"sha256": sha(2)})) == (429, "upload-quota")
-    assert told(await ask(run, key, await run.lease(key), file=3)) == (200, ""), "work does not go on that account"
+    assert told(await ask(run, key, await run.lease(key), file=3)) == (200, ""), "work has a separate quota"
 
 
 # Deletion of files
@@ -154,7 +154,7 @@ async def test_files_of_a_slot_that_ends_without_work_are_deleted(run: RunUnderT
     if end == "released":
         await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
     await turn(run, timedelta(seconds=111))
-    assert await run.sweeper.round() == 0, "the ledger may yet tell of its work"
+    assert await run.sweeper.round() == 0, "the ledger may still report its work"
     await turn(run, timedelta(seconds=900))
     assert await run.sweeper.round() == 1
     assert not path.exists()
@@ -210,7 +210,7 @@ async def test_after_a_loss_of_redis_no_needed_file_is_deleted(make_run: MakeRun
     held = put(run, key, 3, timedelta(minutes=1))  # of a lease that Redis loses
     await run.pool.dependencies.redis.flushall()
     run.chain.read = 0
-    assert await run.sweeper.round() == 0, "the ledger was not read to its end"
+    assert await run.sweeper.round() == 0, "the ledger was not read completely"
     await run.sync.round()
     assert await run.sweeper.round() == 1
     assert [path.exists() for path in (needed, unused, held)] == [True, False, True]

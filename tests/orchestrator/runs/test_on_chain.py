@@ -57,7 +57,7 @@ async def test_a_node_without_gas_joins_submits_and_its_work_is_restored_from_th
             assert found is not None
             assert (found.node, found.status, found.units) == (key.address, WorkStatus.SUBMITTED, 7)
         refused = await run.chain.work_refusals([run.signed(key, first, file=1)])
-        assert [(each.subject, each.error) for each in refused] == [(good, "WorkExists")], "asked, and not paid for"
+        assert [(each.subject, each.error) for each in refused] == [(good, "WorkExists")], "a dry run costs no gas"
         await run.sync.round()
         assert (await run.view())["pending"] == 5
 

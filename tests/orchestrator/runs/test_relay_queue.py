@@ -31,8 +31,8 @@ async def test_a_settled_item_does_not_change_and_expires(run: RunUnderTest) -> 
     name = run.pool.dependencies.database.key("relay", "work", "a")
     assert 0 < await redis.pttl(name) <= KEPT.total_seconds() * 1000
     assert await queue.requeue(WORK, "a", now_ms=3_000)
-    assert await redis.pttl(name) == -1, "what waits again is not forgotten"
-    assert not await queue.requeue(WORK, "a", now_ms=4_000), "it was not carried"
+    assert await redis.pttl(name) == -1, "a queued item does not expire"
+    assert not await queue.requeue(WORK, "a", now_ms=4_000), "it was not relayed"
 
 
 async def test_a_loop_without_the_leader_lease_settles_nothing(run: RunUnderTest) -> None:

@@ -184,7 +184,7 @@ async def test_a_crash_after_the_transaction_and_before_recording_it_relays_noth
     run.chain.die_after_carrying = False
     await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
     await run.relayer.round()
-    assert run.chain.batches == [1], "it was looked up, and not carried again"
+    assert run.chain.batches == [1], "it was looked up, and not relayed again"
     assert receipt(await run.hand_in(key, work)) == ("carried", "")
 
 
@@ -303,7 +303,7 @@ async def test_a_slow_transaction_renews_the_leader_lease(make_run: MakeRun) -> 
             if await first.pool.dependencies.redis.pttl(lease) > 30_000:
                 break
             await asyncio.sleep(0.01)
-        assert await first.pool.dependencies.redis.pttl(lease) > 30_000, "it was renewed"
+        assert await first.pool.dependencies.redis.pttl(lease) > 30_000, "the lease was renewed"
     assert await second.relayer.round() == 0
     mined.set()
     assert await carrying == 1
@@ -339,7 +339,7 @@ async def test_work_that_arrives_during_a_transaction_is_relayed_in_parallel(run
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
     first, mined = await under_way(run)
-    assert await run.relayer.round() == 0, "what is under way is not carried twice"
+    assert await run.relayer.round() == 0, "work in a pending transaction is not relayed twice"
     another = await run.lease(key)
     await run.hand_in(key, run.signed(key, another, file=2))
     assert await run.relayer.round() == 1

@@ -64,7 +64,7 @@ async def test_while_others_request_slots_a_provider_holds_at_most_a_third_of_a_
     assert (await run.lease(slow, groups=8)).lease.groups == 3, "a third of 8, rounded up"
     assert "holds a third of step 0" in await refused(run, slow)
     await run.pool.send(slow, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
-    assert (await run.lease(slow, groups=2)).lease.groups == 2, "what it gave back counts no more"
+    assert (await run.lease(slow, groups=2)).lease.groups == 2, "released slots no longer count"
 
 
 async def test_other_providers_count_as_requesting_for_one_lease_duration(run: RunUnderTest) -> None:
@@ -227,12 +227,12 @@ async def test_no_step_waits_for_a_node_on_probation(make_run: MakeRun) -> None:
     assert (view["leased"], view["spare"], view["need"]) == (2, 2, 8)
     assert "one slot at a time" in await refused(run, key)
     await run.sync.round()
-    assert (await run.view())["spare"] == 2, "nothing about it changes when it is looked at"
+    assert (await run.view())["spare"] == 2, "processing the state again changes nothing"
     assert (await run.step(other)).need == 8
     run.submit_alone(trial)
     await run.sync.round()
     view = await run.view()
-    assert (view["pending"], view["spare"], view["need"]) == (2, 0, 6), "what it delivers counts"
+    assert (view["pending"], view["spare"], view["need"]) == (2, 0, 6), "its delivered work counts"
 
 
 async def test_lease_durations_follow_the_pools_delivery_times(make_run: MakeRun) -> None:
@@ -242,7 +242,7 @@ async def test_lease_durations_follow_the_pools_delivery_times(make_run: MakeRun
     key = await run.member()
     for file in range(8):
         grant = await run.lease(key, groups=1)
-        assert grant.lease.expiry == int(run.pool.clock.now().timestamp()) + 600, "too little is known"
+        assert grant.lease.expiry == int(run.pool.clock.now().timestamp()) + 600, "too few deliveries are known"
         await run.pool.clock.turn(timedelta(seconds=15))
         await run.pool.beat(key)
         run.submit_alone(grant, file=file + 1)
@@ -318,7 +318,7 @@ async def test_a_node_accused_of_forgery_gets_no_slots_until_the_verdict_is_fina
     assert "was judged forged" in await refused(run, key)
     run.chain.happen(work, key.address, SlotEvent.DISPUTED)
     await run.sync.round()
-    assert "was judged forged" in await refused(run, key), "a dispute decides nothing yet"
+    assert "was judged forged" in await refused(run, key), "a dispute does not decide yet"
     run.chain.happen(work, key.address, SlotEvent.DECIDED, Outcome.ACCEPTED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.ACCEPTED)
     await run.sync.round()
@@ -330,7 +330,7 @@ async def test_an_accusation_ends_with_its_verdict(run: RunUnderTest) -> None:
     work = await judged(run, key, Outcome.FORGED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()
-    assert (await run.lease(key, groups=1)).lease.groups == 1, "whether it is a member still is the ledger's to say"
+    assert (await run.lease(key, groups=1)).lease.groups == 1, "the ledger decides whether it is still a member"
 
 
 async def test_nodes_of_one_provider_share_a_delivery_record(make_run: MakeRun) -> None:
@@ -344,7 +344,7 @@ async def test_nodes_of_one_provider_share_a_delivery_record(make_run: MakeRun) 
         await run.pool.send(node, "/v1/slots/release", {"slots": [{"step": 0, "index": index}]})
     another = await member_of(run, provider)
     assert "the nodes of this provider together" in await refused(run, another)
-    assert (await run.lease(await run.member(), groups=1)).lease.groups == 1, "another provider's may"
+    assert (await run.lease(await run.member(), groups=1)).lease.groups == 1, "a node of another provider may"
     await run.pool.clock.turn(timedelta(seconds=301))
     await run.pool.beat(another)
     await run.lease(another, groups=1)

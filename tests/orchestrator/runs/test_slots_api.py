@@ -126,7 +126,7 @@ async def test_a_refused_slot_request_states_the_reason(
     answer = await run.ask(key, step=step)
     assert answer.status_code == status
     if status == 200:
-        assert answer.json()["lease"]["groups"] < 4, "what there is money for, and no more"
+        assert answer.json()["lease"]["groups"] < 4, "as much as the escrow covers"
     else:
         assert problem(answer)[1] == code
         assert words in problem(answer)[2]

@@ -86,7 +86,7 @@ async def test_no_step_waits_for_work_of_a_former_member(run: RunUnderTest) -> N
     run.chain.unseat_node(key.address, held_until=0)
     run.chain.emit(MemberJoined, node=stays.address, provider=PROVIDER.address, nonce=1, stake_lock=0)
     await run.sync.round()
-    assert (await run.view())["leased"] == 4, "the other's stands"
+    assert (await run.view())["leased"] == 4, "the other's value remains"
 
 
 async def test_a_submission_removed_by_a_reorg_becomes_a_lease_again(run: RunUnderTest) -> None:
@@ -152,10 +152,10 @@ async def test_after_a_loss_of_redis_the_run_is_restored_from_the_ledger(make_ru
     run.chain.happen(bad, second.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert (await run.view())["pending"] == 0
-    assert (await run.step(first)).checkpoint is not None, "taken up again from the ledger"
+    assert (await run.step(first)).checkpoint is not None, "restored from the ledger"
     key = await run.member()
     step = (await run.step(key)).step
-    assert (await run.lease(key, step=step, groups=1)).lease.index >= 1024, "what was leased before is not leased again"
+    assert (await run.lease(key, step=step, groups=1)).lease.index >= 1024, "earlier leases are not leased again"
 
 
 async def test_replayed_events_change_nothing(run: RunUnderTest) -> None:
@@ -175,7 +175,7 @@ async def test_a_second_instance_resumes_reading_and_writes_nothing_twice(make_r
     await first.publish(0)
     key, work = await delivered(first)
     first.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
-    assert await second.sync.round() == 0, "the first has the loop's lease"
+    assert await second.sync.round() == 0, "the first instance holds the leader lease"
     await first.pool.dependencies.redis.delete(
         first.pool.dependencies.database.key("lease", "run")
     )  # the loop hung for too long
@@ -227,7 +227,7 @@ async def test_the_step_tells_nodes_which_arithmetic_the_version_pays_for(run: R
     await run.publish(2)
     checkpoint = (await run.step(await run.member())).checkpoint
     assert checkpoint is not None
-    assert checkpoint.arithmetic == (), "what was said of one version is not said of the next"
+    assert checkpoint.arithmetic == (), "the arithmetic of one version does not apply to the next"
 
 
 async def test_the_version_never_decreases(run: RunUnderTest) -> None:
@@ -262,7 +262,7 @@ async def test_after_the_maximum_of_demand_raises_the_step_closes(make_run: Make
     told = [(each["demand"], each["rounds"], each["closed"]) for each in answers]
     assert told == [(4, 0, False), (4, 0, False), (4, 0, False), (6, 1, False), (8, 2, False), (8, 2, True)]
     assert (await run.step(await run.member())).step == 1
-    assert (await run.demand(0, 99))["demand"] == 8, "closed is closed"
+    assert (await run.demand(0, 99))["demand"] == 8, "a closed step stays closed"
 
 
 async def test_a_step_closed_early_still_accepts_leased_work(run: RunUnderTest) -> None:
@@ -290,7 +290,7 @@ async def test_no_slots_are_leased_beyond_the_async_window(run: RunUnderTest) ->
     assert (step.need, step.step) == (0, 3)
     assert "need version 1" in step.reason
     await run.publish(1)
-    assert ((await run.step(key)).step, (await run.step(key)).need) == (3, 8), "what was closed stays so"
+    assert ((await run.step(key)).step, (await run.step(key)).need) == (3, 8), "a closed step stays closed"
 
 
 @pytest.mark.parametrize(

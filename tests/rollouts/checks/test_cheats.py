@@ -124,7 +124,7 @@ def test_a_tie_shared_by_all_rows_is_not_another_model(
 SCATTER = HonestNoise(
     distance_mean=0.2, distance_shape=2.7, mismatch_rate=0.003, mismatch_size=0.05, groups=800, group_rows=4
 )
-"""Files of these four answers or so: proofs at most 1.2 units off on average, deviations at most 0.9 in all."""
+"""Limits of a whole file: proofs at most 1.2 units off on average, deviations at most 0.9 in total."""
 
 
 def as_measured(honest: RolloutFile, *, distance: float, deviation: float) -> dict[int, RowEvidence]:

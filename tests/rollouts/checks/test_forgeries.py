@@ -245,7 +245,7 @@ def test_a_reward_claimed_too_low_is_excused_only_after_a_scoring_limit(
     result = reward.compared(CheckInput(file=honest, facts=facts, version=version), {1: worth})
     assert [one.row for one in result.findings] == rows
     if limited:
-        assert (result.rows[1]["task"], result.rows[1]["reward"]) == (None, None), "nobody learns from it"
+        assert (result.rows[1]["task"], result.rows[1]["reward"]) == (None, None), "the row has no reward to learn from"
 
 
 @pytest.mark.parametrize(("less", "of", "found"), [(1, 12, 0), (2, 12, 2), (2, 120, 0), (3, 120, 3)])

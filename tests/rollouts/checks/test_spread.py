@@ -65,7 +65,7 @@ def test_a_row_may_deviate_by_a_multiple_of_the_verifiers_own_spread(
         assert result.state is state
         assert not result.broad, "one token"
     else:
-        assert (result.state, result.broad) == (CheckOutcome.FAILED, True), "on average too, without own differences"
+        assert (result.state, result.broad) == (CheckOutcome.FAILED, True), "also on average, without a spread"
 
 
 def test_the_replays_limits_follow_the_spread(version: CheckedVersion, facts: SlotFacts, honest: RolloutFile) -> None:
@@ -95,7 +95,7 @@ def test_arithmetic_of_other_kernels_differs_by_rounding_and_ends_with_its_conte
     with policy.other_arithmetic(noise_seed=1):
         noisy = computed()
     with policy.other_arithmetic(noise_seed=1):
-        assert np.array_equal(computed(), noisy), "the noise follows from its seed"
+        assert np.array_equal(computed(), noisy), "the noise is determined by its seed"
     with policy.other_arithmetic(noise_seed=2):
         assert not np.array_equal(computed(), noisy)
     assert 0 < np.abs(noisy - before).max() < 1e-3

@@ -174,7 +174,7 @@ def test_an_answer_ends_with_its_first_end_token_or_at_the_limit(expected: dict[
             assert completion.tokens[-1] == END
         else:
             assert len(completion.tokens) == PLAIN.max_new_tokens
-    assert reasons == set(FinishReason), "this seed shows both"
+    assert reasons == set(FinishReason), "this seed gives both finish reasons"
 
 
 def test_an_end_token_at_the_limit_is_an_end(engine: TorchEngine, requests: list[SampleRequest]) -> None:
@@ -229,7 +229,7 @@ def test_the_prompt_of_a_group_is_computed_once(
     engine = engine_of(qwen2, max_batch=3)  # so that a group of four is admitted in several turns
     monkeypatch.setattr(Policy, "fill", counting)
     list(engine.generate(requests, PLAIN))
-    assert sum(seen) == len(TEXTS) - 1, "all but the prompt of one token, which has nothing to prefill"
+    assert sum(seen) == len(TEXTS) - 1, "all except the prompt of one token, which needs no prefill"
 
 
 def test_an_empty_list_of_requests_gives_no_answers(engine: TorchEngine) -> None:

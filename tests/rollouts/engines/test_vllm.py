@@ -115,7 +115,7 @@ def check_by_prefill(
         assert len(results) == -(-len(answers[one.sample].tokens) // 32)
         assert all(result.malformed is None for result in results)
         mismatches += sum(result.exponent_mismatches for result in results)
-    assert mismatches < 20, "of 128 points in each of many proofs; where values are level the last bit decides"
+    assert mismatches < 20, "of 128 points in each of many proofs; rounding decides between nearly equal values"
 
 
 @pytest.mark.parametrize("parameters", [PLAIN, MASKED], ids=["plain", "masked"])
@@ -129,7 +129,7 @@ def test_vllm_draws_the_same_tokens_as_the_torch_engine(
         assert one.finish is expected[sample].finish
         assert one.version == VERSION
         np.testing.assert_allclose(one.logprobs, expected[sample].logprobs, atol=1e-4)
-    assert {one.finish for one in answers.values()} == set(FinishReason), "this seed shows both"
+    assert {one.finish for one in answers.values()} == set(FinishReason), "this seed gives both finish reasons"
     check_by_prefill(mine, requests, answers, parameters)
 
 

@@ -210,7 +210,7 @@ os._exit(0)
     "be a syntax error": "def add(a, b: return",
     "hold a zero": "\0",
 }
-"""Ideas for passing without solving; a row per idea, tried on every kind of tests."""
+"""Ideas for passing without solving, one per row, tried on every kind of tests."""
 
 
 @kinds

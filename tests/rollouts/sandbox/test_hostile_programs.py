@@ -14,7 +14,7 @@ from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, San
 
 LIMITS = JobLimits(cpu=timedelta(seconds=5), wall=timedelta(seconds=60), memory_bytes=256 << 20, output_bytes=64 * 1024)
 SOON = replace(LIMITS, wall=timedelta(seconds=0.3))
-"""For what certainly does not end; the others are to show what ends them, however busy the machine is."""
+"""For endless programs; the others keep the usual limits, so that a busy machine does not end them first."""
 
 REFUSED = {
     "fork": "import os; os.fork()",
@@ -48,7 +48,7 @@ REFUSED = {
     "mount": "import ctypes; raise SystemExit(ctypes.CDLL(None).mount(b'x', b'/', b'tmpfs', 0, 0) != 0)",
     "set the clock": "import time; time.clock_settime(time.CLOCK_REALTIME, 0)",
 }
-"""What fails with an exception in the program itself."""
+"""Programs that fail with an exception of their own."""
 
 ENDED = {
     "loop": ("while True: pass", {JobEnding.OUT_OF_TIME}),
@@ -90,7 +90,7 @@ ENDED = {
     "be no text": ("\ud800", {JobEnding.EXITED}),
     "hold a zero": ("\0", {JobEnding.EXITED}),
 }
-"""What is ended, or ends itself, without an effect; and how the outcome may call it."""
+"""Programs that are ended, or end themselves, without an effect, with their possible outcomes."""
 
 
 def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", limits: JobLimits = LIMITS) -> JobOutcome:

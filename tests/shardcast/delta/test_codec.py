@@ -18,7 +18,7 @@ from shardcast.delta import BadDelta, DeltaTooLarge, apply_delta, build_delta
 from shardcast.delta.segments import HEADER, MAGIC, MOST_LENGTH, SEGMENT, Mode, Segment, unzigzag, zigzag
 
 Tensors = dict[str, tuple[str, bytes]]
-"""Name, safetensors' name of the type, bytes."""
+"""Tensors by name: safetensors' name of the type, and bytes."""
 
 SIZE_OF = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I64": 8, "U8": 1, "BOOL": 1, "F8_E4M3": 1}
 

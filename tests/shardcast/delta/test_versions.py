@@ -29,7 +29,7 @@ from tests.shardcast.delta.test_codec import safetensors
 Clients = Callable[..., Client]
 
 VALUES = 700_000
-"""Some blocks' worth."""
+"""The number of values, which fill several blocks."""
 
 
 class Trainer:

@@ -21,7 +21,7 @@ from trainer.packing import NOTHING
 
 LAYOUTS = st.sampled_from(Layout)
 WIDE = 1 << 20
-"""Beside matrices of this width attention costs nothing, and `shared` has as few tokens as there can be."""
+"""A model width at which attention costs nothing beside the matrices, so `shared` has the fewest possible tokens."""
 WIDTHS = st.sampled_from([1, 8, WIDE])
 
 
@@ -38,7 +38,7 @@ def test_every_answer_is_in_the_rows_once_after_its_own_prompt(
         assert rows.tokens.shape[1] <= row_tokens
         assert rows.tokens.size <= max(row_tokens * rows_at_once, rows.tokens.shape[1])
         seen, flat, place = rows.mask.reshape(-1, rows.tokens.shape[1]), rows.tokens.ravel(), 0
-        assert seen.any(axis=1).all(), "a token that sees nothing makes softmax no number"
+        assert seen.any(axis=1).all(), "a token that attends to nothing makes softmax NaN"
         for answer in rows.answers.tolist():
             prompt, output = answers[answer]
             whole = np.concatenate([prompt, output])

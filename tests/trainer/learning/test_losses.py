@@ -37,7 +37,7 @@ ANSWER = torch.repeat_interleave(LENGTH)
 REWARD = torch.tensor([1.0, 0.0, 0.5, 0.25], dtype=torch.float64)
 OLD = torch.tensor([-1.0, -2.0, -0.5, -3.0, -1.5, -0.1, -2.5, -0.7], dtype=torch.float64)
 OFF = torch.tensor([0.05, -0.5, 0.4, 2.0, -0.1, 1.5, -3.0, 0.1], dtype=torch.float64)
-"""How far the policy's log-probabilities are from these: ratios of 0.05 to 7.4."""
+"""Distances of the policy's log-probabilities from the old ones: ratios of 0.05 to 7.4."""
 COUNTS = {Count.TOKENS: 8, Count.ANSWERS: 4, Count.GROUPS: 2}
 RATIOS = st.floats(0.0078125, 50, width=32)
 WORTH = st.floats(-3, 3, width=32, allow_subnormal=False)

@@ -19,8 +19,8 @@ from tests.trainer.learning.sharded_run import RESUMED_AT, RUNS, STEPS, batches,
 from trainer.learning.learner import Learner
 
 TOLERANCE = {"muon": 0.2}
-"""The part of its way that a weight may be off, 0.001 elsewhere: gradients are added up in another order. Muon computes
-in bfloat16, where that shows."""
+"""Allowed error of a weight relative to its change, 0.001 by default: gradients are summed in another order. Muon
+computes in bfloat16, where the order has a larger effect."""
 
 
 def alone(folder: Path, run: str) -> Learner:
@@ -91,5 +91,5 @@ def test_processes_with_different_groups_report_an_error(sharded: Path) -> None:
 
 def test_a_step_with_nan_is_skipped_by_all_processes_or_by_none(sharded: Path) -> None:
     first, second = (of_rank(sharded, rank)["no-number"] for rank in range(2))
-    assert first == second, "what process 0 finds decides"
+    assert first == second, "the finding of process 0 decides"
     assert (first["everywhere"], first["here"], first["skipped"]) == (True, False, 1)

@@ -21,8 +21,8 @@ from trainer.run.journal import Recorded
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MESH_TIMEOUT_S = 3600.0
-"""Longer than a test may take: a mesh ends at once because connections were closed, and on a busy machine one process
-may start long after the other."""
+"""Longer than a test may take: a mesh ends at once when connections close, and on a busy machine one process may start
+long after the other."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from tests.trainer.mesh import scene
 
 TIMEOUT_S, SHORT_TIMEOUT_S = 600.0, 5.0
 LONGEST_S = 200.0
-"""Less than the time limit of the mesh: connections that closed end it before."""
+"""Less than the time-out of the mesh: closed connections end it earlier."""
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.trainer.mesh.scene"])  # modules that take seconds to import are imported once

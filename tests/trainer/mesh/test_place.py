@@ -69,5 +69,5 @@ def test_each_process_on_a_machine_uses_its_own_accelerator(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert device_of(None, SECOND) == torch.device("cuda", 1)
-    assert device_of("cuda:1") == torch.device("cuda", 1), "alone it may have any"
+    assert device_of("cuda:1") == torch.device("cuda", 1), "a single process may use any device"
     assert device_of("cpu", SECOND) == torch.device("cpu")

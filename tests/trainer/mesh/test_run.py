@@ -11,7 +11,7 @@ from tests.trainer.mesh.launched import farthest, launched
 from trainer.run.journal import StepBatch
 
 TOLERANCE = 2e-3
-"""Gradients are added up in another order."""
+"""Gradients are summed in another order."""
 
 
 async def test_two_processes_train_like_one_and_no_death_loses_a_batch(
@@ -26,7 +26,7 @@ async def test_two_processes_train_like_one_and_no_death_loses_a_batch(
                 assert await mesh.ended() != 0
                 if dying == 1:
                     assert "mesh-broken: another process of the mesh ended" in mesh.said
-            assert len(pool.recorded().batches) > len(before), "each time it went on by itself"
+            assert len(pool.recorded().batches) > len(before), "each time it resumed by itself"
             before = pool.recorded().batches
         alone = max(before) + 2
         state = await pool.train(orchestrator=served.url, steps=alone)
@@ -37,7 +37,7 @@ async def test_two_processes_train_like_one_and_no_death_loses_a_batch(
     assert max(recorded.batches) == alone + 1
     assert {step: recorded.batches[step] for step in before} == before
     steps = [line["step"] for line in pool.progress("step")]
-    assert len(steps) == len(set(steps)), "only process 0 tells"
+    assert len(steps) == len(set(steps)), "only process 0 reports"
     assert farthest(served, recorded) < TOLERANCE
 
 

@@ -62,7 +62,7 @@ async def test_a_state_is_saved_after_relearning_so_that_settings_may_then_chang
         with pytest.raises(TypeError):
             await pool.train()
         monkeypatch.undo()
-        assert not any((pool.folder / "state" / "rollouts").iterdir()), "what the state holds is not kept twice"
+        assert not any((pool.folder / "state" / "rollouts").iterdir()), "files in the state are not stored twice"
         assert (await pool.train(steps=2, learning=learning(0.02))).step == 2
     assert rates(pool) == [(0, 0.01), (1, 0.02)]
 

@@ -76,13 +76,13 @@ def test_a_step_ends_waits_or_requests_more_and_never_hangs(
     outstanding = now.leased + now.pending + coming
     match decided.move:
         case Move.RAISE:
-            assert decided.groups > now.demand, "or the orchestrator takes it for the same demand again"
+            assert decided.groups > now.demand, "otherwise the orchestrator takes it for a repeated demand"
             assert not now.closed
             assert now.rounds < 8
         case Move.FULL:
             assert useful >= wanted or not outstanding
         case Move.WAIT:
-            assert outstanding or now.need, "something is waited for"
+            assert outstanding or now.need, "the trainer waits for something"
 
 
 def test_a_batch_is_drawn_from_all_files_by_the_seed_without_preferring_an_address() -> None:
@@ -93,7 +93,7 @@ def test_a_batch_is_drawn_from_all_files_by_the_seed_without_preferring_an_addre
     chosen = choose(files, step=4, most=3, seed=1)
     assert len(set(chosen.places)) == 3
     drawn = [place for step in range(100) for place in choose(files, step=step, most=3, seed=1).places]
-    assert all(60 <= drawn.count(place) <= 90 for place in [(0, 0), (0, 1), (1, 0), (1, 3)]), "75 is its share"
+    assert all(60 <= drawn.count(place) <= 90 for place in [(0, 0), (0, 1), (1, 0), (1, 3)]), "75 is the node's share"
     assert chosen.left == {"no-signal": 1, "undecided": 1, "surplus": 1}
     assert chosen == choose(files, step=4, most=3, seed=1)
     orders = {choose(files, step=step, most=3, seed=seed).places for step in range(5) for seed in range(5)}

@@ -55,7 +55,7 @@ async def test_one_bad_file_is_dropped_and_groups_without_signal_are_requested_a
     assert first["groups"]["used"] == 2
     assert first["groups"]["left"]["undecided"] >= 1
     assert first["groups"]["left"]["no-signal"] >= 1
-    assert first["demand"]["rounds"] >= 1, "more was asked for"
+    assert first["demand"]["rounds"] >= 1, "more groups were requested"
     assert second["files"]["dropped"] == {}
 
 

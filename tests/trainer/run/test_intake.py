@@ -133,7 +133,7 @@ async def test_a_store_outage_is_waited_for_before_a_step_ends_short(
     assert (move(), dict(intake.dropped)) == (Move.WAIT, {"unavailable": 1})
     await clock.turn(timedelta(minutes=11))
     await intake.look()
-    assert move() is Move.FULL, "patience has an end"
+    assert move() is Move.FULL, "the wait is bounded"
     outside.down = False
     await intake.look()
     assert (len(intake.files), dict(intake.dropped)) == (1, {})

@@ -26,7 +26,7 @@ async def test_kill_9_loses_no_batch_and_leaves_the_weights_unchanged(
             left = max(before) + 2
             state = await pool.train(orchestrator=served.url, steps=left, evaluate_every=50, evaluation_prompts=4)
         found = pool.progress("evaluation")
-        assert found[-1]["version"] == left, "the last version is evaluated, by another process"
+        assert found[-1]["version"] == left, "another process evaluates the last version"
         assert found[-1]["prompts"] == 4
         recorded = pool.recorded()
         assert state.step == left

@@ -29,7 +29,7 @@ async def test_accepted_rollouts_become_versions_announced_on_the_ledger_and_to_
         state = await pool.train()
     assert state.step == 3
     digests = [version_digest(folder_files(pool.folder / "policies" / str(version))) for version in range(4)]
-    assert len(set(digests)) == 4, "each step made another policy"
+    assert len(set(digests)) == 4, "each step gave another policy"
     ledger = await pool.world.as_("owner")
     announced = [await ledger.checkpoints.get(POOL, run_id(RUN), version) for version in range(4)]
     assert [one.digest if one else None for one in announced] == digests
@@ -69,7 +69,7 @@ async def test_a_state_is_saved_from_the_live_tensors_while_no_optimiser_step_ru
             own[name].data_ptr() == tensor.data_ptr() for name, tensor in learner_state.tensors.items() if "." in name
         )
         if state.step == 1:
-            assert added.wait(60), "gradients of the next step are added meanwhile"
+            assert added.wait(60), "gradients of the next step are added at the same time"
             assert not finished.wait(0.2)
         save_state(folder, state=state, learner_state=learner_state, identity=identity)
         order.append(("saved", state.step))

@@ -35,8 +35,9 @@ STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Publisher, "publish_to_orchestrator", lambda _, version: version == 6, False),
     (trainer.run.versions, "save_state", lambda *_, state, **__: state.step >= 7, False),
 ]
-"""Where it dies, once a step: journalled and not learned, learned and not written, written and not recorded, recorded
-and without its name, in place and not announced, announced and not told, told and its state not written."""
+"""Stages of death, one per step: journalled but not learned, learned but not written, written but not recorded,
+recorded but not renamed, renamed but not announced, announced but not sent to the orchestrator, and sent with an
+unsaved state."""
 
 
 async def test_killed_at_every_stage_the_run_resumes_with_the_same_batches_and_weights(
@@ -50,7 +51,7 @@ async def test_killed_at_every_stage_the_run_resumes_with_the_same_batches_and_w
                 with pytest.raises(Killed):
                     await pool.train(steps=8)
             before = journal.read().batches
-            assert len(before) > known, "each death came in a step of its own"
+            assert len(before) > known, "each death was in a different step"
             known = len(before)
         state = await pool.train(steps=8)
     assert state.step == 8
@@ -64,7 +65,7 @@ async def test_killed_at_every_stage_the_run_resumes_with_the_same_batches_and_w
         folder = pool.folder / "policies" / str(version)
         assert announced.digest == recorded.written[version] == version_digest(folder_files(folder))
     assert (await pool.run.pool.owner("GET", "/v1/run"))["checkpoint"]["version"] == 8
-    assert not any((pool.folder / "state" / "rollouts").iterdir()), "what the state holds is not kept twice"
+    assert not any((pool.folder / "state" / "rollouts").iterdir()), "files that the state contains are not stored twice"
 
 
 async def test_a_failing_run_has_saved_its_state_before_another_may_begin(
@@ -89,7 +90,7 @@ async def test_a_failing_run_has_saved_its_state_before_another_may_begin(
     async with pool.working():
         with pytest.raises(Killed):
             await pool.train()
-    assert saved == [1], "another trainer would write to the same place"
+    assert saved == [1], "another trainer would write to the same folder"
 
 
 async def test_a_journal_with_missing_or_changed_files_is_not_learned_from(
@@ -114,7 +115,7 @@ async def test_a_journal_with_missing_or_changed_files_is_not_learned_from(
         version = pool.folder / "policies" / "1"
         shutil.rmtree(version)
         assert (await pool.train(steps=1)).step == 1
-        assert version_digest(folder_files(version)) == pool.recorded().written[1], "a folder that is gone is mended"
+        assert version_digest(folder_files(version)) == pool.recorded().written[1], "a missing folder is written again"
 
 
 def test_a_truncated_last_journal_line_is_cut_off(tmp_path: Path) -> None:

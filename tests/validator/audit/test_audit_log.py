@@ -20,7 +20,7 @@ from validator.audit.recompute import AuditComparison
 from validator.domain.submissions import SubmittedWork
 
 SHARE = 0.5
-"""The floor of the world's pool."""
+"""The audit floor of the world's pool."""
 
 
 class Evidence:

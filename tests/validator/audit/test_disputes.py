@@ -46,13 +46,13 @@ from validator.store.records import NodeRecords
 
 REWARD = 100 * TERMS.price_per_unit
 PENALTY = 200 * TERMS.penalty_per_unit
-"""For all units of the lease."""
+"""The penalty for all units of the lease."""
 SECOND = timedelta(seconds=1)
 EVIDENCE = Digest("0x" + "ed" * 32)
 ALL = LookPolicy(accepted=1, rejected=1)
 NONE = LookPolicy(accepted=0, rejected=0, forged=0)
 AUDITS: dict[Digest, AuditFile] = {}
-"""Audit files that the store has."""
+"""Audit files in the store."""
 
 
 class StoppedClock(SystemClock):

@@ -83,7 +83,7 @@ async def test_a_commitment_made_by_other_software_is_not_used_for_drawing(world
     assert found.epoch == 8
 
 
-async def test_epochs_begin_at_regular_intervals_and_the_former_secret_is_revealed_also_after_a_restart(
+async def test_epochs_begin_regularly_and_reveal_the_former_secret_also_after_a_restart(
     world: World,
 ) -> None:
     ledger, key = await world.as_("validator"), world.keys["validator"]

@@ -58,9 +58,9 @@ async def test_the_budget_rejection_states_its_reason_and_is_not_forgery(redis: 
     assert not conclusion.reason.may_be_forgery
     assert "per 10,000 tokens" in conclusion.words
     again = await budgets.applied(work(number), found(STEERED))
-    assert again == conclusion, "a verdict that is looked for twice is the same"
+    assert again == conclusion, "looking up a verdict twice gives the same result"
     following = await budgets.applied(work(number + 1), found(HONEST))
-    assert following.outcome is Outcome.ACCEPTED, "what was charged is not charged again"
+    assert following.outcome is Outcome.ACCEPTED, "a charged file is not charged again"
 
 
 async def test_the_same_work_counts_once_towards_the_budget(redis: Redis) -> None:

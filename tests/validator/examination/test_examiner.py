@@ -42,7 +42,7 @@ Sandboxes._start = none
 from validator.examination.process import main
 main()
 """
-"""An examiner on a machine that starts no sandbox, whatever this one can."""
+"""An examiner program on a machine without sandboxes, whatever this machine supports."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -111,7 +111,7 @@ async def test_an_examiner_tests_its_sandbox_and_arithmetic_without_a_submission
     found = await examiner.try_out()
     assert found is not None
     assert (found.code, found.retryable) == ("examiner-died", True)
-    assert await examiner.try_out() is None, "another process has taken its place"
+    assert await examiner.try_out() is None, "another process has replaced it"
 
 
 async def test_a_machine_without_a_sandbox_is_detected_before_any_file_is_read(
@@ -252,7 +252,7 @@ async def test_a_version_being_verified_is_not_removed(
     async def used_again() -> None:
         async with versions.folder(run, reference(1)) as folder:
             lock = VersionLock(folder.parent, reference(1).digest)
-            assert not lock.take(Hold.EXCLUSIVE), "it is held"
+            assert not lock.take(Hold.EXCLUSIVE), "the version is locked"
             lock.release()
 
     again = asyncio.create_task(used_again())

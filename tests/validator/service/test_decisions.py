@@ -106,7 +106,7 @@ def test_the_next_action_follows_from_the_works_state_on_the_ledger(
 ) -> None:
     assert standing_of(found, submitted=SUBMITTED, kind=kind, me=me, now=now).next is expected
     for other in (replace(SUBMITTED, sha256=sha(99)), replace(SUBMITTED, units=SUBMITTED.units + 1)):
-        assert standing_of(found, submitted=other, kind=kind, me=me, now=now).next is Next.DROP, "it is another one"
+        assert standing_of(found, submitted=other, kind=kind, me=me, now=now).next is Next.DROP, "it differs"
 
 
 # Patience
@@ -198,7 +198,7 @@ VALIDATORS = [Key.generate().address for _ in range(6)]
 def test_silent_validators_are_not_waited_for() -> None:
     heard = {OTHER: NOW - timedelta(minutes=5), THIRD: NOW - timedelta(hours=3), PROVIDER: NOW}
     awake = awake_of([ME, OTHER, THIRD], heard, now=NOW, within=timedelta(hours=1))
-    assert awake == {OTHER}, "one is silent, one is no validator, and of us the ledger has heard nothing"
+    assert awake == {OTHER}, "one is silent, one is no validator, and this one has left no trace on the ledger"
     assert rank_here(sha(1), here=[ME], awake=[]) == 0
 
 
@@ -325,7 +325,7 @@ def test_a_verdict_removed_by_a_reorg_has_its_work_looked_up() -> None:
     assert plan((judged(1), "gone")).lost == {sha(1): NODE.address}
     assert plan((judged(1), "gone"), judged(1)).lost == {}, "it was mined again at once"
     both = plan((judged(1), "gone"), (submitted(1), "gone"))
-    assert (both.lost, both.put) == ({}, {}), "the submission went with it"
+    assert (both.lost, both.put) == ({}, {}), "the submission was removed with it"
 
 
 def test_a_validator_is_seen_alive_when_it_judges_confirms_or_begins_an_epoch() -> None:

@@ -129,14 +129,14 @@ async def test_validators_ten_thousand_submissions_behind_judge_each_once_and_fo
     dying, heir = Far(redis, chapters, "dying"), Far(redis, chapters, "heir")
     await dying.dies_in_the_middle(3)
     assert chapters.place == 2 * TOGETHER
-    assert await heir.intake.round() == 0, "the dead one has its turn until its lease ends"
+    assert await heir.intake.round() == 0, "the dead one holds its items until its lease ends"
     await age(redis, keys_of(POOL).prefix, LEASE)
     assert await heir.intake.round() == len(chapters.events) - 2 * TOGETHER
     lengths = await heir.queue.lengths()
-    assert (lengths.waiting, lengths.parked) == (len(UNJUDGED), 0), "what was judged meanwhile is gone, unasked"
+    assert (lengths.waiting, lengths.parked) == (len(UNJUDGED), 0), "judged works are removed without a query"
 
     lost = [await dying.queue.take() for _ in range(7)]
-    assert all(lost), "and dies over them"
+    assert all(lost), "and dies while holding them"
     done: list[Item] = []
     for _ in range(2):
         while (item := await heir.queue.take()) is not None:

@@ -59,7 +59,7 @@ async def test_no_work_is_taken_before_the_first_self_test_has_passed(patient: P
     assert patient.health.may_take(held=7)
     await patient.health.check()
     await patient.pass_time(timedelta(hours=1))
-    assert patient.tests == 1, "who is well is not tested without a reason"
+    assert patient.tests == 1, "a healthy validator is not tested without a reason"
 
 
 async def test_an_unhealthy_validator_tests_itself_with_growing_pauses_and_resumes_when_it_passes(
@@ -98,16 +98,16 @@ async def test_a_validator_that_always_fails_pauses_if_another_is_available_and_
     await patient.health.round()
     for number in range(2 * IN_A_ROW):
         await patient.health.failed(ItemId(f"{number}"), TROUBLE)
-    assert patient.health.well, "nobody else is there"
+    assert patient.health.well, "no other validator is present"
     await add_another(redis)
     await patient.health.failed(ItemId("one more"), TROUBLE)
     assert patient.health.condition.code == FAILS
     await patient.pass_time(FIRST_REST)
     assert patient.health.may_take(held=0)
-    assert not patient.health.may_take(held=1), "one at a time"
+    assert not patient.health.may_take(held=1), "one item at a time"
     await patient.health.failed(ItemId("and another"), TROUBLE)
     await patient.pass_time(FIRST_REST)
-    assert not patient.health.may_take(held=0), "it rests longer each time"
+    assert not patient.health.may_take(held=0), "each pause is longer"
     await patient.pass_time(FIRST_REST)
     assert patient.health.may_take(held=0)
     patient.health.went_well()

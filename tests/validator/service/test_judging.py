@@ -60,13 +60,13 @@ async def test_a_submission_becomes_a_verdict_with_readable_evidence(pool: PoolW
     assert audit.draw is not None
     assert (audit.draw.share, audit.draw.why) == (1.0, "a new node: 0 of 8 clean verdicts")
     assert await queued(validator) == (0, 0)
-    assert not list((pool.directory / "validator-0" / "work").iterdir()), "nothing is left of the file"
+    assert not list((pool.directory / "validator-0" / "work").iterdir()), "the file is deleted"
     shown = await validator.status()
     assert shown["verdicts"] == [{"outcome": "accepted", "reason": "passed", "count": 1}]
     assert shown["latency"]["of"] == 1
     database = pool.run.pool.dependencies.database
     still_open = await database.ask("ZCARD", database.key("uploads", validator.key.address))
-    assert still_open == 0, "the store was asked whether it has the evidence, which closes the upload's ticket"
+    assert still_open == 0, "the store was asked for the evidence, which closes the upload ticket"
 
 
 async def test_forged_work_costs_stake_when_final_and_unjudged_work_costs_nothing(
@@ -88,9 +88,9 @@ async def test_forged_work_costs_stake_when_final_and_unjudged_work_costs_nothin
     assert await validator.dependencies.finalising.round() == 1
     after = await ledger.stake.of(provider)
     assert before.active - after.active == (await pool.work(forged)).penalty
-    assert await ledger.pools.membership(POOL, pool.node.address) is None, "the node is out of the pool"
+    assert await ledger.pools.membership(POOL, pool.node.address) is None, "the node is no longer a member"
     await validator.read()
-    assert await queued(validator) == (0, 0), "what has expired is parked no more"
+    assert await queued(validator) == (0, 0), "expired work is no longer parked"
     assert await validator.dependencies.deadlines.count() == 0
 
 
@@ -129,7 +129,7 @@ STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bo
     (_before_it_is_sent, False),
     (_after_it_was_sent, False),
 )
-"""Where it dies, and whether its heir has to examine the work again."""
+"""The stage of death, and whether the next holder has to examine the work again."""
 
 
 async def test_a_validator_killed_at_any_stage_forgets_nothing_and_judges_nothing_twice(
@@ -144,7 +144,7 @@ async def test_a_validator_killed_at_any_stage_forgets_nothing_and_judges_nothin
                 await dying.judge()
         heir = pool.validator()
         await heir.judge()
-        assert heir.examiner.asked == [], "the lease of the dead one still holds"
+        assert heir.examiner.asked == [], "the dead validator's lease is still valid"
         await pool.turn(LEASE)
         await heir.judge()
         assert (await pool.work(key)).outcome is Outcome.ACCEPTED
@@ -155,7 +155,7 @@ async def test_a_validator_killed_at_any_stage_forgets_nothing_and_judges_nothin
             await each.dependencies.intake.aclose()
 
 
-async def test_validators_with_a_shared_redis_share_the_work_and_a_staged_verdict_is_sent_by_its_finder(
+async def test_validators_on_one_redis_share_the_work_and_a_finder_sends_its_staged_verdict(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = pool.validator("validator"), pool.validator("second")
@@ -169,7 +169,7 @@ async def test_validators_with_a_shared_redis_share_the_work_and_a_staged_verdic
     judges = {given.key: given.validator for given in await verdicts(pool)}
     assert judges == dict.fromkeys(keys, second.key.address)
     for key in keys:
-        assert (await pool.audit(second, key)).validator == second.key.address, "who says it keeps the evidence"
+        assert (await pool.audit(second, key)).validator == second.key.address, "the sender keeps the evidence"
 
 
 async def test_independent_validators_take_turns_and_replace_a_dead_one(pool: PoolWithValidators) -> None:
@@ -182,9 +182,9 @@ async def test_independent_validators_take_turns_and_replace_a_dead_one(pool: Po
     for each in pair:
         await each.judge()
     at_once = {given.key for given in await verdicts(pool)}
-    assert at_once == set(keys), "each began with its own, and nothing waits"
+    assert at_once == set(keys), "each began with its own items, and none waits"
     asked = [{examination.facts.work.key for examination in each.examiner.asked} for each in pair]
-    assert not asked[0] & asked[1], "nothing was examined twice"
+    assert not asked[0] & asked[1], "no item was examined twice"
 
     more = [await pool.submit() for _ in range(3)]
     alive, dead = pair
@@ -194,7 +194,7 @@ async def test_independent_validators_take_turns_and_replace_a_dead_one(pool: Po
     assert await alive.judge() == left
     assert len(await verdicts(pool)) == 6
     await dead.judge()
-    assert len(dead.examiner.asked) + len(alive.examiner.asked) == 6, "the late one finds them judged"
+    assert len(dead.examiner.asked) + len(alive.examiner.asked) == 6, "the late validator finds them judged"
 
 
 async def test_a_chain_outage_only_delays_verdicts(pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ async def test_a_chain_outage_only_delays_verdicts(pool: PoolWithValidators, mon
         for _ in range(12):
             await validator.dependencies.judging.round()
             await pool.turn(timedelta(minutes=1))
-    assert await queued(validator) == (1, 0), "however long: that is no reason to park it"
+    assert await queued(validator) == (1, 0), "an outage of any length is no reason to park it"
     await validator.judge()
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
 
@@ -253,7 +253,7 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     assert await other.judge() == 1
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     assert await late.dependencies.send_queues[0].round() == 0
-    assert (await pool.work(key)).status is WorkStatus.DISPUTED, "nothing but an examination of the dispute decides it"
+    assert (await pool.work(key)).status is WorkStatus.DISPUTED, "only an examination of the dispute decides it"
     assert await queued(late) == (0, 0)
     late.examiner.answers[key] = concluded()
     await late.looking.verdicts()
@@ -354,7 +354,7 @@ async def test_invented_rewards_are_disputed_with_evidence_that_names_the_rows(
     audit = await right.dependencies.files.audit(right.key.address, disputed.evidence_hash)
     (check,) = [each for each in audit.checks if each.name == "second-look"]
     assert (check.state, [each.row for each in check.findings]) == (CheckState.FAILED, [0, 1])
-    assert not list((pool.directory / "validator-1" / "work").iterdir()), "nothing is left of the other audit file"
+    assert not list((pool.directory / "validator-1" / "work").iterdir()), "the other audit file is deleted"
 
 
 @pytest.mark.parametrize("content", [None, b"other bytes"], ids=["missing", "other"])
@@ -401,12 +401,12 @@ async def test_a_paid_second_look_is_confirmed_on_the_ledger_and_counted(
         await each.judge()
     work = await pool.work(key)
     assert work.looker in {each.key.address for each in others}
-    assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "the other one has a later turn"
+    assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "the other validator has a later turn"
     await pool.turn(timedelta(minutes=5))
     for each in (judge, *others):
         await each.looking.verdicts()
         await each.judge()
-    assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "one look is paid"
+    assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "one second look is paid"
     assert sorted(each.looking.counts.confirmed for each in others) == [0, 1]
     assert {"confirmed", "contradicted"} <= set((await judge.status())["looks"])
     assert [await queued(each) for each in others] == [(0, 0), (0, 0)]
@@ -433,7 +433,7 @@ async def test_rows_are_drawn_only_while_the_secret_cannot_have_been_revealed(
         return audit.draw.share, audit.draw.why, audit.draw.epoch
 
     share, _, epoch = await judged(await pool.submit())
-    assert (share, epoch) == (0.5, 1), "the epoch goes on"
+    assert (share, epoch) == (0.5, 1), "the epoch continues"
     late = await pool.submit()
     await epochs.commit_next()  # from now on the secret may be revealed
     share, why, epoch = await judged(late)
@@ -521,7 +521,7 @@ async def test_a_staged_verdict_is_sent_however_often_its_holder_dies(pool: Pool
     key = await pool.submit()
     await validator.read()
     await validator.dependencies.judging.round()
-    assert validator.dependencies.verdicts.next(most=9), "and there it dies"
+    assert validator.dependencies.verdicts.next(most=9), "and dies there"
     await pool.turn(LEASE)
     assert await validator.judge() == 1
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
@@ -535,7 +535,7 @@ async def test_a_staged_verdict_survives_a_chain_outage_and_its_holders_return(
     key = await pool.submit()
     await validator.read()
     await validator.dependencies.judging.round()
-    assert validator.dependencies.verdicts.next(most=9), "and there it dies"
+    assert validator.dependencies.verdicts.next(most=9), "and dies there"
     await pool.turn(LEASE)
 
     async def down(*_: object) -> None:
@@ -603,7 +603,7 @@ async def test_a_file_above_the_reading_limit_is_hashed_and_not_kept(
     assert [each.file for each in validator.examiner.asked] == [HashedFile(sha256=sha256, size=5000)]
     assert kept == []
     [item] = (await validator.get("/v1/parked")).json()["items"]
-    assert (item["key"], item["code"]) == (larger, "file-too-large"), "no store may take it, so it is not fetched"
+    assert (item["key"], item["code"]) == (larger, "file-too-large"), "no store can hold it, so it is not fetched"
     assert "5001 bytes" in item["why"]
     assert "may take 5000" in item["why"]
 
@@ -675,7 +675,7 @@ async def test_unjudgeable_work_is_parked_and_a_persons_decision_is_written_to_t
     )
     path = f"/v1/parked/{key}.first/resolve"
     refused = await validator.get(path, "POST", {"outcome": "forged", "words": "I think so"})
-    assert refused.status_code == 422, "nobody is slashed by hand"
+    assert refused.status_code == 422, "a person's decision never slashes"
     answer = await validator.get(path, "POST", {"outcome": "rejected", "words": "the engine is not allowed"})
     assert answer.status_code == 200, answer.text
     assert await validator.judge() == 1
@@ -709,7 +709,7 @@ async def test_after_a_loss_of_redis_the_state_is_restored_from_the_ledger(pool:
     assert await reborn.judge() == 1
     assert [examination.facts.work.key for examination in reborn.examiner.asked] == [waiting]
     assert {given.key for given in await verdicts(pool)} == {*judged, waiting}
-    assert await reborn.dependencies.deadlines.count() == 3, "and all of them will be let go of"
+    assert await reborn.dependencies.deadlines.count() == 3, "and all of them will be released"
 
 
 async def test_a_verdict_lost_by_the_chain_is_given_again(pool: PoolWithValidators, world: World) -> None:
@@ -786,7 +786,7 @@ async def test_no_work_is_judged_by_a_version_removed_by_a_reorg(pool: PoolWithV
     key = await pool.submit(step=1)
     [submitted] = await ledger.history(WorkSubmitted, pool_id=POOL)
     assert submitted.version == 1
-    assert await validator.judge() == 1, "and the version is remembered"
+    assert await validator.judge() == 1, "and the version is cached"
     await world.controls.revert(before)
     await world.controls.mine(3)
     assert await ledger.work.submit_batch([await again(pool, submitted)]) == []

@@ -112,5 +112,5 @@ async def test_another_validator_takes_over_from_a_killed_one_without_judging_or
     await heir.dependencies.finalising.round()
     works = [await pool.work(key) for key in keys]
     assert {work.status for work in works} == {WorkStatus.FINAL}
-    assert await ledger.work.accrued(POOL, provider) == sum(work.reward for work in works), "each is paid for once"
-    assert (await ledger.stake.of(provider)).active == before.active, "and nothing is held against the node"
+    assert await ledger.work.accrued(POOL, provider) == sum(work.reward for work in works), "each work is paid once"
+    assert (await ledger.stake.of(provider)).active == before.active, "and the node loses no stake"

@@ -71,7 +71,7 @@ async def test_killing_and_restarting_redis_loses_no_work_and_causes_no_second_v
     await second.read()
     await first.read()
     await first.dependencies.judging.round()
-    assert first.dependencies.verdicts.next(most=1), "one verdict is lost on its way here, the other waits for a lane"
+    assert first.dependencies.verdicts.next(most=1), "one verdict is lost on the way, the other waits for a sender"
     keys += [await pool.submit() for _ in range(3)]
     await second.read()
     parked, held = await first.dependencies.queue.take(), await first.dependencies.queue.take()  # and a third one waits
@@ -86,13 +86,13 @@ async def test_killing_and_restarting_redis_loses_no_work_and_causes_no_second_v
                 await work()
     with pytest.raises(StoreUnavailable):
         await first.dependencies.send_queues[0].round()
-    assert sum((await given(pool)).values()) == 1, "what was on its way to the ledger came there"
+    assert sum((await given(pool)).values()) == 1, "transactions already sent were mined"
     keys.append(await pool.submit())
     own_redis.start()
 
     await rounds(pool, first, second, count=3, pause=LEASE)
     if kept:
-        assert (await left(first))[1] == 1, "a person still has to look"
+        assert (await left(first))[1] == 1, "a person still has to decide"
         assert await first.dependencies.queue.unpark(parked.id)
         await rounds(pool, first, second, count=1, pause=LEASE)
     assert await given(pool) == Counter(keys)
@@ -119,7 +119,7 @@ async def test_a_minute_without_the_chain_only_delays_verdicts(pool: PoolWithVal
             wire.cut_after = b"eth_sendRawTransaction"
         await rounds(pool, cut, count=3, pause=timedelta(seconds=20))
         keys.append(await pool.submit())
-        assert (await left(cut))[1] == 0, "nobody is asked to look at what passes by itself"
+        assert (await left(cut))[1] == 0, "temporary errors are not parked"
         await wire.join()
         await rounds(pool, cut, count=3, pause=LEASE)
         await cut.dependencies.chain.aclose()

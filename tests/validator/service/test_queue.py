@@ -84,7 +84,7 @@ async def test_work_announced_again_is_not_queued_twice_in_any_state(queue: Work
     await queue.park(item, code="x", why="y", hint="z")
     assert await queue.put([new(1)]) == 0
     assert await lengths(queue) == (0, 0, 0, 1)
-    assert await queue.put([new(1, kind=ItemKind.DISPUTE)]) == 1, "a dispute of it is another matter"
+    assert await queue.put([new(1, kind=ItemKind.DISPUTE)]) == 1, "a dispute of the work is a separate item"
 
 
 async def test_a_different_submission_under_the_same_key_replaces_the_queued_one(
@@ -94,7 +94,7 @@ async def test_a_different_submission_under_the_same_key_replaces_the_queued_one
     before = await taken(queue)
     other = replace(new(1), work=replace(work(1), sha256=sha(99), block=work(1).block + 2))
     assert await queue.put([other]) == 1
-    assert not await queue.stage(before, STAGED), "its verdict would be of the other file"
+    assert not await queue.stage(before, STAGED), "its verdict would be about the other file"
     assert (await taken(queue)).work == other.work
     assert await lengths(queue) == (0, 0, 1, 0)
 
@@ -296,8 +296,8 @@ async def test_work_of_a_dead_holder_goes_to_others_first_and_is_parked_after_tw
         item = await taken(dying)
         assert (item.lost, item.spent) == (number, False)
         await passes(redis, LEASE + timedelta(seconds=1))
-        assert await dying.take(suspects=False) is None, "what was in hand when somebody died is a suspect"
-        assert await dying.take() is None, "another one first"
+        assert await dying.take(suspects=False) is None, "an item held at a death is suspect"
+        assert await dying.take() is None, "another validator tries first"
     item = await taken(queue)
     assert (item.spent, item.attempts) == (True, 4)
 
@@ -317,7 +317,7 @@ async def test_deaths_caused_by_an_item_are_bounded_with_any_number_of_validator
     assert (item.lost, item.spent) == (4, True)
     assert await last.failed(item, STILL_GIVEN_UP, code="lost-again-and-again", why="y") is Put.PARKED
     assert await last.unpark(item.id)
-    assert (await taken(last)).spent is False, "a person wants it tried again"
+    assert (await taken(last)).spent is False, "a person requested another attempt"
 
 
 async def test_many_items_that_one_validator_may_not_try_do_not_hide_later_ones(queue: WorkQueue, redis: Redis) -> None:
@@ -352,10 +352,10 @@ async def test_a_validator_that_restarts_repeatedly_without_becoming_healthy_is_
     await queue.put([new(1)])
     await here(redis, ONE)
     put = await queue.failed(await taken(queue), replace(AGAIN, gives_up=GivesUp.LACKS), code="x", why="y")
-    assert put is Put.PARKED, "nobody is left to try"
+    assert put is Put.PARKED, "no validator is left to try"
     await here(redis, OTHER)
     await here(redis, OTHER, state=MemberState.STARTING)
-    assert await other.others_may_judge(), "what was well a moment ago may be so again"
+    assert await other.others_may_judge(), "a recently healthy validator may recover"
 
 
 @pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["behind", "ahead"])
@@ -365,7 +365,7 @@ async def test_a_host_with_a_wrong_clock_neither_steals_nor_loses_a_lease(redis:
     clock.jump(off)
     await right.put([new(1), new(2, delay=timedelta(seconds=20))])
     held = await taken(right)
-    assert await wrong.take() is None, "one is held, and the other's turn is to come"
+    assert await wrong.take() is None, "one is held, and the other has not had its turn"
     await passes(redis, LEASE - timedelta(seconds=5))
     assert await right.keep({held.id: held.token}) == []
     late = await taken(wrong)
@@ -375,7 +375,7 @@ async def test_a_host_with_a_wrong_clock_neither_steals_nor_loses_a_lease(redis:
     assert await wrong.keep({late.id: late.token}) == []
     await passes(redis, LEASE - timedelta(seconds=5))
     assert await wrong.stage(late, STAGED)
-    assert (await taken(right)).lost == 1, "a lease that nobody renews ends by Redis' time"
+    assert (await taken(right)).lost == 1, "a lease that is not renewed ends by Redis' time"
 
 
 async def test_parked_work_states_the_reason_and_a_person_retries_or_decides_it(queue: WorkQueue) -> None:
@@ -388,7 +388,7 @@ async def test_parked_work_states_the_reason_and_a_person_retries_or_decides_it(
     assert await queue.take() is None
 
     assert await queue.unpark(first.id)
-    assert not await queue.unpark(first.id), "it is not parked any more"
+    assert not await queue.unpark(first.id), "the item is no longer parked"
     again = await taken(queue)
     assert (again.id, again.attempts, again.resolution) == (first.id, 0, None)
     decided = Resolution(outcome=Outcome.REJECTED, words="looked at by hand", by="boss")

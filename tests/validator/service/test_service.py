@@ -14,7 +14,7 @@ from validator.examination.interface import Examination, IsCopy
 
 GIVEN = 'muster_validator_verdicts_total{outcome="accepted",reason="passed"} 1.0'
 PATIENCE_S = 60
-"""Much more than it takes, so that a busy machine fails nothing."""
+"""Much longer than needed, so that no test fails on a busy machine."""
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -146,7 +146,7 @@ async def test_a_healthy_validator_judges_everything_beside_an_unhealthy_one_and
     keys = sorted([await pool.submit() for _ in range(WORKS)])
     await pool.turn(timedelta(seconds=6))  # the self-test that it passed earlier no longer counts
     had = await rounds(pool, sick, well, count=6)
-    assert await judged(pool) == keys, "all of it, and none of it twice"
+    assert await judged(pool) == keys, "every work, and none twice"
     assert {(await pool.work(key)).outcome for key in keys} == {Outcome.ACCEPTED}
     assert {(await pool.work(key)).judge for key in keys} == {well.key.address}
     lengths = await well.dependencies.queue.lengths()
@@ -168,7 +168,7 @@ async def test_an_unhealthy_validator_alone_parks_nothing_and_resumes_when_repai
     broken("no-sandbox")(validator)
     key = await pool.submit()
     await rounds(pool, validator, count=30, pause_s=10)
-    assert validator.examiner.asked == [], "it knew before it took anything"
+    assert validator.examiner.asked == [], "it tested itself before it took any work"
     assert (await validator.status())["members"][0]["hint"] == "mend it"
     assert validator.dependencies.health.condition.tests > 1
     validator.examiner.broken = None
@@ -202,7 +202,7 @@ async def test_files_that_fail_everywhere_do_not_pause_two_validators_at_once(po
     honest: list[Digest] = []
     for _ in range(3):
         await rounds(pool, *both, count=1)
-        assert any(each.dependencies.health.well for each in both), "the last one that is left never goes"
+        assert any(each.dependencies.health.well for each in both), "the last available validator never pauses"
         honest.append(await pool.submit())
         for each in both:
             each.examiner.answers[honest[-1]] = type(each.examiner)().otherwise
@@ -266,7 +266,7 @@ async def test_two_validators_that_lose_redis_lose_no_work_and_give_no_second_ve
     await both[0].dependencies.redis.flushdb()
     keys.append(await pool.submit())
     await rounds(pool, *reversed(both), count=2)
-    assert not await both[0].dependencies.queue.done(held), "what it held before is nothing now"
+    assert not await both[0].dependencies.queue.done(held), "its former leases are void"
     assert await judged(pool) == sorted(keys)
     assert [each["state"] for each in (await both[0].status())["members"]] == ["well", "well"]
 
@@ -283,7 +283,7 @@ async def test_a_validator_that_leaves_is_not_waited_for(pool: PoolWithValidator
     assert not await alone.dependencies.members.others_may_judge()
     await leaving.read()
     await pool.turn(timedelta(minutes=1, seconds=1))
-    assert not await alone.dependencies.members.others_may_judge(), "nor for one that was killed, after a minute"
+    assert not await alone.dependencies.members.others_may_judge(), "also not for one that was killed, after a minute"
     states = [each["state"] for each in (await alone.status())["members"]]
     assert sorted(states) == ["silent", "silent"]
     await pool.turn(timedelta(hours=2))

@@ -96,13 +96,13 @@ STAGES: dict[str, tuple[Place, str, bool]] = {
     "before it finalises": (_book, "finalize", False),
     "when it has finalised": (_book, "finalize", True),
 }
-"""Whose method it dies at, and whether after it."""
+"""For each stage the class and method at which it dies, and whether after the call."""
 
 READ_ONLY = tuple(STAGES)[1]
-"""Where it has put the work into the queue, and taken none."""
+"""The stage at which work is queued and none is taken."""
 
 SAID = tuple(STAGES)[9:12]
-"""Where the ledger has its verdict already."""
+"""The stages at which the ledger already has the verdict."""
 
 FINALISING = tuple(STAGES)[12:]
 
