@@ -59,9 +59,9 @@ def one_without_a_number(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
     bad = dataclasses.replace(groups[0], samples=(spoilt, *groups[0].samples[1:]))
     everywhere = learner.learn([bad, *groups[1:]], step=0).bad
     if mesh.get_rank() == 1:
-        own = learner._gradient_length
+        own = learner._gradient_norm
         otherwise: Callable[[int], float] = lambda count: own(count) * math.inf  # noqa: E731
-        setattr(learner, "_gradient_length", otherwise)  # noqa: B010 - mypy knows it for a method
+        setattr(learner, "_gradient_norm", otherwise)  # noqa: B010 - mypy knows it for a method
     here = learner.learn(groups, step=1).bad
     moved = {name: weight.sum().item() for name, weight in learner.weights().items()}
     return {"everywhere": everywhere, "here": here, "skipped": learner.skipped, "moved": moved}
