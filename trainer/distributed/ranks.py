@@ -78,7 +78,7 @@ def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
         return device
     if device.type != "cuda":
         raise InvalidInput(f"several processes can't train on {device}", hint="give cpu or cuda")
-    if device.index is not None:
+    if name is not None and ":" in name:
         raise InvalidInput(
             f"{place.local_processes} processes on this machine can't share {device}",
             hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES limits which ones are used",
