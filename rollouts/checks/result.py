@@ -105,7 +105,7 @@ class Check:
     """A check: a pure function and its description for readers of verdicts.
 
     Args:
-        number: The check's number; its reason codes begin with it.
+        number: The check's number; its reason codes begin at 100 times the number.
         name: The name, one word.
         cost: The cost class.
         fails: Usual strength of its failures.

@@ -29,7 +29,7 @@ from rollouts.errors import BadVersionFolder
 from rollouts.task.version_lock import Hold, VersionLock, locked_versions
 
 KEPT_VERSIONS = 2
-"""In addition to versions in use: the current one and the previous one, in case the step moves back."""
+"""Versions kept in addition to those in use: the current one, and the previous one in case the step moves back."""
 
 INCOMING = ".incoming-"
 """Prefix of the folder that a version is fetched into."""

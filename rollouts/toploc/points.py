@@ -15,7 +15,7 @@ _BATCH = 128
 """Chunks computed together: enough to amortise the cost of a call, few enough for the core's cache."""
 
 SMALLEST_ROOM = 4096
-"""Chunks are padded to at least this many values, because processing fewer costs less than a call."""
+"""Single chunks are padded to at least this many values: the padding costs less than a separate call."""
 
 
 @dataclass(frozen=True, slots=True)

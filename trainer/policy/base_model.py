@@ -48,7 +48,7 @@ class PolicyBase:
 
         Raises:
             BadSettings: All prompts of the range are held out.
-            MusterError: From the environment that the recipe names.
+            MusterError: The environment that the recipe names can't be loaded or fails.
         """
         if isinstance(self.recipe.prompts, PromptTable):
             return np.array(list(self.eligible), np.uint64)

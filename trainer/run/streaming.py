@@ -58,7 +58,7 @@ class StreamedStep:
         """Returns the batch and its parts; no parts if a used file's verdict was overturned: its gradients are invalid.
 
         Args:
-            files: Files accepted in the end, in lease order.
+            files: Files that are accepted when the step is closed, in lease order.
         """
         place_of = {file.entry.key: number for number, file in enumerate(files)}
         kept = [(place_of[key], group) for key, group in self._used if key in place_of]

@@ -82,7 +82,7 @@ class _Server:
             if not packet:
                 return
             order = json.loads(packet)
-            if "module" in order:  # otherwise a late kill of a job that has ended
+            if "module" in order:  # other orders are late kill requests for jobs that have ended
                 self._run(order, descriptors)
 
     def _run(self, order: dict[str, Any], descriptors: list[int]) -> None:

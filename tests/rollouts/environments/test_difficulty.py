@@ -153,7 +153,7 @@ def test_a_journal_of_another_measurement_is_refused(of_letters: DifficultyFilte
     with pytest.raises(Conflict, match="model, samples differs"):
         PassJournal(path, measured.model_copy(update={"model": "0x01", "samples": 3}))
     assert measured.arithmetic == "torch/float32"
-    with pytest.raises(Conflict, match="another arithmetic"):
+    with pytest.raises(Conflict, match="arithmetic differs"):
         PassJournal(path, measured.model_copy(update={"arithmetic": "torch/bfloat16"}))
     PassJournal(path, measured).close()
 
