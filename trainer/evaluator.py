@@ -29,7 +29,7 @@ _SEARCH_FACTOR = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerExample:
-    """A held-out prompt and its greedy answer, as text for people; either is cut after 2,000 characters.
+    """A prompt and an answer, as text for people; either is cut after 2,000 characters.
 
     Args:
         prompt: Text of the prompt, without the chat template.

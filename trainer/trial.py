@@ -19,10 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import ZERO_DIGEST
+from rollouts.engines.interface import FinishReason
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.plan import PlannedGroup, SlotPlanner
+from rollouts.plan import SlotPlanner
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EligiblePrompts, Recipe, eligible_prompts, read_recipe
 from trainer.errors import BadSettings
@@ -37,6 +38,12 @@ _MOST_ROUNDS = 8
 """Rounds of generation for one step; then the step learns from the groups with signal that it has."""
 _EXAMPLES = 4
 _EXAMPLE_CHARACTERS = 2_000
+
+
+class NoSignal(BadSettings):
+    """A step has nothing to learn from: in each group all answers have the same reward."""
+
+    code = "no-signal"
 
 
 class TrialSettings(BaseModel):
@@ -155,14 +162,14 @@ class Trial:
         Groups without signal are replaced, in at most 8 rounds of generation.
 
         Raises:
-            BadSettings: No group has signal.
+            NoSignal: No group has signal.
         """
         began = time.perf_counter()
         while len(self._waiting) <= self._settings.staleness:
             self._waiting.append(self._generate())
         batch = self._waiting.popleft()
         if not batch.groups:
-            raise BadSettings(
+            raise NoSignal(
                 f"none of {batch.generated} groups has answers with different rewards",
                 hint="use easier or harder prompts, larger groups, or a model that solves some of them",
             )
@@ -223,12 +230,23 @@ class Trial:
             for answer in self._engine.generate(plan.requests(), self.recipe.sampling.parameters, with_proofs=False)
         }
         for group in plan.groups:
-            samples = []
+            samples: list[TrainingSample] = []
+            undecided = False
             for answer in map(answers.__getitem__, group.samples):
                 reward = self._planner.reward(group.prompt, answer.tokens, answer.finish)
                 batch.rewards.append(reward.total)
                 batch.solved += reward.task == 1.0
                 batch.tokens += len(answer.tokens)
+                undecided = undecided or bool(reward.undecided)
+                if not samples and len(batch.examples) < _EXAMPLES:
+                    batch.examples.append(
+                        AnswerExample(
+                            prompt=group.prompt.text[:_EXAMPLE_CHARACTERS],
+                            answer=self._tokenizer.decode(answer.tokens)[:_EXAMPLE_CHARACTERS],
+                            correct=reward.task == 1.0,
+                            finished=answer.finish is FinishReason.EOS,
+                        )
+                    )
                 samples.append(
                     TrainingSample(
                         output_tokens=np.array(answer.tokens, dtype=np.int32),
@@ -237,8 +255,6 @@ class Trial:
                     )
                 )
             batch.generated += 1
-            if len(batch.examples) < _EXAMPLES:
-                batch.examples.append(self._example(group, samples[0]))
             made = TrainingGroup(
                 work=ZERO_DIGEST,
                 group=group.group,
@@ -247,17 +263,8 @@ class Trial:
                 version=self.steps,
                 samples=tuple(samples),
             )
-            if made.has_signal:
+            if made.has_signal and not undecided:  # as in a run: a slow machine's rewards teach nothing
                 batch.groups.append(made)
-
-    def _example(self, group: PlannedGroup, sample: TrainingSample) -> AnswerExample:
-        tokens = sample.output_tokens.tolist()
-        return AnswerExample(
-            prompt=group.prompt.text[:_EXAMPLE_CHARACTERS],
-            answer=self._tokenizer.decode(tokens)[:_EXAMPLE_CHARACTERS],
-            correct=sample.reward > 0,
-            finished=len(tokens) < self.recipe.sampling.max_new_tokens,
-        )
 
     def _load(self) -> None:
         """Writes the present weights as a version, unless that is done, and loads it into the engine."""

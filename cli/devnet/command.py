@@ -78,9 +78,9 @@ def devnet(
     group_size: Annotated[
         int | None, typer.Option(min=2, max=4096, help="With --environment: samples per prompt; default: 8.")
     ] = None,
-    groups: Annotated[int | None, typer.Option(min=1, help="With --model: groups of a step.")] = None,
+    groups: Annotated[int | None, typer.Option(min=1, max=1 << 20, help="With --model: groups of a step.")] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="With --model: the learning rate; default: by the model's size.")
+        float | None, typer.Option(min=1e-12, max=1, help="With --model: the learning rate; default: by its size.")
     ] = None,
     validators: Annotated[int, typer.Option(min=1, max=3, help="Validators to run.")] = 1,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
@@ -98,7 +98,9 @@ def devnet(
     rise: Annotated[
         int | None,
         typer.Option(
-            min=-100, max=100, help="Required rise of greedy accuracy in points; default: 30 (15 with --fast), 35 or 1."
+            min=-100,
+            max=100,
+            help="Required rise of greedy accuracy in points; default: docs/devnet.md.",
         ),
     ] = None,
     distance: Annotated[
@@ -138,7 +140,7 @@ def devnet(
     chosen = OWN_MODEL if model is not None else PRESETS[preset or PresetName.ANSWERS]
     honest = chosen.workers if workers is None else workers
     run = RunOptions(
-        name=model.name if model is not None else (preset or PresetName.ANSWERS).value,
+        name=model.resolve().name if model is not None else (preset or PresetName.ANSWERS).value,
         task=chosen.task,
         steps=steps or (chosen.fast_steps if fast else chosen.steps),
         asynchrony=chosen.asynchrony if asynchrony is None else asynchrony.value,

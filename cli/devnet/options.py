@@ -232,7 +232,6 @@ class DevnetOptions:
     chain: ChainKind = ChainKind.EMBEDDED
     block_time: timedelta = timedelta(seconds=0.5)
     workers: int = 3
-    asynchrony: str = "two-step"
     cheat: str = DEFAULT_CHEAT
     """Attack of an additional worker; `none` for no such worker."""
     validators: int = 1

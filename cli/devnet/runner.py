@@ -184,7 +184,8 @@ class _Runner:
             return None
         await trainer.done.wait()
         self._view.event("the run's steps are done; waiting until its verdicts are final")
-        await _await_finality(recorder, clock=SystemClock())
+        within = max(_FINALITY_TIMEOUT, self._options.run.scale.judge_period)
+        await _await_finality(recorder, within=within, clock=SystemClock())
         result = await self._report(recorder)
         if self._options.keep_running:
             self._view.event("the network keeps running; Ctrl-C stops everything")
@@ -261,9 +262,9 @@ class _Runner:
         }
 
 
-async def _await_finality(recorder: RunRecorder, *, clock: Clock) -> None:
+async def _await_finality(recorder: RunRecorder, *, within: timedelta, clock: Clock) -> None:
     """Returns when all work submitted by now is paid, slashed or expired, or after a timeout."""
-    deadline = clock.monotonic() + _FINALITY_TIMEOUT.total_seconds()
+    deadline = clock.monotonic() + within.total_seconds()
     submitted = {one.key for one in work_timelines(recorder.snapshot())}
     while clock.monotonic() < deadline:
         if submitted <= {one.key for one in work_timelines(recorder.snapshot()) if one.final or one.expired}:

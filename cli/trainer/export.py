@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from cli.output import note, say
-from protocol.errors import InvalidInput, NotFound
+from protocol.errors import InvalidInput, NotFound, Unavailable
 
 PROGRESS_FILE = "progress.jsonl"
-_NUMBER_OF_KIND = {"step": "version", "evaluation": "version", "published": "version"}
-"""Kinds of lines that are exported, and the field that is their position on the horizontal axis."""
+_EXPORTED = frozenset({"step", "evaluation", "published"})
+"""Kinds of lines that are exported, at the number of their version."""
 _NOT_CURVES = frozenset({"step", "version", "at_ms"})
 
 
@@ -44,18 +45,20 @@ def export(
 ) -> None:
     """Export a run's curves and sampled answers to TensorBoard or Weights & Biases.
 
-    Weights & Biases reads its own variables: with WANDB_MODE=offline nothing leaves this machine.
+    Weights & Biases gets the figures, and the prompts and answers of evaluations. With WANDB_MODE=offline nothing
+    leaves this machine.
     """
     if tensorboard is None and wandb is None:
         raise InvalidInput("nowhere to export to", hint="give --tensorboard DIR, or --wandb PROJECT")
-    if tensorboard is not None and tensorboard.exists() and any(tensorboard.iterdir()):
-        raise InvalidInput(f"{tensorboard} is not empty", hint="give --tensorboard a new folder")
+    if tensorboard is not None and tensorboard.exists() and (not tensorboard.is_dir() or any(tensorboard.iterdir())):
+        raise InvalidInput(f"{tensorboard} is not an empty folder", hint="give --tensorboard a new folder")
     points = read_points(folder / PROGRESS_FILE if folder.is_dir() else folder)
     if tensorboard is not None:
         write_events(tensorboard, points)
         say(f"{len(points)} points are in {tensorboard}: tensorboard --logdir {tensorboard}")
     if wandb is not None:
-        place = log_run(points, project=wandb, name=name or folder.absolute().name)
+        home = folder.resolve() if folder.is_dir() else folder.resolve().parent
+        place = log_run(points, project=wandb, name=name or home.name)
         say(f"{len(points)} points are logged to {wandb}: {place}")
 
 
@@ -67,7 +70,7 @@ def read_points(file: Path) -> list[ExportedPoint]:
         InvalidInput: It has no line to export.
     """
     try:
-        text = file.read_text()
+        text = file.read_text(errors="replace")
     except FileNotFoundError as error:
         raise NotFound(f"there is no {file}", hint="give the `state` directory of a trainer that has run") from error
     found: dict[tuple[str, int], ExportedPoint] = {}
@@ -75,9 +78,9 @@ def read_points(file: Path) -> list[ExportedPoint]:
     for line in text.splitlines():
         try:
             parsed = json.loads(line)
-            key = _NUMBER_OF_KIND.get(parsed["kind"])
-            if key is not None:
-                found[parsed["kind"], int(parsed[key])] = _point(parsed, number=int(parsed[key]))
+            if parsed["kind"] in _EXPORTED:
+                number = int(parsed["version"])
+                found[parsed["kind"], number] = _point(parsed, number=number)
         except (ValueError, KeyError, TypeError):
             broken += 1  # the last line may still be being written
     if broken:
@@ -109,7 +112,21 @@ def log_run(points: Sequence[ExportedPoint], *, project: str, name: str) -> str:
     """Logs a run to Weights & Biases; returns its URL, or its folder if it is offline."""
     import wandb  # noqa: PLC0415 - an extra
 
-    run: Any = wandb.init(project=project, name=name, settings=wandb.Settings(silent=True))
+    # Only the run's figures and answers leave this machine: no host, command line, Git remote or console output.
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        disable_git=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+    )
+    try:
+        run: Any = wandb.init(project=project, name=name, settings=settings)
+    except wandb.errors.Error as error:
+        raise Unavailable(
+            f"Weights & Biases refuses the run: {error}", hint="run `wandb login`, or set WANDB_MODE=offline"
+        ) from error
     try:
         run.define_metric("version")
         run.define_metric("*", step_metric="version")
@@ -136,7 +153,7 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             yield f"{prefix}{name}", float(value)
 
 

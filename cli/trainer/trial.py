@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from cli.environments.commands import OptionList, parse_options
-from cli.output import JsonOption, say, shorten, show_json
+from cli.output import JsonOption, note, say, shorten, show_json
 from protocol.errors import InvalidInput, plain_message
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def try_(
     ] = None,
     option: OptionList = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="With --environment: longest answer.")] = None,
-    group_size: Annotated[int, typer.Option(min=2, help="With --environment: samples per prompt.")] = 8,
+    group_size: Annotated[
+        int | None, typer.Option(min=2, help="With --environment: samples per prompt; default: 8.")
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="A trainer's settings file; its [trainer] table is used."),
@@ -59,10 +61,9 @@ def try_(
     """
     import torch  # noqa: PLC0415 - `--help` can spare it
 
-    from rollouts.models.devices import find_device  # noqa: PLC0415
-    from trainer.trial import Trial  # noqa: PLC0415
+    from trainer.trial import NoSignal, Trial  # noqa: PLC0415
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # as in a run; more threads change results in the last bits
     if to is not None and to.exists():
         raise InvalidInput(f"{to} exists already", hint="give --to a folder that does not exist")
     recipe = _recipe(folder, environment, option or [], max_new_tokens=max_new_tokens, group_size=group_size)
@@ -72,18 +73,26 @@ def try_(
         "staleness": staleness,
         "evaluation_prompts": prompts,
         "seed": seed,
-        "device": str(find_device(device)),
+        "device": device,
     }
     settings = _settings(config, changes, learning_rate=learning_rate, recipe=recipe, folder=folder)
     with tempfile.TemporaryDirectory(prefix="muster-trial-") as scratch:
         trial = Trial(Path(scratch), settings, base=folder, recipe=recipe)
         try:
+            note(f"evaluating {settings.evaluation_prompts} held-out prompts")
             _show_evaluation(0, trial.evaluate(), as_json=as_json)
             for number in range(settings.steps):
                 if number == 0 and not as_json:
                     say(_ROW.format(*_HEAD))
-                _show_step(trial.step(), as_json=as_json)
-            _show_evaluation(settings.steps, trial.evaluate(), as_json=as_json)
+                try:
+                    step = trial.step()
+                except NoSignal as error:
+                    if number == 0:
+                        raise
+                    note(f"{error.detail}: the trial ends after {number} of {settings.steps} steps")
+                    break
+                _show_step(step, as_json=as_json)
+            _show_evaluation(trial.steps, trial.evaluate(), as_json=as_json)
             if to is not None:
                 trial.write(to)
                 if not as_json:
@@ -93,11 +102,11 @@ def try_(
 
 
 def _recipe(
-    folder: Path, environment: str | None, option: list[str], *, max_new_tokens: int | None, group_size: int
+    folder: Path, environment: str | None, option: list[str], *, max_new_tokens: int | None, group_size: int | None
 ) -> Recipe | None:
     """Returns a recipe for the environment; None for the one in the folder."""
     if environment is None:
-        if option or max_new_tokens:
+        if option or max_new_tokens or group_size:
             raise InvalidInput(
                 "options of an environment without --environment", hint="give --environment NAME, or leave them out"
             )
@@ -108,7 +117,7 @@ def _recipe(
         environment=environment,
         options=parse_options(option),
         max_new_tokens=max_new_tokens or 128,
-        group_size=group_size,
+        group_size=group_size or 8,
         held_out=0.1,
     )
     return propose_recipe(folder, choices).recipe
@@ -127,6 +136,7 @@ def _settings(
     Raises:
         InvalidInput: The file or a value is invalid.
     """
+    from rollouts.models.devices import find_device  # noqa: PLC0415
     from rollouts.models.facts import read_model  # noqa: PLC0415
     from rollouts.recipe import read_recipe  # noqa: PLC0415 - loads numpy
     from trainer.rates import default_learning_rate  # noqa: PLC0415
@@ -135,10 +145,14 @@ def _settings(
     values: dict[str, Any] = {}
     if config is not None:
         try:
-            values = tomllib.loads(config.read_text()).get("trainer", {})
+            table = tomllib.loads(config.read_text()).get("trainer")
         except (OSError, ValueError) as error:
             raise InvalidInput(f"{config} can't be read: {error}", hint="give a TOML file with [trainer]") from error
+        if not isinstance(table, dict) or not isinstance(table.get("learning", {}), dict):
+            raise InvalidInput(f"{config} has no table [trainer]", hint="give the settings file of a trainer")
+        values = table
     values |= {name: value for name, value in changes.items() if value is not None}
+    values["device"] = str(find_device(values.get("device")))
     learning = dict(values.get("learning", {}))
     facts, used = read_model(folder), recipe or read_recipe(folder)
     learning.setdefault("row_tokens", min(facts.context, used.max_prompt_tokens + used.sampling.max_new_tokens))

@@ -18,7 +18,8 @@ from rollouts.environments.prng import PrngStream
 
 _MOST_DIGITS = 18
 
-_INTEGER = re.compile(r"-?[0-9]{1,40}")
+_NUMBER = re.compile(r"(?<![0-9.])(?:(?<![0-9)] )(?<![0-9)])[-\u2212])?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
+"""A number with its sign, separators of thousands and decimals. A minus after a number is an operation."""
 
 Operation = Literal["+", "-", "*"]
 
@@ -67,8 +68,8 @@ class ArithmeticEnvironment:
         An exact answer may have blanks around the number.
         """
         if self._options.answer == "last-number":
-            found = _INTEGER.findall(completion.replace(",", ""))
-            correct = bool(found) and found[-1] == prompt.data["answer"]
+            found = _NUMBER.findall(completion)
+            correct = bool(found) and found[-1].replace(",", "").replace("\u2212", "-") == prompt.data["answer"]
             return Score(task=float(correct), parts={"finished": float(finished)})
         exact = completion.strip() == prompt.data["answer"]
         return Score(task=float(exact and finished), parts={"exact": float(exact), "finished": float(finished)})

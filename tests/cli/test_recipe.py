@@ -81,7 +81,7 @@ def test_a_system_prompt_and_template_options_are_written(model: Path) -> None:
         (["--environment", "letters", "--no-chat", "--system-prompt", "hi"], "--no-chat excludes"),
         (
             ["--environment", "letters", "--template-option", "tokenize=true"],
-            "tokenize is reserved",
+            "tokenize can't be an option",
         ),
         (["--environment", "letters", "--max-new-tokens", "250"], "has 12 tokens, and the limit is 6"),
         (["--environment", "letters", "--max-new-tokens", "256"], "exceed the model's context of 256"),

@@ -69,7 +69,7 @@ def test_a_run_is_logged_offline(state: Path, tmp_path: Path, monkeypatch: pytes
     ("arguments", "words"),
     [
         ([], "nowhere to export to"),
-        (["--tensorboard", "{full}"], "is not empty"),
+        (["--tensorboard", "{full}"], "is not an empty folder"),
         (["--tensorboard", "{new}", "{new}"], ""),
     ],
 )

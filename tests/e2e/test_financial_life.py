@@ -115,7 +115,7 @@ def test_stake_escrow_work_and_rewards_run_through_the_command_line(devnet: Devn
     assert "ConflictOfInterest" in muster("work", "judge", cleared, "forged", "--decisive", expect=1).err
     assert "WrongStatus" in muster("work", "judge", cleared, "accepted", "--key", "validator-2", expect=1).err
     other_file = ("--file", str(invite), "--decisive", "--key", "validator-2")
-    assert "not the file" in muster("work", "judge", cleared, "forged", *other_file, expect=1).err
+    assert "submitted another file" in muster("work", "judge", cleared, "forged", *other_file, expect=1).err
     muster("work", "judge", cleared, "accepted", "--decisive", "--key", first_to_decide(devnet, cleared))
     assert work(devnet, cleared)["status"] == "final"
     # Accepted by the first verdict; another validator disputes, a third rejects: unpaid.

@@ -607,7 +607,7 @@ async def test_work_whose_local_copy_is_lost_is_given_up(scene: Scene, harm: str
 async def test_a_file_too_large_for_the_pool_is_parked_if_it_is_no_work(scene: Scene) -> None:
     scene.hand_over_file(b"x" * 10_001)
     await scene.work()
-    assert "takes 10000" in scene.item().parked
+    assert "accepts at most 10000" in scene.item().parked
 
 
 async def test_files_wait_while_the_node_has_no_pool(scene: Scene) -> None:

@@ -109,7 +109,7 @@ def test_the_trainer_can_read_the_settings_of_a_sized_run(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"model_type": "bert"}, "can't be generated with"), ({"model_type": "nothing"}, "no model can be made from")],
+    [({"model_type": "bert"}, "is not supported"), ({"model_type": "nothing"}, "no model can be made from")],
 )
 def test_an_unsupported_architecture_is_refused_before_the_start(
     change: dict[str, str], words: str, tmp_path: Path

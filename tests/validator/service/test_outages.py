@@ -51,7 +51,7 @@ async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, coun
 # Redis
 
 
-@pytest.fixture(params=[True, False], ids=["append-only", "without-append-only-file"])
+@pytest.fixture(params=[True, False], ids=["append-only", "no-persistence"])
 def own_redis(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> Iterator[RestartedRedis]:
     """Runs a Redis for the validators alone, with and without its append-only file."""
     server = RestartedRedis(tmp_path, appendonly=request.param)
