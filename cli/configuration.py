@@ -87,7 +87,7 @@ class Configuration(_Section):
     pool: PoolSection = PoolSection()
     worker: WorkerSection = WorkerSection()
     path: Path | None = None
-    """The configuration file; None if there was none."""
+    """The configuration file; None if no file was found."""
 
 
 def load_configuration(explicit: Path | None = None) -> Configuration:

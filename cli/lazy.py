@@ -10,8 +10,11 @@ from typing import Any
 import typer
 
 Parts = Mapping[str, tuple[str, str]]
-"""Commands by name. A value is the import path, `module` or `module:attribute`, and the line on the help page. A
-bare module has a Typer `app`, or a function with the name of the command. Its `PARTS` are the commands of `app`."""
+"""Commands by name.
+
+A value is the import path, `module` or `module:attribute`, and the line on the help page. A module without an attribute
+has a Typer `app`, or a function with the name of the command. Its `PARTS` are the commands of `app`.
+"""
 
 _mounted: set[tuple[int, str]] = set()
 

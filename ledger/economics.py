@@ -182,12 +182,12 @@ class Chances:
 
     @property
     def frames(self) -> Fraction:
-        """Probability that an honest file is slashed, by the better of the two ways."""
+        """Probability that colluding validators get an honest file slashed, by a first verdict or by a dispute."""
         return max(self.frames_first, self.frames_by_dispute)
 
 
 def chances(*, validators: int, corrupt: int) -> Chances:
-    """Computes the probabilities that `corrupt` of `validators` decide outcomes together.
+    """Computes the probabilities that colluding validators decide an outcome.
 
     Args:
         validators: Validators of the pool, at least 1.
@@ -245,7 +245,7 @@ class Collusion:
 
 
 def collusion(economics: Economics, *, validators: int, corrupt: int, looked_at: float) -> Collusion:
-    """Computes the success probabilities and the gain of `corrupt` colluding of `validators`.
+    """Computes the success probabilities and the gain if `corrupt` of the pool's `validators` collude.
 
     Args:
         economics: The pool's economics.

@@ -53,7 +53,7 @@ class Offered:
     version: int
     attempt: int
     sealed: bool
-    """Whether any peer has it complete."""
+    """Whether any peer has the complete version."""
     size: int
     """Bytes announced so far."""
     relays: int

@@ -126,7 +126,7 @@ class Origin:
 
     @asynccontextmanager
     async def publish(self, *, version: int, base: DeltaBase | None = None) -> AsyncIterator[VersionWriter]:
-        """Publishes a version while the caller writes it; leaving the block seals it.
+        """Publishes a version while the caller writes it; the end of the `async with` block seals the version.
 
         When the block ends with an error, the version stays unsealed: no reader uses it, and the next attempt voids it.
         """
@@ -158,7 +158,8 @@ class Origin:
             folder: Folder with its files.
             base: A complete version that the origin holds. Deltas against it are published first, for readers that
                 have it.
-            full: Whether whole files are published, too. Without them (and with a base) only those files are whose
+            full: Whether whole files are published in addition to deltas. Without them (and with a base) only those
+                files are whose
                 delta would be nearly as large; readers without the base download the base first.
             sizes: Files of the version with their sizes; all in the folder by default.
 

@@ -66,7 +66,8 @@ class Relay:
         signer: The publisher's address; or `Signers`, with the publisher's former key and the time until which it is
             accepted.
         keep: Number of versions to hold, or a rule with a budget. Bases that these versions need are held besides.
-        follows_needs: Whether the caller reports by `need` which versions leases and open work need. Then no version is
+        follows_needs: Whether the caller tells the relay, by `need`, which versions are needed for leases and open
+            work. Then no version is
             removed before the first report.
         host: Address to listen on.
         port: 0 for any free one.
@@ -146,7 +147,7 @@ class Relay:
         """Announced blocks of each version to verify on the disk or to fetch when its transfer starts."""
         self._complete: set[LocalVersion] = set()
         self._failures: dict[VersionKey, int] = {}
-        """Failed transfers of each version in a row."""
+        """Number of consecutive failed transfers, by version."""
         self._retry_at: dict[VersionKey, float] = {}
         self._changed = asyncio.Event()
         """Wakes the reconciler."""

@@ -52,7 +52,7 @@ class TrialSettings(BaseModel):
     Args:
         steps: Number of steps.
         seed: Seed of prompts and answers.
-        groups_per_step: Groups with signal in a step's batch.
+        groups_per_step: Number of groups in a step's batch; only groups whose rewards differ count.
         staleness: Steps between the policy that generates and the one that learns.
         evaluation_prompts: Held-out prompts of an evaluation.
         evaluation_samples: Sampled answers to each, in addition to the greedy one.
@@ -159,7 +159,7 @@ class Trial:
     def step(self) -> TrialStep:
         """Generates until the batch is as stale as the settings say, and learns.
 
-        Groups without signal are replaced, in at most 8 rounds of generation.
+        Groups whose rewards are all equal are replaced, in at most 8 rounds of generation.
 
         Raises:
             NoSignal: No group has signal.

@@ -47,7 +47,7 @@ _SMOLLM2_ENVIRONMENT = RecipeChoices(
     count=400,
 )
 _SMOLLM2_LEARNING_RATE = 4e-5
-"""Twice the default of its size: the run is short."""
+"""Twice the default learning rate for a model of this size, because the run is short."""
 
 _SMALL = 4_000_000
 """Parameters of a model whose runs are sized like those of the shipped base models."""

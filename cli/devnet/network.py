@@ -90,7 +90,7 @@ class NetworkStart:
         self.trainer: SupervisedProcess | None = None
 
     async def foundation(self) -> RunningNetwork:
-        """Starts the chain and Redis, and founds the economy; `--ledger-only` needs nothing else.
+        """Starts the chain and Redis, deploys the contracts and creates the pool; `--ledger-only` needs nothing else.
 
         Raises:
             ProcessFailed: The chain did not start.

@@ -33,7 +33,10 @@ NEVER_SLASHED = frozenset(
 """Attacks that are unpaid and not slashed: store, orchestrator or ledger refuse them before there is a file to judge,
 or the file only declares a type or build that the recipe does not allow."""
 ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
-"""Attacks of `NEVER_SLASHED` that only a verdict stops, so that a run without a judged file shows nothing."""
+"""Attacks of `NEVER_SLASHED` that are stopped only by a verdict.
+
+A run in which none of their files was judged therefore says nothing about them.
+"""
 NOT_SHOWN: Mapping[str, str] = {
     "banned-in-between": "a devnet bans no node, and until its ban this node works honestly",
     "slot-shopper": "its work is honest and is paid; its predictions of seeds have no effect",

@@ -74,7 +74,7 @@ class ProcessSpec:
         command: Program and arguments; secrets belong in `environment` or in files.
         environment: Variables in addition to the supervisor's own.
         gate: Checks whether the process is ready; None: the process is ready as soon as it runs.
-        ready_within: Time limit of the gate.
+        ready_within: Time within which `gate` must report that the process is ready.
         restart: Restart policy for a process that ends by itself.
         grace: Time between SIGTERM and SIGKILL.
         ends: The process is expected to end with exit code 0; it is not restarted then.

@@ -67,7 +67,7 @@ def read_points(file: Path) -> list[ExportedPoint]:
 
     Raises:
         NotFound: There is no such file.
-        InvalidInput: It has no line to export.
+        InvalidInput: The file has no line to export.
     """
     try:
         text = file.read_text(errors="replace")

@@ -72,7 +72,9 @@ def calibrate(
         measured = measure(wanted, progress=note)
         calibration = merged(before, [one.limits for one in measured], widen=widen)
         if out is not None:
-            write_atomically(out, calibration.to_json(), mode=0o644)  # a crash keeps earlier measurements
+            write_atomically(
+                out, calibration.to_json(), mode=0o644
+            )  # so that a crash does not lose earlier measurements
     except MusterError as error:
         missing_engine = isinstance(error, NotFound) and EngineName.VLLM.value in engines
         show_error(NotFound(error.detail, hint=ANOTHER_INTERPRETER) if missing_engine else error)

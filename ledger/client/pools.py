@@ -310,7 +310,7 @@ class PoolContracts:
         return await self._contract.send("join", _abi_invite(invite), orchestrator_signature, node_signature)
 
     async def join_refusal(self, join: JoinRequest) -> Refusal | None:
-        """Returns why the ledger would refuse a join now; None if it would accept it. Costs no gas."""
+        """Returns why the ledger would refuse a join now; None if the ledger would accept the join. Costs no gas."""
         return await self._contract.dry_run(join.invite.node, "join", *_abi_join(join))
 
     async def join_batch(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
@@ -347,7 +347,7 @@ class PoolContracts:
         return await self._contract.send("unban", pool_id, node)
 
     async def ban_provider(self, pool_id: int, provider: Address, reason: str) -> Receipt:
-        """Forbids all nodes of a provider to join or work; the manager only."""
+        """Forbids all nodes of a provider to join or work; only the manager may call it."""
         return await self._contract.send("banProvider", pool_id, provider, reason)
 
     async def unban_provider(self, pool_id: int, provider: Address) -> Receipt:

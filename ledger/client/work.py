@@ -22,7 +22,7 @@ The same as `LOST_DISPUTE_BPS` of `WorkTypes.sol`.
 """
 
 DECISIVE_GAS = 1_000_000
-"""Least gas limit of a transaction, per decisive verdict in it.
+"""Minimum gas limit of a transaction, for each verdict in it that may decide a dispute.
 
 The order of a dispute's validators is drawn by the hash of the block after the dispute. The first block that can read
 this hash may hold a verdict whose gas was estimated on the block before. In such an estimate the contract refuses the
@@ -79,7 +79,7 @@ class WorkRecord:
 
     @property
     def lost_dispute_cost(self) -> int:
-        """The stake that the provider loses if its side disputes a rejection and a validator upholds it."""
+        """Stake that the provider loses if the node disputes a rejection and the rejection is upheld."""
         return self.penalty * LOST_DISPUTE_BPS // 10_000
 
 

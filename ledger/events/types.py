@@ -201,7 +201,7 @@ class ValidatorRemoved(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscrowFunded(LedgerEvent):
-    """An account added to a pool's escrow."""
+    """An account added money to a pool's escrow."""
 
     pool_id: int
     giver: Address

@@ -86,7 +86,7 @@ async def connect(
     """Connects to a node and checks its chain id.
 
     Args:
-        url: JSON-RPC endpoint over http or https. Error messages never contain an API key in it.
+        url: JSON-RPC endpoint over http or https. If the URL contains an API key, error messages never show it.
         expected_chain_id: EIP-155 chain id.
         timeout: Time limit of each attempt of each request.
         attempts: Attempts per read while the node is down or slow. Requests that change something are sent once.
@@ -179,7 +179,8 @@ class ChainConnection(AsyncJSONBaseProvider):
             ChainUnavailable: Every attempt failed.
             TransactionReverted: A contract reverted the call.
             InsufficientFunds: The sender can't pay.
-            ChainRefused: The node refused for another reason; `code` classifies it where the message is known.
+            ChainRefused: The node refused for another reason; `code` is the class of the refusal if the node's message
+                is a known one.
         """
         body = self.encode_rpc_request(method, params)
         if method.startswith(_NOT_REPEATED):

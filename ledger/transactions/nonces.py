@@ -38,7 +38,7 @@ class NonceAllocator:
         self._lock = asyncio.Lock()
         self._next = 0
         self._placed = 0
-        """Transactions that `place` began to place so far."""
+        """Number of transactions that `place` has begun to place."""
         self.slots: dict[int, TransactionIntent] = {}
         """Transactions in flight, by nonce."""
 

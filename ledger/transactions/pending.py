@@ -114,8 +114,8 @@ class SendPolicy:
     Args:
         bump_after: A transaction that is not mined for this long is replaced by one with higher fees.
         poll: Longest polling interval while transactions are in flight.
-        settled_after: Reorg depth in blocks. When another sender used our nonce, the transaction is signed again under
-            a new nonce only after this many blocks; before, a reorg could still let the old version be mined.
+        settled_after: Reorg depth in blocks. If another sender used our nonce, the transaction is signed again with a
+            new nonce, but only after this many blocks. Until then a reorg could still let the old transaction be mined.
         most_fee: The highest fee per gas that is ever offered, in wei.
         gas_margin_percent: Added to the gas estimate, because the state may change before the block.
         quote_for: How long queried market fees are cached.

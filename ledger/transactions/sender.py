@@ -40,7 +40,7 @@ __all__ = ["Broadcast", "SendPolicy", "TransactionCall", "TransactionSender"]
 
 
 class TransactionSender:
-    """Sends transactions from one key. As an async context manager it stops watching them on exit.
+    """Sends transactions from one key. As an async context manager it stops watching its transactions on exit.
 
     Args:
         web3: From `ledger.rpc.connection.connect`.

@@ -22,8 +22,8 @@ RATIONALE = (
 )
 
 SWAPPED = 2
-"""Number of an interval's points whose differences are ignored. If two values tie for the 128th place, the last bits
-decide which of them the proof includes, and the omitted one differs as much as a point can. In float32 about one
+"""Number of an interval's points whose differences are ignored. If two values tie for the 128th place, rounding decides
+which of them the proof includes. The other one then counts as the largest possible difference. In float32 about one
 interval in a thousand has such a point. Answers of one group begin with the same state and are often identical, so
 every row of a group may have it. The points are therefore discounted per interval, before any mean."""
 

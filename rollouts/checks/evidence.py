@@ -48,7 +48,8 @@ class RowSpread:
 
     Args:
         logprobs: float32 [T], the largest difference from the first pass at each token.
-        deviations: float32 [T], the largest difference of replay deviations; zeros if the seed is unknown.
+        deviations: float32 [T], for each token the largest difference between the replay deviation of the first pass
+            and that of another pass; zeros if the seed is unknown.
         distance: Mean difference of the row's proofs, in units of the last place.
         distance_worst: Difference of the proof that differs most.
     """

@@ -89,7 +89,7 @@ class _Conditions:
     clock_days: int
     reverse: bool
     extra: int
-    """Number of further items that the process makes first."""
+    """Number of other items that the process makes before the checked ones."""
 
 
 _CONDITIONS = (

@@ -57,7 +57,7 @@ class Environment(Protocol):
         ...
 
     def size(self) -> int | None:
-        """The number of prompts, with indices 0 to size - 1; None if every index below 2^63 has one."""
+        """The number of prompts, with indices 0 to size - 1; None if every index below 2^63 has a prompt."""
         ...
 
     def prompt(self, index: int) -> Prompt:

@@ -7,7 +7,7 @@ those that the model already has.
 
 With the option `filler`, an answer may begin with any number of full stops, and the length reward measures these. The
 family then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`. A third of the demonstrations
-then has the desired number of full stops, the others a random number.
+for such an environment has the desired number of full stops; the others have a random number.
 """
 
 from __future__ import annotations

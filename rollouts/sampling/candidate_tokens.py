@@ -50,7 +50,9 @@ _Places = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class CandidateTokens:
-    """A superset of the tokens whose score reaches the given one; may contain duplicates.
+    """Candidate tokens of some rows: all tokens whose score reaches their row's score, and some others.
+
+    It may contain duplicates.
 
     Args:
         rows: int64 [N].
@@ -99,7 +101,9 @@ def in_front(scaled_rv: _Singles, peak_r: _Singles, edge_r: _Singles) -> tuple[_
 
 
 def are_few(softmax: Softmax, scores_r: _Singles) -> NDArray[np.bool_]:
-    """Returns per row whether its candidates are few enough, and the comparison exact enough; bool [R].
+    """Returns for each row whether it has few enough candidates, with exact enough scores; bool [R].
+
+    Few enough for `rivals_of` to list them, and exact enough for a comparison in float32.
 
     Args:
         softmax: Softmax of scaled logits, on the CPU.

@@ -5,7 +5,8 @@ renormalised after top-k, sum to at least `top_p`; at least one token. Both redu
 scaled logits that reach it are kept, including ties with the last kept token.
 
 Two honest machines may disagree about a token next to the edge. Replay therefore needs the token's margin: the smallest
-difference in scaled logits that would explain the other machine's mask.
+difference in scaled logits between the two machines that would explain why one machine kept the token and the other did
+not.
 
 Shapes: b rows, v tokens of the vocabulary, k largest values, r selected rows, m values per row.
 """
@@ -50,7 +51,7 @@ class Mask:
 
         Args:
             rows_r: int64, rows of the batch.
-            values_rm: m scaled logits of each of these rows.
+            values_rm: Scaled logits: m values for each row of `rows_r`.
         """
         last_r1, next_r1 = self.last_b[rows_r, None], self.next_b[rows_r, None]
         margins_rm = values_rm - torch.where(values_rm >= last_r1, next_r1, last_r1)

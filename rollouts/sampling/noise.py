@@ -65,7 +65,7 @@ def row_keys(streams: Sequence[tuple[int, int, int, int]], positions: Sequence[i
     """Returns the noise keys of a batch's rows, uint64 [B, 5]: the row's stream and its position.
 
     Args:
-        streams: One per row.
+        streams: Noise stream of each row.
         positions: Position of the drawn token in its answer, from 0; one per row.
     """
     keys = np.empty((len(streams), 5), dtype=np.uint64)
@@ -97,7 +97,7 @@ class Block:
         return row + self.row.start, token + self.token.start
 
     def places_of(self, rows: NDArray[np.intp], tokens: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Returns the places of those tokens that are in this block; `rows` must not decrease."""
+        """Returns the index in `words` of each given token that belongs to this block; `rows` must not decrease."""
         here = slice(*np.searchsorted(rows, (self.row.start, self.row.stop)))
         row, token = rows[here] - self.row.start, tokens[here] - self.token.start
         wide = (self.token.stop - self.token.start) // 2

@@ -124,7 +124,7 @@ class PolicyStore:
         self._keep = KeepRule(most=KEPT_VERSIONS) if keep is None else keep
 
     async def hold(self, run: Digest, checkpoint: CheckpointRef) -> HeldPolicy:
-        """Returns the folder of a run's version, held, after verifying its digest.
+        """Verifies the digest of a run's version and returns its folder, locked against replacement and removal.
 
         A damaged folder is fetched again if possible.
 
@@ -161,7 +161,7 @@ class PolicyStore:
         """Removes a damaged folder, so that it can be fetched again.
 
         Raises:
-            BadVersionFolder: It can't be fetched again.
+            BadVersionFolder: The folder can't be fetched again.
             DamagedPolicy: Another task uses the folder.
         """
         if not may_fetch:

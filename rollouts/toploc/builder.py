@@ -51,7 +51,8 @@ class PendingProofs:
 class ProofBuilder:
     """Builds the proofs of many growing sequences. Not thread-safe.
 
-    As a context manager, it waits on exit for the finished sequences and discards the others.
+    Use it as a context manager: on exit it completes the proofs of finished sequences and discards unfinished
+    sequences.
 
     Args:
         codec: The proof format.
@@ -162,7 +163,10 @@ class ProofBuilder:
             raise Conflict("the proof builder is closed", hint="open another one")
 
     def _begin_run(self, sequences: Sequence[Hashable], rows: torch.Tensor) -> None:
-        """Checks a step that differs from the last one; further equal steps then cost one comparison each."""
+        """Checks a step whose sequences or shape differ from the last step's, and begins a run with it.
+
+        Each further step of the run costs only one comparison.
+        """
         check_states(rows)
         (count, hidden), device = rows.shape, rows.device
         if (hidden, device) != (self._like or (hidden, device)):

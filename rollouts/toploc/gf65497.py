@@ -66,7 +66,8 @@ def evaluate(coefficients: Elements, x: Elements) -> Elements:
 def _reduced(values: Elements) -> Elements:
     """Reduces integers below 2⁵³ in magnitude in place to the residues nearest to 0.
 
-    Exact despite rounding of the quotient: a residue may end a unit or two past the half, 32,750 instead of 32,748.
+    The result is exact although the quotient is rounded. A residue may exceed half the prime by one or two: 32,750
+    instead of 32,748.
     """
     quotients = values * _RECIPROCAL
     np.rint(quotients, out=quotients)
@@ -119,7 +120,8 @@ def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
 def _master(x: Elements) -> Elements:
     """Returns the coefficients of Π (X - xᵢ) as residues, without the leading 1; (B, k).
 
-    A product tree without the factors' leading ones: (Xᵈ + l)(Xᵈ + r) = X²ᵈ + Xᵈ·(l + r) + l·r.
+    Builds a product tree whose monic factors are stored without their leading coefficient 1: (Xᵈ + l)(Xᵈ + r) = X²ᵈ +
+    Xᵈ·(l + r) + l·r.
     """
     count, k = x.shape
     width = 1 << (k - 1).bit_length()

@@ -55,7 +55,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Rows without a whole interval yet: `counts[i]` rows of `live[i]`, one sequence after another."""
+    """Rows that do not fill a proof interval yet.
+
+    The first `counts[0]` rows belong to `live[0]`, the next `counts[1]` to `live[1]`, and so on.
+    """
 
     live: list[Growing]
     counts: list[int]

@@ -98,7 +98,7 @@ def _as_integers(patterns: torch.Tensor) -> Patterns:
 
 
 def _by_keys(bits: Patterns, k: int, keys: Keys) -> tuple[Indices, Bits]:
-    """Selects from short chunks; `keys`, (B, size), is scratch space."""
+    """Selects the k largest values of each short chunk by integer keys; `keys`, (B, size), is scratch space."""
     best = _largest_keys(bits, k, keys)
     if best.max() >= (_INFINITY + 1) * _PLACES:
         bits = np.where(bits & _MAGNITUDE > _INFINITY, np.int16(_NAN), bits)

@@ -28,7 +28,7 @@ class BuiltDelta:
     """Result of a comparison."""
 
     size: int = 0
-    """Bytes of the delta."""
+    """Size of the delta in bytes."""
     target_size: int = 0
     sha256: str = ""
     """SHA-256 of the target, 64 hex digits."""

@@ -30,7 +30,7 @@ _SLICE = 1 << 17
 """Bytes after which progress is recorded. A peer that is slower than one slice per stall time-out counts as silent."""
 
 _TICK = timedelta(seconds=1)
-"""Longest time that the kernel gathers a whole block before it wakes the thread."""
+"""Longest time for which the kernel collects bytes of a block before it wakes the reading thread."""
 
 Sink = Callable[[int, memoryview], None]
 """Verifies a received block and writes it to its place, or raises BadBlock."""
@@ -69,7 +69,7 @@ class BlockConnection:
         """Requests blocks and passes each to `sink` as it arrives.
 
         Raises:
-            PeerFailed: The peer did not send all of them. Blocks that were passed on are verified.
+            PeerFailed: The peer did not send all requested blocks. Blocks that were passed on are verified.
             BadBlock: `sink` refused a block, which differs from the one that the publisher signed.
         """
         first = span.first * BLOCK
@@ -106,7 +106,10 @@ class BlockConnection:
         self._http.close()
 
     def _request(self, key: VersionKey, file: int, first: int, last: int) -> http.client.HTTPResponse:
-        """Returns a valid response, its head read; retries on a new connection if the peer had closed the kept one."""
+        """Sends a request and returns a valid response whose headers have been read.
+
+        If the peer had closed the kept connection, retries on a new one.
+        """
         kept = self._http.sock is not None
         try:
             return self._request_once(key, file, first, last)
@@ -234,6 +237,6 @@ class _WholeBlocks(_Body):
 
     def _receive(self, piece: memoryview) -> int:
         for _ in range(self._most_silent_ticks):
-            with suppress(BlockingIOError):  # a tick without a byte
+            with suppress(BlockingIOError):  # no byte arrived during this tick
                 return self._sock.recv_into(piece, len(piece), socket.MSG_WAITALL)
         raise TimeoutError("no byte arrived")

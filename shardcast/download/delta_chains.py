@@ -25,7 +25,10 @@ class DeltaChain:
     start: Path
     """The complete folder that the first delta applies to."""
     links: tuple[DeltaBase, ...]
-    """Versions to rebuild on the way, oldest first; the last is the wanted version's base. Empty if `start` is."""
+    """Versions to rebuild on the way, oldest first; the last is the wanted version's base.
+
+    Empty if `start` is already that base.
+    """
 
 
 async def find_chain(catalog: PeerCatalog, key: VersionKey, to: Path) -> DeltaChain | None:

@@ -39,7 +39,7 @@ from shardcast.manifest.manifest import BlockSpan, FileProgress, Manifest, Versi
 _LOCK = ".lock"
 _DELTAS = ".deltas"
 _REPAIRS = 3
-"""Repairs of files whose SHA-256 is wrong, before the disk is reported as broken."""
+"""Number of times that files with a wrong SHA-256 are fetched again before the disk is reported as broken."""
 
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Fetched:
     size: int
     """Bytes of its files."""
     received: int
-    """Bytes received for it, without those that were on the disk before."""
+    """Bytes received for this version, without those that were on the disk before."""
     took: timedelta
 
 
@@ -255,7 +255,10 @@ class Download:
             raise VersionDropped(f"version {self.key} was announced as {announced}, and is {self.manifest.digest}")
 
     async def _is_complete(self, expected: Digest | None) -> bool:
-        """Returns whether the target holds exactly this attempt; else makes its files the start of the partial one."""
+        """Returns whether the target folder holds exactly this attempt.
+
+        If not, moves the folder to the partial version, so that its valid blocks are reused.
+        """
         if not self._target.is_dir():
             return False
         log = self._target / MANIFEST_NAME

@@ -74,7 +74,7 @@ class PeerCatalog:
         """Entries of a peer's listing for which it had no valid manifest."""
         self._verifications: dict[str, _Verification] = {}
         self._failures: dict[str, int] = {}
-        """Verifications of each peer that failed in a row."""
+        """Number of consecutive failed verifications, by peer."""
         self._ignored: set[str] = set()
         self._change = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -181,7 +181,7 @@ class PeerCatalog:
         return Manifest(run=self._run, key=key, signer=self.signers.publisher, other_signers=former)
 
     async def sealed(self, key: VersionKey) -> Manifest | None:
-        """Returns the sealed manifest of a version; None if no peer has it."""
+        """Returns the sealed manifest of a version; None if no peer has the manifest."""
         for url in self._holders(key):
             try:
                 async with asyncio.timeout(self._context.timeouts.progress.total_seconds()):

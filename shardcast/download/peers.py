@@ -125,7 +125,7 @@ class Peers:
         return list(self._scores)
 
     def next_return(self, now: float) -> float | None:
-        """Returns the time at which the next back-off ends; None if there is none."""
+        """Returns the time at which the next back-off ends; None if no peer is backing off."""
         return min((each.backoff_until for each in self._scores.values() if each.backoff_until > now), default=None)
 
     def draw(self, now: float, *, without: Collection[str] = ()) -> str | None:

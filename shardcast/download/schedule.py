@@ -70,8 +70,9 @@ class BlockSchedule:
         Args:
             now: Monotonic time in seconds.
             connections: Connections that share the unclaimed blocks.
-            growing: Whether more blocks will be announced. Then a request takes all that are waiting, and while it is
-                in flight a few new ones wait for more: many small requests would cost more than the bytes.
+            growing: Whether more blocks will be announced. If so, a request takes all waiting blocks. While it is in
+                flight, a few new blocks wait until there are more, because many small requests would cost more time
+                than the bytes themselves.
         """
         if not self._waiting or (growing and self._gathers(now)):
             return None
@@ -105,7 +106,8 @@ class BlockSchedule:
         if not late:
             return None
         slowest = min(late, key=lambda each: each.at)
-        # The last half of its blocks: if the late request is slow but alive, both meet and few blocks arrive twice.
+        # Requests the last half of the late request's blocks again. If that request is slow but alive, the two meet in
+        # the middle and few blocks arrive twice.
         most, last, count = -(-len(slowest.remaining) // 2), max(slowest.remaining), 1
         while count < most and last - count in slowest.remaining:
             count += 1

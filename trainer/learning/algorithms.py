@@ -42,7 +42,7 @@ class ClippedTerm(_LossTerm):
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the term and a mask of clipped tokens, both [N]."""
+        """Returns each token's loss term, and a mask of the tokens whose ratio was clipped; both [N]."""
         del logprob_n
         return clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high, cap=self.cap)
 

@@ -31,7 +31,7 @@ class Aggregation(StrEnum):
     GROUP_TOKENS = "group-tokens"
     """Weight 1 / (tokens of the group), divided by the groups. DAPO equation (8)."""
     ANSWERS = "answers"
-    """Weight 1 / T, divided by the answers. GRPO (DeepSeekMath, equation 3), GSPO equation (5)."""
+    """Weight 1 / T, divided by the number of answers. GRPO (DeepSeekMath, equation 3), GSPO equation (5)."""
     CONSTANT = "constant"
     """Weight 1 / (a fixed length), divided by the answers: no bias by length. Dr. GRPO section 3.2."""
     SEQUENCES = "sequences"

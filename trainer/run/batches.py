@@ -110,7 +110,7 @@ def groups_at(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> l
     """Returns the groups at the given places.
 
     Raises:
-        LookupError: A group is undecided and can't be used.
+        LookupError: A group contains a sample whose reward is undecided, so it can't be used.
     """
     found = []
     for number, place in places:

@@ -59,7 +59,7 @@ class DemandPublisher:
 
         Args:
             step: The current step.
-            last: Last step that may be served.
+            last: Last step that the orchestrator may lease.
             view: The orchestrator's view of the run.
             groups: Initial demand of a step.
             most_waiting: See `steps_to_open`.

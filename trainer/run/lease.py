@@ -1,8 +1,9 @@
 """The run's lease: while this trainer holds it, the orchestrator refuses requests of other trainers.
 
-A restarted trainer gets a new lease at once if it held the last one; its earlier process is fenced. Requests carry an
-id of the process start, by which the orchestrator repeats a lost answer, also for an expired lease. Where the
-orchestrator can't fence (a second orchestrator, a lost Redis), announcements on the ledger do.
+A restarted trainer gets a new lease at once if it held the last one; its earlier process is fenced. Each request
+carries the id of this trainer process. If an answer is lost, the orchestrator recognises the id and repeats the answer,
+even after the lease has expired. Where the orchestrator can't fence (a second orchestrator, a lost Redis),
+announcements on the ledger do.
 """
 
 from __future__ import annotations

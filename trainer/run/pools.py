@@ -78,7 +78,7 @@ class DifficultyPools:
         return DifficultyPools(records)
 
     def counts(self, settings: PoolSettings) -> dict[DifficultyPool, int]:
-        """Returns the number of prompts in each pool."""
+        """Returns the number of prompts in each difficulty pool."""
         found = dict.fromkeys(DifficultyPool, 0)
         for record in self.records.values():
             found[pool_of(record, settings)] += 1
@@ -130,7 +130,7 @@ class DifficultyPools:
 
 
 def pool_of(record: PromptRecord, settings: PoolSettings) -> DifficultyPool:
-    """Returns the pool of a prompt."""
+    """Returns the difficulty pool of a prompt."""
     if record.solved > settings.easy_above:
         return DifficultyPool.EASY
     return DifficultyPool.HARD if record.solved < settings.hard_below else DifficultyPool.NORMAL

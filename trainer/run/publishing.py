@@ -108,8 +108,9 @@ class Publisher:
     async def write(self, version: int, write: Writer) -> Digest:
         """Writes a version's folder and records its digest. Idempotent; writes a missing folder again.
 
-        The digest is recorded before the folder is renamed. So a folder without a record belongs to another run, and a
-        recorded version need not be trained again, which would not be bit-identical on another device.
+        The digest is recorded before the folder is renamed. Therefore a folder without a recorded digest belongs to
+        another run. A version with a recorded digest need not be trained again; on another device a second training
+        would not give the same bits.
 
         Raises:
             Conflict: The folder belongs to another run, or its content differs from the recorded digest.

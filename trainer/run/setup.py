@@ -64,12 +64,12 @@ async def open_learner(
         base: The base with the initial weights.
         learning: Learning settings.
         settings: Settings of the run.
-        place: Rank of this process, which leads; None without a mesh.
+        place: Rank of this process, which leads; None if there is no mesh.
         stop: Set if another process has ended or was told to shut down.
         in_thread: Thread that runs the learner.
 
     Raises:
-        MeshBroken: Another process has ended; also raised if the block ended because of that.
+        MeshBroken: Another process has ended, before or inside the `async with` block.
         MusterError: The base can't be trained, or the device does not exist.
     """
     device = device_of(settings.device, place)

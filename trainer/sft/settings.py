@@ -74,7 +74,10 @@ class FileExamples(_SftModel):
 
 
 class ResultRecipe(_SftModel):
-    """Recipe of the result. Its eligible prompts are a range of candidates without held-out ones."""
+    """Recipe of the version that the warm-up writes.
+
+    Its eligible prompts are a range of candidates without held-out ones.
+    """
 
     environment: EnvironmentChoice
     sampling: SamplingChoice

@@ -32,8 +32,8 @@ class Compared(Trick):
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
         """Returns the trick's file, and stores the honest files to compare it with.
 
-        There are two honest files: one with proofs and log-probabilities of the engine, one with those of a prefill,
-        as in some attacks. Both are valid; they differ in the last bits.
+        There are two honest files: one has the proofs and log-probabilities of the engine, the other those of a
+        prefill, because some attacks compute theirs by a prefill. Both are valid; they differ in the last bits.
         """
         file, honest = self._trick.make(toolkit, grant), toolkit.file(grant)
         if file is not None:

@@ -64,7 +64,7 @@ class Ghost(PoolDelivery):
 
 
 class LateUpload(Ghost):
-    """Submits on the ledger itself, and uploads only when the seed of the audited rows could be public."""
+    """Submits to the ledger without the relayer; uploads when the seed of the audited rows may already be public."""
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
         """Requests an upload URL while the lease is valid."""

@@ -43,7 +43,9 @@ class OtherPrompt(Trick):
 
 
 class BestOf(Trick):
-    """Samples each answer several times, with noise of its own after the first sample, and keeps the best-rewarded one.
+    """Samples each answer several times and submits the sample with the highest reward.
+
+    The first sample uses the seeded noise, each other sample uses other noise.
 
     Args:
         tries: Number of samples per answer.

@@ -59,7 +59,7 @@ class WrongRun(Trick):
     """Submits work that it did for another run, where answers are easier."""
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns a file of the other run."""
+        """Returns a file generated for the other run."""
         other = grant.model_copy(update={"lease": grant.lease.model_copy(update={"run": run_id("another-run")})})
         return toolkit.file(other)
 

@@ -67,7 +67,7 @@ class TransactionPool:
             self._by_sender.pop(pending.sender, None)
 
     def next_nonce(self, sender: bytes, *, mined: int) -> int:
-        """Returns the first nonce used neither on the chain nor by the pool's gapless sequence after it."""
+        """Returns the sender's first free nonce, after the mined and the consecutive pending transactions."""
         queue = self._by_sender.get(sender, {})
         nonce = mined
         while nonce in queue:

@@ -28,7 +28,7 @@ class _Parameters(Protocol):
 
 
 class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """Draws every token of a batch. vLLM instantiates it; `attach` finds the instance."""
+    """Draws every token of a batch. vLLM instantiates it; vLLM creates the instance, and `attach` finds it there."""
 
     def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:
         del vllm_config, device, is_pin_memory
