@@ -10,10 +10,10 @@ SOURCES := $(wildcard protocol ledger discovery orchestrator worker shardcast ro
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:
+setup:  ## make .venv with the locked packages and this code (about a minute)
 	@deploy/setup/python.sh
 
-tools: setup
+tools: setup  ## setup, then what all tests use: Redis, node, bubblewrap, nginx, Swift, vLLM
 	@deploy/setup/system.sh redis node sandbox nginx
 	@deploy/setup/swift.sh
 	@deploy/setup/vllm.sh
@@ -35,7 +35,7 @@ format: setup  ## rewrite the code in the one style
 	@$(PY) -m ruff check --fix $(SOURCES)
 	@$(PY) -m ruff format $(SOURCES)
 
-bench: tools  ## print the figures that README claims (BENCH=name for one of benchmarks/)
+bench: tools  ## print the figures in docs/figures.md (BENCH=name for one of benchmarks/)
 	@for script in $(if $(BENCH),benchmarks/$(BENCH).py,$(sort $(wildcard benchmarks/[a-z]*.py))); do \
 	  echo "== $$script"; $(PY) -m $$(basename $$script .py | sed 's/^/benchmarks./') || exit 1; done
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from trainer.learning.algorithms import algorithm_names
+from trainer.learning.algorithms import NAMED
 from trainer.learning.settings import LearningSettings
 from trainer.presets import devnet_base
 from trainer.trial import Trial, TrialSettings
@@ -27,7 +27,7 @@ STEPS = int(os.environ.get("MUSTER_STEPS", "60"))
 STALENESS = int(os.environ.get("MUSTER_STALENESS", "0"))
 SEED = int(os.environ.get("MUSTER_SEED", "1"))
 OLD_POLICY = os.environ.get("MUSTER_OLD_POLICY", "sampler")
-CHOSEN = os.environ.get("MUSTER_ALGORITHMS", ",".join(algorithm_names())).split(",")
+CHOSEN = os.environ.get("MUSTER_ALGORITHMS", ",".join(NAMED)).split(",")
 OF_DEVNET: dict[str, Any] = {"row_tokens": 256, "optimiser": {"learning_rate": 2e-4, "warm_up_steps": 5, "clip": 0.1}}
 
 

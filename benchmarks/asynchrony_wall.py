@@ -78,7 +78,7 @@ def one(asynchrony: str, *, seed: int, steps: int, options: Sequence[str]) -> Me
     chosen = ("--asynchrony", asynchrony, "--steps", str(steps), *options)
     with tempfile.TemporaryDirectory(prefix="muster-wall-") as folder:
         home = Path(folder) / "net"
-        _, _, report = run(home, seed=seed, options=chosen)
+        _, _, report, _ = run(home, seed=seed, options=chosen)
         return measured(home / "trainer" / "progress.jsonl", report)
 
 

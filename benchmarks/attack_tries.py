@@ -21,11 +21,9 @@ from pathlib import Path
 import torch
 
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.comparison import Compared
 from cli.devnet.attacks.draws import OtherParameters
 from cli.devnet.attacks.edits import Relabelled, as_of_vllm
 from cli.devnet.attacks.encodings import Bomb, ManyRows
-from cli.devnet.attacks.harness import AttackHarness, HandedIn
 from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.attacks.weights import Earlier, OtherWeights, Tensors, quantised, write_changed
 from protocol.identifiers import Address, Digest, address
@@ -37,6 +35,8 @@ from rollouts.files.samples import RolloutFile
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import PAIRS, eligible_prompts, read_recipe, write_recipe
 from rollouts.sandbox import Sandboxes
+from tests.kit.attack_comparison import Compared
+from tests.kit.attack_harness import AttackHarness, HandedIn
 from trainer.presets import devnet_base
 from validator.audit.draw import RowDraw
 from validator.examination.channel import Order
@@ -284,7 +284,7 @@ def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) ->
     told = ExaminerSettings(home=Path())
     return Procedure(
         reader=LimitedReader(sandboxes or Sandboxes(), most=told.most),
-        shelf=ModelCache(torch.device("cpu"), budget=told.policy_memory or 4 << 30),
+        models=ModelCache(torch.device("cpu"), budget=told.policy_memory or 4 << 30),
         calibration=RolloutCalibration.shipped() if calibration is None else RolloutCalibration.read(calibration),
         dtype=told.dtype,
         margin=told.margin,

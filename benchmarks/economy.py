@@ -87,7 +87,7 @@ TERMS = Terms.deterring(
 )
 FLOOR = TERMS.audit_floor_bps / 10_000
 DELIVERIES = DeliveryTerms(
-    newest=20, provider_newest=60, least=5, threshold=0.5, rejections=2, rest=timedelta(seconds=600)
+    newest=20, provider_newest=60, least=5, threshold=0.5, rejections=2, pause=timedelta(seconds=600)
 )
 LONGEST_LEASE, SHORTEST_LEASE, PENDING = timedelta(seconds=600), timedelta(seconds=30), 900.0
 JUDGE, CHALLENGE, DISPUTE = (

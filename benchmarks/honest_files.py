@@ -28,7 +28,6 @@ import torch
 from benchmarks.attack_tries import Batch, Tally, copy_base, node, read_list, run_all, write_list
 from benchmarks.ending import end_in_order
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.harness import AttackHarness
 from protocol.identifiers import ZERO_DIGEST, Digest
 from rollouts.calibration.limits import RolloutCalibration
 from rollouts.checks import CheckedVersion
@@ -38,6 +37,7 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Dtype, EngineName
 from rollouts.sandbox import Sandboxes
+from tests.kit.attack_harness import AttackHarness
 from tests.kit.rollout_files import GROUPS, PARTS, as_version, facts_of, make, sharpened
 from tests.kit.tiny_model import tiny_folder
 from validator.audit.draw import RowDraw
@@ -132,7 +132,7 @@ def _sharp_files(chunk: tuple[float, int, int]) -> Counter[str]:
         version = as_version(sharpened(tiny_folder(Path(folder) / "model", seed=first // _SHARP_CHUNK), factor))
         procedure = Procedure(
             reader=LimitedReader(sandboxes, most=ExaminerSettings(home=Path(folder)).most),
-            shelf=ModelCache(torch.device("cpu"), budget=1 << 30),
+            models=ModelCache(torch.device("cpu"), budget=1 << 30),
             calibration=RolloutCalibration.shipped(),
             dtype=None,
             margin=SLASH_MARGIN,

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from rich.console import Console
@@ -168,7 +169,7 @@ def _rest(figures: CalibrationFigures) -> tuple[str, ...]:
         f"{figures.largest_gap:.3g}",
         f"{figures.largest_sum:.3g}",
         f"{figures.largest_error:.2g}",
-        f"{figures.mean_distance:.3g}",
+        f"{fmean(each.figures.distance_mean for each in figures.files):.3g}",
         f"{figures.worst_distance:.3g}",
     )
 

@@ -21,6 +21,7 @@ from rollouts.sampling.noise import noise, noise_numpy, noise_torch, row_keys, s
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps_of_rows
 from rollouts.sampling.sampler import draw
+from rollouts.sampling.seeded_draw import draw_seeded
 
 SECONDS = float(os.environ.get("MUSTER_BENCHMARK_SECONDS", "1"))
 ROWS, HIDDEN = 16, 1536
@@ -62,7 +63,8 @@ def measure(vocabulary: int, device: torch.device) -> list[tuple[str, float]]:
     works: list[tuple[str, Callable[[], object]]] = [
         ("torch.multinomial of the softmax", lambda: torch.multinomial(logits.softmax(1), 1)),
         ("draw with noise at hand", lambda: draw(logits, drawn, PLAIN)),
-        ("draw, noise included", lambda: draw(logits, noise(keys, vocabulary, device=device), PLAIN)),
+        ("draw, all noise included", lambda: draw(logits, noise(keys, vocabulary, device=device), PLAIN)),
+        ("draw, noise of candidates only (CPU)", lambda: draw_seeded(logits, keys, PLAIN)),
         ("draw, top-k 50 and top-p 0.9", lambda: draw(logits, noise(keys, vocabulary, device=device), MASKED)),
         ("draw, top-p 0.9", lambda: draw(logits, noise(keys, vocabulary, device=device), NUCLEUS)),
         ("output layer alone (hidden 1536)", lambda: states @ output_layer.T),

@@ -40,7 +40,8 @@ from safetensors import safe_open
 
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import redis_server
-from ledger.devchain import ChainControls, ChainKind, start_chain
+from ledger.devchain import ChainKind, start_chain
+from tests.kit.chain_controls import ChainControls
 from tests.kit.run_on_chain import join_by_relay, orchestrating
 from tests.kit.trained_pool import TrainedPool, base_folder
 from tests.kit.world import Founded, World, found

@@ -29,8 +29,9 @@ from benchmarks.ending import end_in_order
 from benchmarks.models import SHAPES
 from benchmarks.pool_under_load import redis_server
 from benchmarks.survival import pool_of
-from ledger.devchain import ChainControls, ChainKind, start_chain
+from ledger.devchain import ChainKind, start_chain
 from rollouts.recipe import write_recipe
+from tests.kit.chain_controls import ChainControls
 from tests.kit.served_pool import ServedPool
 from tests.kit.tiny_model import tiny_folder
 from tests.kit.trained_pool import RECIPE, TrainedPool

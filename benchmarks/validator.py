@@ -1,7 +1,7 @@
 """Measures detection, false positives and cost of a validator; `python -m benchmarks.validator [--quick]`.
 
 1. Every attack until it has forged `--tries` files: the share that is rejected, with the 95 % interval (Wilson). A file
-   that equals the honest one of its slot is no forgery (`cli.devnet.attacks.comparison`): it is counted separately, and
+   that equals the honest one of its slot is no forgery (`tests.kit.attack_comparison`): it is counted separately, and
    another slot is tried. Then `--honest` honest files over engines, types and batch shapes: the number rejected and
    slashed. Then attacks that cannot be distinguished.
 2. Tokens per second of a validator that examines every row against those of the generator, on this machine; and the

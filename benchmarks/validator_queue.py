@@ -19,7 +19,7 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from validator.domain.items import ItemKind
 from validator.domain.submissions import SubmittedWork
-from validator.queue.retry_policy import GivesUp, RetryPolicy, Step
+from validator.queue.retry_policy import GiveUpReason, RetryPolicy, Step
 from validator.queue.store import NewItem, WorkQueue
 from validator.store.keys import keys_of
 from validator.store.members import Condition, MemberId, Members, MemberState
@@ -27,7 +27,7 @@ from validator.store.members import Condition, MemberId, Members, MemberState
 WORKS = 10_000
 ASIDE = 4_000
 POOL = 1
-PAST = Step(pause=timedelta(minutes=10), for_all=False, counted=True, gives_up=GivesUp.LACKS)
+PAST = Step(pause=timedelta(minutes=10), for_all=False, counted=True, gives_up=GiveUpReason.REQUIREMENT)
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ async def _measure(url: str) -> None:
 
     async def present() -> None:
         for each in members:
-            await each.say(Condition(state=MemberState.WELL), since=timedelta())
+            await each.announce(Condition(state=MemberState.WELL), since=timedelta())
 
     await present()
     one, two = (_queue(redis, each.me) for each in members)

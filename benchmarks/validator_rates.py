@@ -24,7 +24,6 @@ from benchmarks.attack_tries import examiner, node
 from benchmarks.letters_model import save_tokenizer
 from benchmarks.models import SHAPES, random_model
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.harness import AttackHarness, HandedIn
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.schema import read_rollouts
 from rollouts.models.policy import Policy, load_policy
@@ -32,6 +31,7 @@ from rollouts.precision import Dtype
 from rollouts.prefill import PrefillItem, prefill
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.sandbox import Job, JobKind, JobOutcome, Sandboxes
+from tests.kit.attack_harness import AttackHarness, HandedIn
 from validator.audit.draw import RowDraw
 from validator.examination.channel import Order
 from validator.examination.interface import Conclusion

@@ -16,7 +16,7 @@
     orchestrator = "http://127.0.0.1:8080"
     token_file = "owner-token"
 
-The same file may hold tables of services (`[orchestrator]`, `[worker]`, ...).
+The configuration file may also hold tables of services (`[orchestrator]`, `[worker]`, ...).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocol.runtime.configuration_file import find_configuration_file, home_co
 _MOST_BYTES = 64 * 1024
 
 SERVICES = frozenset({"discovery", "orchestrator", "worker", "validator", "trainer", "shardcast", "sandbox"})
-"""Tables of the same file that the services read."""
+"""Tables of the configuration file that the services read."""
 
 
 class _Section(BaseModel):

@@ -54,7 +54,8 @@ async def open_ledger(configuration: Configuration, key: str | None = None) -> A
     """Connects to the configured chain and contracts; with the name of a key, the client can send transactions.
 
     Raises:
-        InvalidInput: The configuration names no deployment, or one on another chain than its `chain_id`.
+        InvalidInput: The configuration names no deployment, or a deployment on a chain other than the configured
+            `chain_id`.
     """
     if configuration.chain.deployment is None:
         raise InvalidInput(

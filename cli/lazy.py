@@ -13,7 +13,7 @@ Parts = Mapping[str, tuple[str, str]]
 """Commands by name.
 
 A value is the import path, `module` or `module:attribute`, and the line on the help page. A module without an attribute
-has a Typer `app`, or a function with the name of the command. Its `PARTS` are the commands of `app`.
+has a Typer `app`, or a function with the name of the command. The `PARTS` of such a module are the commands of `app`.
 """
 
 _mounted: set[tuple[int, str]] = set()
@@ -30,7 +30,7 @@ def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
             continue
         part = load(place, name)
         if isinstance(part, typer.Typer):
-            mount(part, parts_of(place), arguments)  # even if mounted: `arguments` may name another of its commands
+            mount(part, parts_of(place), arguments)  # even if mounted: `arguments` may name further commands in it
         if mounted:
             continue
         _mounted.add((id(app), name))

@@ -26,7 +26,7 @@ _PIPE_WIDTH = 240
 
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
 
-_at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if the caller closed it
+_at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # `sys.stdout` is None if closed
 _stdout = Console(highlight=False, soft_wrap=True, width=None if _at_a_terminal else _PIPE_WIDTH)
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 

@@ -49,6 +49,11 @@ def format_size(size: int) -> str:
     return f"{value:.1f} TiB"
 
 
+def counted(number: int, noun: str) -> str:
+    """Formats a number of things: `1 step`, `1,024 steps`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def format_span(span: timedelta) -> str:
     """Formats a duration in its largest whole unit: `3 min`, `2 h`."""
     seconds = max(0, int(span.total_seconds()))
@@ -73,7 +78,7 @@ def one_of(kind: type[Choice], text: str) -> Choice:
     """Returns the member of an enum with this value.
 
     Raises:
-        InvalidInput: No member has it; the hint lists all values.
+        InvalidInput: No member has this value; the hint lists all values.
     """
     try:
         return kind(text.strip())

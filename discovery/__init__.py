@@ -1,1 +1,1 @@
-"""The discovery service: nodes register, pools find nodes, and invites wait for their nodes."""
+"""Discovery service: nodes register, pools find them, and invites are kept until fetched."""

@@ -1,4 +1,4 @@
-"""Builds the discovery application from its settings."""
+"""Builds the discovery service's FastAPI application."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from discovery.chain.roles import Access
 from discovery.directory import NodeDirectory
 from discovery.loops import DirectoryGauges, add_loops
 from discovery.mailbox.polls import WaitingPolls
-from discovery.mailbox.store import Doorbell, Mailbox
+from discovery.mailbox.store import Mailbox, MailboxNotifier
 from discovery.settings import DiscoverySettings
 from discovery.store.record_store import KEYS, RecordLimits, RecordStore
 from protocol.http.rates import CallerAddresses, IpRates
@@ -50,14 +50,14 @@ def build_discovery(
 
     Args:
         settings: Settings of the service.
-        key: Signs answers; its address is the audience of requests.
+        key: The service's key. It signs answers; clients name its address as the audience.
         pools: Signing domain of the contract that accepts invites.
         redis: Redis that all instances share; closed with the application.
-        ledger: Source of roles and node facts; closed with the application.
-        clock: The system's by default.
+        ledger: Source of roles and of facts about nodes; closed with the application.
+        clock: The system's clock by default.
     """
     clock = SystemClock() if clock is None else clock
-    doorbell = Doorbell(redis)
+    notifier = MailboxNotifier(redis)
     directory = NodeDirectory(
         records=RecordStore(
             redis,
@@ -68,15 +68,15 @@ def build_discovery(
         ),
         facts=FactStore(redis),
         access=Access(
-            ledger,
+            ledger.roles,
             fresh=timedelta(seconds=settings.role_seconds),
             stale=timedelta(seconds=settings.stale_role_seconds),
             clock=clock,
         ),
-        mailbox=Mailbox(redis, doorbell=doorbell, clock=clock),
+        mailbox=Mailbox(redis, notifier=notifier, clock=clock),
         polls=WaitingPolls(
             most=lambda: app.state.serving.guard.most * 3 // 4,  # a quarter stays free for other requests
-            per_ip=2 * settings.nodes_per_ip,  # a node's previous poll may still be open
+            per_ip=2 * settings.nodes_per_ip,  # two per node, because its previous poll may still be open
         ),
         pools=pools,
         facts_stale_after=timedelta(seconds=settings.stale_facts_seconds),
@@ -109,7 +109,7 @@ def build_discovery(
         loops,
         redis_place=place_of(redis),
         directory=directory,
-        doorbell=doorbell,
+        notifier=notifier,
         gauges=DirectoryGauges.on(app.state.registry, polls=directory.polls),
         read_ledger=lambda: ledger.read(directory.facts, directory.mailbox),
         poll=timedelta(seconds=settings.poll_seconds),

@@ -1,4 +1,4 @@
-"""Use cases of discovery: register, show and list nodes, and leave invites."""
+"""Use cases of discovery: register, show and list nodes, and store and fetch invites."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDirectory:
-    """Implements the operations that the routes expose."""
+    """Service that implements the operations of the routes."""
 
     records: RecordStore
     facts: FactStore
@@ -33,18 +33,20 @@ class NodeDirectory:
     pools: SigningDomain
     """Signing domain of the contract that accepts invites."""
     facts_stale_after: timedelta
+    """If the cached ledger facts are older than this, nodes of a pool that is missing in them are accepted."""
     clock: Clock
 
     async def register(self, node: Address, registration: Registration, *, ip: str) -> NodeRecord:
-        """Stores or refreshes a node's registration and returns the record as its pool sees it.
+        """Stores or refreshes a node's registration; returns the record with ledger facts.
 
         Raises:
             NotFound: The requested pool is not on the ledger.
             RateLimited: Too many nodes registered from this IP, or the pool has no room for more records.
         """
         pool_id = registration.pool_id
-        age = await self.facts.age()  # read first: the age must not be newer than the answer that it qualifies
-        # While the ledger can't be read, an unknown pool may be new: accept the node, since records are bounded.
+        age = await self.facts.age()  # read before the facts, which therefore can't be older than this age
+        # While the ledger can't be read, a pool that is not known may be new, so its nodes are accepted. Strangers gain
+        # nothing by this, because the number of records is limited.
         fresh = not age.is_stale(now=self.clock.now(), after=self.facts_stale_after)
         if not await self.facts.has_pool(pool_id) and fresh:
             raise NotFound(
@@ -57,7 +59,7 @@ class NodeDirectory:
         return await self._shown(record)
 
     async def record(self, node: Address) -> NodeRecord:
-        """Returns the node's own record.
+        """Returns a node's record with ledger facts.
 
         Raises:
             NotFound: The node is not registered.
@@ -87,7 +89,7 @@ class NodeDirectory:
 
         Raises:
             InvalidInput: The invite names another node or ledger, has expired, or its signature is invalid.
-            Forbidden: Poster or signer do not hold the pool's orchestrator key.
+            Forbidden: The sender or the signer of the invite does not hold the pool's orchestrator key.
             NotFound: The node is not registered here.
             Conflict: The node wants to join another pool.
         """
@@ -101,7 +103,7 @@ class NodeDirectory:
     async def invites(
         self, node: Address, *, ip: str, patience: timedelta, stopping: asyncio.Event
     ) -> tuple[SignedInvite, ...]:
-        """Returns a node's invites, waiting up to `patience` for the first one.
+        """Returns a node's invites; waits up to `patience` for the first one.
 
         Raises:
             NotFound: The node is not registered, so no invite can arrive.

@@ -1,4 +1,4 @@
-"""Background loops: expiry of records, wake-ups for invites, and reading of the ledger."""
+"""Background loops: expiry of records, wake-up of long polls, reading of the ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from discovery.directory import NodeDirectory
 from discovery.mailbox.polls import WaitingPolls
-from discovery.mailbox.store import Doorbell
+from discovery.mailbox.store import MailboxNotifier
 from protocol.errors import Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.connection import StoreUnavailable
@@ -46,14 +46,17 @@ def add_loops(
     loops: BackgroundLoops,
     *,
     directory: NodeDirectory,
-    doorbell: Doorbell,
+    notifier: MailboxNotifier,
     gauges: DirectoryGauges,
     read_ledger: Callable[[], Awaitable[None]],
     redis_place: str,
     poll: timedelta,
     clock: Clock,
 ) -> None:
-    """Adds the service's loops. Every instance runs all of them; each is idempotent."""
+    """Adds the service's loops.
+
+    Every instance of the service runs all of them; they are safe to run concurrently.
+    """
 
     async def expire() -> None:
         while await directory.records.prune(PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
@@ -63,14 +66,14 @@ def add_loops(
         gauges.facts_age.set(max(0.0, (unix_ms(clock.now()) - age.as_of_ms) / 1000))
 
     loops.add("expiry", expire, every=PRUNE_EVERY)
-    loops.add("doorbell", doorbell.listen)
+    loops.add("doorbell", notifier.listen)
     loops.add("ledger", patient(read_ledger, redis_place=redis_place), every=poll)
 
 
 def patient(work: Callable[[], Awaitable[None]], *, redis_place: str) -> Callable[[], Awaitable[None]]:
-    """Wraps `work` so that an unavailable chain is logged once instead of failing the loop.
+    """Wraps `work`, so that an outage of the chain or Redis is logged once and crashes no loop.
 
-    The service keeps serving older facts, marked with their age, and stays ready.
+    Meanwhile the service stays ready, and serves older facts with their age.
     """
     down = False
 
@@ -81,7 +84,7 @@ def patient(work: Callable[[], Awaitable[None]], *, redis_place: str) -> Callabl
         except StoreUnavailable as error:
             if not down:
                 _log.warning(
-                    "redis-unavailable", redis=redis_place, error=error.detail, hint="start it, or set redis_url"
+                    "redis-unavailable", redis=redis_place, error=error.detail, hint="start Redis, or set redis_url"
                 )
             down = True
         except Unavailable as error:

@@ -1,4 +1,7 @@
-"""Settings of the discovery service."""
+"""Settings of the discovery service.
+
+They are read from `[discovery]` in the settings file, from `MUSTER_DISCOVERY_…` variables, and from flags.
+"""
 
 from __future__ import annotations
 
@@ -22,43 +25,56 @@ class DiscoverySettings(Settings):
     host: str = Field("127.0.0.1", description="Address to listen on; a reverse proxy terminates TLS")
     port: int = Field(8001, ge=0, le=65535, description="Port to listen on; 0 for any free one")
     redis_url: SecretStr = Field(
-        SecretStr("redis://127.0.0.1:6379/0"), description="Redis that holds records and invites"
+        SecretStr("redis://127.0.0.1:6379/0"),
+        description="Redis that stores records and invites; all instances share it",
     )
-    chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC of the ledger's chain")
+    chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC endpoint of the chain")
     deployment: Path = Field(description="File that names the chain and the contracts' addresses")
     keystore: Path | None = Field(
-        None, description="Key that signs responses; its address is the audience of requests. Or MUSTER_DISCOVERY_KEY"
+        None, description="Keystore file of the key that signs answers; or MUSTER_DISCOVERY_KEY"
     )
-    password_file: Path | None = Field(None, description="File with the keystore's password; or ..._PASSWORD")
-    trusted_proxies: tuple[str, ...] = Field((), description="Networks whose X-Forwarded-For header is trusted")
+    password_file: Path | None = Field(
+        None, description="File with the keystore's password; or MUSTER_DISCOVERY_PASSWORD"
+    )
+    trusted_proxies: tuple[str, ...] = Field(
+        (), description="Networks of reverse proxies whose X-Forwarded-For is trusted"
+    )
 
-    record_seconds: Seconds = Field(300, description="How long a record lasts unless the node refreshes it")
+    record_seconds: Seconds = Field(
+        300, description="Time until a record expires unless its node refreshes it, in seconds"
+    )
     nodes_per_ip: int = Field(
-        64, ge=1, le=100_000, description="Nodes registered from one IP (IPv6: one /64) at a time"
+        64, ge=1, le=100_000, description="Maximum nodes that are registered from one IP (IPv6: one /64)"
     )
     nodes_per_pool: int = Field(
-        100_000, ge=2, le=10_000_000, description="Records of a pool; the second half is kept for nodes on the ledger"
+        100_000, ge=2, le=10_000_000, description="Maximum records of a pool; half of them only for nodes on the ledger"
     )
-    role_seconds: Seconds = Field(15, description="How long a role read from the ledger is cached")
+    role_seconds: Seconds = Field(15, description="Time for which the roles of a pool are cached, in seconds")
     stale_role_seconds: Seconds = Field(
-        600, description="How long a cached role is used while the chain is unavailable"
+        600, description="Time for which cached roles are used while the chain is down, in seconds"
     )
-    poll_seconds: Seconds = Field(2, description="How often the ledger's events are read")
-    stale_facts_seconds: Seconds = Field(60, description="Age at which the ledger's facts count as stale")
-    confirmations: int = Field(
-        0, ge=0, le=1000, description="Blocks required on top of a block before its events count"
+    poll_seconds: Seconds = Field(2, description="Pause between two reads of the ledger's events, in seconds")
+    stale_facts_seconds: Seconds = Field(
+        60, description="Age from which cached ledger facts count as stale, in seconds"
     )
+    confirmations: int = Field(0, ge=0, le=1000, description="Confirmations (blocks on top) before an event counts")
     ip_requests_per_second: int = Field(
-        50, ge=1, le=100_000, description="Requests per second from one IP; bursts of up to four seconds' worth"
+        50, ge=1, le=100_000, description="Maximum requests per second of one IP; a burst may have four times as many"
     )
     requests_per_second: int = Field(
-        20, ge=1, le=100_000, description="Requests per second of one address; bursts of up to ten seconds' worth"
+        20,
+        ge=1,
+        le=100_000,
+        description="Maximum requests per second of one signer; a burst may have ten times as many",
     )
     connections: int = Field(
-        16_384, ge=16, le=1_000_000, description="Connections at a time, and no more than open files allow"
+        16_384,
+        ge=16,
+        le=1_000_000,
+        description="Maximum open connections; the process's limit of open files also applies",
     )
     connections_per_ip: int = Field(
-        1024, ge=1, le=1_000_000, description="Connections of one IP at a time; trusted proxies have no such limit"
+        1024, ge=1, le=1_000_000, description="Maximum open connections of one IP; not applied to trusted proxies"
     )
 
     @property

@@ -19,7 +19,7 @@ class Contract(StrEnum):
     """The contracts of the ledger, in the order in which they are deployed.
 
     The order is part of the protocol: contract addresses follow from the deployer's nonces, and each contract gets the
-    addresses of the others before they exist.
+    addresses of the others before those others exist.
     """
 
     MUSTER = "MusterToken"
@@ -42,7 +42,7 @@ class Artifact:
         bytecode: Creation code, without the constructor's arguments.
         deployed_size: Bytes of code on the chain; EIP-170 allows 24,576.
         compiler: Full version of the compiler.
-        openzeppelin: Version of the OpenZeppelin contracts that it was compiled with.
+        openzeppelin: Version of the OpenZeppelin contracts with which the contract was compiled.
         source_hash: `source_hash()` of all Solidity files at the time of compilation.
     """
 
@@ -93,6 +93,6 @@ def sources() -> dict[str, str]:
 
 
 def source_hash(texts: Mapping[str, str]) -> str:
-    """Returns the SHA-256, in hex, over the sorted lines `path sha256` of Solidity files."""
+    """Returns the SHA-256, in hex, over sorted lines `path sha256`, one line per Solidity file."""
     lines = [f"{path} {hashlib.sha256(text.encode()).hexdigest()}\n" for path, text in sorted(texts.items())]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

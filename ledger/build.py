@@ -1,6 +1,7 @@
 """Compiles the contracts into the committed artifacts: `python -m ledger.build [--check]`.
 
-It needs Node.js and the pinned npm packages of `deploy/npm` in `.tools/node_modules`; nothing at run time needs them.
+Compilation needs Node.js and the pinned npm packages of `deploy/npm` in `.tools/node_modules`. The running services
+need neither.
 The output depends only on the sources and the pinned versions: it contains no paths, times or metadata hash.
 """
 
@@ -48,7 +49,7 @@ def tools_directory() -> Path:
     """Returns the directory of the npm packages: `MUSTER_TOOLS`, or `.tools` at the root of the repository.
 
     Raises:
-        Unavailable: It has no `node_modules`.
+        Unavailable: The directory has no `node_modules`.
     """
     root = Path(os.environ.get("MUSTER_TOOLS") or Path(__file__).resolve().parent.parent / ".tools")
     if not (root / "node_modules").is_dir():
@@ -95,7 +96,7 @@ def render(artifact: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the artifacts, or with `--check` reports which are out of date; returns the exit status."""
+    """Writes the artifacts, or with `--check` reports which artifacts are out of date; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m ledger.build", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if an artifact is out of date")
     options = parser.parse_args(arguments)

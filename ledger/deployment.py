@@ -69,7 +69,7 @@ class Deployment:
 
         Raises:
             NotFound: There is no such file.
-            InvalidInput: It is not a deployment, or of another contract version.
+            InvalidInput: The file is not a deployment, or is for another contract version.
         """
         hint = "`muster ledger deploy` writes it; a pool's owner can send you a copy"
         try:
@@ -108,7 +108,7 @@ async def deploy(
 
     Args:
         web3: The connection.
-        sender: Sends and pays for the transactions; it must send nothing else meanwhile.
+        sender: Sends and pays for the transactions; the sender must send nothing else meanwhile.
         governor: The account that may mint MUST and create domains.
         unbonding_period: How long stake stays slashable after its owner began to unbond it.
 
@@ -169,6 +169,6 @@ async def _version_at(web3: AsyncWeb3[Any], place: Address) -> str:
 
 
 def _creation(compiled: Artifact, arguments: Mapping[str, object]) -> bytes:
-    """Returns creation code and constructor arguments, which are looked up by their names in the ABI."""
+    """Returns the creation code, followed by the encoded `arguments` of the constructor."""
     inputs = [item for entry in compiled.abi if entry["type"] == "constructor" for item in entry["inputs"]]
     return compiled.bytecode + encode([item["type"] for item in inputs], [arguments[item["name"]] for item in inputs])

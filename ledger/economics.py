@@ -22,7 +22,7 @@ from ledger.client.work import LOST_DISPUTE_BPS
 from protocol.errors import InvalidInput
 
 CONFIRMED_FROM = 4
-"""In pools with at least this many validators, overturning a verdict needs two (`WorkLedger.CONFIRMED_FROM`)."""
+"""In pools with at least this many validators, two must agree to overturn a verdict (`WorkLedger.CONFIRMED_FROM`)."""
 
 HOUR = timedelta(hours=1)
 
@@ -38,7 +38,7 @@ class Economics:
     units: int
     """Units of a typical file."""
     max_units: int
-    """Units of the lease of a typical file."""
+    """Maximum units that the lease of a typical file allows."""
     pays: int
     """Reward of an accepted file."""
     costs_if_forged: int
@@ -165,20 +165,17 @@ class Chances:
     Args:
         launders_by_dispute: A forged file is accepted, although an honest validator called it forged, because the node
             disputed the verdict.
-        launders_first: A forged file that a corrupt validator accepted stays accepted when an honest one disputes it.
-        frames_first: An honest file that a corrupt validator called forged is slashed although the node disputes it.
-        frames_by_dispute: An honest file that an honest validator accepted is slashed after a corrupt one disputes it.
+        launders_first: A forged file that a corrupt validator accepted stays accepted when an honest validator disputes
+            that.
+        frames_first: An honest file that a corrupt validator judged forged is slashed although the node disputes that.
+        frames_by_dispute: An honest file that an honest validator accepted is slashed after a corrupt validator
+            disputes that.
     """
 
     launders_by_dispute: Fraction
     launders_first: Fraction
     frames_first: Fraction
     frames_by_dispute: Fraction
-
-    @property
-    def launders(self) -> Fraction:
-        """Probability that a forged file is paid despite an honest validator's examination, by the better way."""
-        return max(self.launders_by_dispute, self.launders_first)
 
     @property
     def frames(self) -> Fraction:
@@ -203,8 +200,8 @@ def chances(*, validators: int, corrupt: int) -> Chances:
     if corrupt == 0:
         return Chances(launders_by_dispute=zero, launders_first=zero, frames_first=zero, frames_by_dispute=zero)
     return Chances(
-        # The honest judge can't decide the dispute. If no other validator can, its verdict becomes a rejection: the
-        # node is neither slashed nor paid.
+        # The honest judge can't decide the dispute. If no other validator can, the judge's verdict becomes a rejection:
+        # the node is neither slashed nor paid.
         launders_by_dispute=(
             _decided(eligible=others, corrupt=corrupt, agree=False, confirmed=confirmed) if honest else one
         ),
@@ -273,8 +270,8 @@ def collusion(economics: Economics, *, validators: int, corrupt: int, looked_at:
 def _decided(*, eligible: int, corrupt: int, agree: bool, confirmed: bool) -> Fraction:
     """Returns the probability that corrupt validators decide a dispute in their favour.
 
-    The eligible validators are in random order. The first of them decides alone if it agrees with the first verdict or
-    if no confirmation is needed; to contradict the first verdict it needs the agreement of the next one.
+    The eligible validators are in random order. The first validator in this order decides alone if it agrees with
+    the first verdict, or if `confirmed` is False. Otherwise the second validator in this order decides.
 
     Args:
         eligible: Validators that may decide.
@@ -300,7 +297,7 @@ class DeliveryRules:
         lease: Duration of a lease.
         typical: Time that a typical node takes for a slot.
         least: Leases that a node gets before its delivery rate counts.
-        rest: Pause between leases of a node whose delivery rate is too low.
+        pause: Pause between leases of a node whose delivery rate is too low.
         providers_per_step: Number of providers needed to hold all slots of a step.
     """
 
@@ -308,12 +305,12 @@ class DeliveryRules:
     lease: timedelta
     typical: timedelta
     least: int
-    rest: timedelta
+    pause: timedelta
     providers_per_step: int
 
     def __post_init__(self) -> None:
         """Checks that times are above zero and counts at least one."""
-        times = (self.found_after, self.lease, self.typical, self.rest)
+        times = (self.found_after, self.lease, self.typical, self.pause)
         if min(times) <= timedelta() or min(self.least, self.providers_per_step) < 1:
             raise InvalidInput("times and counts of the delivery rules must be above zero")
 
@@ -340,10 +337,11 @@ class Stalling:
 def stalling(terms: Terms, economics: Economics, rules: DeliveryRules) -> tuple[Stalling, ...]:
     """Computes the cost of delaying a run for an hour: by ghosts, by expired leases, and by slow nodes.
 
-    A ghost submits work and never uploads the file. A node that does not deliver is throttled: it gets `least` leases
-    at once, then one after each rest. A slow node delivers and is not throttled; each of its slots takes a whole lease.
+    A ghost submits work and never uploads the file. A node that does not deliver is throttled: it gets
+    `rules.least` leases at once, then one after each pause of `rules.pause`. A slow node delivers and is not throttled;
+    each of its slots takes the whole time of its lease.
     """
-    leases = rules.least + HOUR // rules.rest
+    leases = rules.least + HOUR // rules.pause
     per_node = terms.stake_per_capacity * max(1, terms.min_capacity)
 
     def undelivered(way: str, held: timedelta, *, locks: int) -> Stalling:
@@ -376,8 +374,8 @@ class Sybils:
     """Cost of one more Sybil key.
 
     Args:
-        binds: Stake locked by its membership and the penalties of its open work; it can be unbonded later.
-        honest_files: Honest files that it must deliver before its audit rate falls to the floor.
+        binds: Stake locked by the node's membership and the penalties of its open work; it can be unbonded later.
+        honest_files: Honest files that the node must deliver before its audit rate falls to the floor.
         work_before: Price of those files, which the pool pays for.
     """
 

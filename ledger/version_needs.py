@@ -15,7 +15,7 @@ from protocol.runtime.clock import Clock
 CLOCKS_DIFFER = timedelta(minutes=2)
 """Tolerance between block time, by which the ledger accepts work, and this machine's clock, which dates versions."""
 REORG_DEPTH = 64
-"""Newest blocks that every call of `read` reads again, because a reorg may have replaced them."""
+"""Number of newest blocks that every call of `read` reads again, because a reorg may have replaced them."""
 
 
 class VersionNeeds:
@@ -42,7 +42,7 @@ class VersionNeeds:
         """Reads the events since the last call and returns the versions that are needed now.
 
         Args:
-            held: Stored versions that may be removed. Work on older versions is not read.
+            held: Stored versions that may be removed. Work on versions older than all of these is not read.
 
         Raises:
             ChainUnavailable: The chain does not answer; the caller must not remove any version.
@@ -70,8 +70,8 @@ class VersionNeeds:
     async def _read_terms(self) -> None:
         """Reads the longest duration of leases and of open work under the current, the newest and the previous terms.
 
-        A lease lasts at most the notice period: orchestrators sign no longer ones and workers refuse them. The notice
-        period of a pool never becomes shorter.
+        A lease lasts at most the notice period: orchestrators never sign longer leases, and workers refuse longer
+        leases. The notice period of a pool never becomes shorter.
         """
         pools = self._ledger.pools
         newest = (await pools.get(self._pool_id)).terms_version

@@ -1,1 +1,1 @@
-"""The orchestrator: tracks a pool's nodes, assigns tasks to them, and serves the pool owner's API."""
+"""Orchestrator of a pool: tracks nodes, assigns tasks, leases slots, relays transactions."""

@@ -65,6 +65,7 @@ Nodes sign their requests, and the orchestrator signs its answers to nodes. The 
 request that is signed by the pool's manager."""
 
 BODY_LIMIT = 1024 * 1024
+"""Maximum bytes of a request body, unless the route sets another limit."""
 
 _log = structlog.get_logger(__name__)
 
@@ -88,13 +89,17 @@ BODIES = (
     UploadRequest,
     RelayOffer,
 )
+"""Models of the request bodies that routes parse themselves."""
 
 identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
 
 @identity_router.get("/identity")
 async def identity(request: Request) -> ServiceIdentity:
-    """Return the service's address and contract, unsigned: callers can compare the address with the ledger."""
+    """Return the service's address and contract.
+
+    The answer is not signed. Callers can compare the address with the pool's orchestrator key on the ledger.
+    """
     dependencies = dependencies_of(request)
     domain = dependencies.ledger.domain
     return ServiceIdentity(
@@ -119,10 +124,10 @@ def build_orchestrator(
         settings: Settings of the orchestrator.
         redis: Client of the Redis that all orchestrators of the pool share; closed with the application.
         ledger: The pool on the ledger.
-        run_ledger: The run on the ledger, also used to relay submissions and joins; None: the pool has no run.
+        run_ledger: The run on the ledger, also used to relay submissions and joins; None if the pool has no run.
         key: The pool's orchestrator key. It signs answers and invites; clients name its address as the audience.
         clock: The system's clock by default.
-        transport: HTTP transport to discovery services and webhooks in the same process.
+        transport: HTTP transport for discovery services and webhooks that run in the same process; None: the network.
         with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
@@ -173,7 +178,8 @@ def build_orchestrator(
     app.state.dependencies = dependencies
     app.state.tokens = TokenBook(settings.tokens)
     app.state.verifier = verifier
-    # The allow list comes before the nodes, so that `/nodes/allowlist` is not read as a node's address.
+    # The router of the allow list comes before that of nodes. Otherwise `allowlist` in `/nodes/allowlist` would be
+    # parsed as a node's address.
     owned = (
         pool.router,
         tasks.router,
@@ -203,7 +209,10 @@ def build_orchestrator(
 
 
 async def _check_store(objects: ObjectStore) -> None:
-    """Checks the object store and logs an error. The service starts without waiting for the result."""
+    """Logs an error if the object store can't be used.
+
+    The check runs in the background, so that the service also starts while the store is down.
+    """
     try:
         await objects.check()
     except MusterError as error:
@@ -211,7 +220,10 @@ async def _check_store(objects: ObjectStore) -> None:
 
 
 def _declare_bodies(app: FastAPI, models: Sequence[type[BaseModel]]) -> None:
-    """Adds schemas of request bodies to OpenAPI. FastAPI can't infer them, because routes parse bodies themselves."""
+    """Adds schemas of request bodies to OpenAPI.
+
+    FastAPI can't infer them, because routes parse a body themselves after they have checked access.
+    """
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

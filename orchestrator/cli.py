@@ -24,7 +24,7 @@ from protocol.runtime.configuration_file import ConfigOption
 from protocol.runtime.logs import configure_logs
 
 LONGEST_POLL = timedelta(milliseconds=200)
-"""Longest pause between two checks whether a transaction is mined; `relay_every_s / 5` if that is shorter."""
+"""Longest pause between two checks whether a relayed transaction is mined; `relay_every_s / 5` if that is shorter."""
 
 app = typer.Typer(name="orchestrator", no_args_is_help=True, help="Run a pool's orchestrator.")
 
@@ -76,7 +76,7 @@ def serve(
 
 
 def _relayer(settings: OrchestratorSettings) -> Key | None:
-    """Returns the key that pays for relayed transactions, if it is not the orchestrator's own."""
+    """Returns the key that pays for relayed transactions; None: the orchestrator's own key."""
     try:
         return find_key("relayer", keystore=settings.relayer_keystore, password_file=settings.relayer_password_file)
     except NotFound:

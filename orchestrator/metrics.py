@@ -1,4 +1,4 @@
-"""Prometheus metrics of the pool, read from counters in Redis."""
+"""Prometheus gauges of the pool, read from Redis at a fixed interval."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from orchestrator.store.tasks import TaskStore
 
 
 class PoolGauges:
-    """Gauges of one pool.
+    """Prometheus gauges of one pool.
 
     Args:
-        registry: Registry of the service.
+        registry: Prometheus registry of the service.
         nodes: Store of nodes.
         tasks: Store of tasks.
         relayer_store: Queue of transactions to relay.

@@ -1,4 +1,4 @@
-"""Encryption of secrets in Redis with the orchestrators' key file."""
+"""Encryption of the secrets that the orchestrator stores in Redis."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from protocol.errors import InvalidInput, Unavailable
 from protocol.runtime.files import create_atomically
 
 MOST_KEY_BYTES = 4096
+"""Maximum number of bytes that are read from the key file."""
 
 
 class SecretCipher:
     """Encrypts secrets with the first key and decrypts them with any of the keys.
 
     Args:
-        keys: Fernet keys (32 bytes in URL-safe base64), newest first; without keys, encryption is refused.
+        keys: Fernet keys (32 bytes in URL-safe base64), newest first. Without a key, `encrypt` raises an error.
     """
 
     def __init__(self, keys: list[str]) -> None:
@@ -32,7 +33,9 @@ class SecretCipher:
 
     @classmethod
     def from_file(cls, path: Path) -> SecretCipher:
-        """Reads the key file, one key per line; creates it with a new key and mode 0600 if it does not exist.
+        """Reads the key file, which has one key per line.
+
+        If the file does not exist, it is created with a new key and mode 0600.
 
         Raises:
             InvalidInput: The file can't be read or created, or has an invalid key.

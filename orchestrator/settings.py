@@ -1,4 +1,7 @@
-"""Settings of the orchestrator: `[orchestrator]` in the settings file, `MUSTER_ORCHESTRATOR_…`, or flags."""
+"""Settings of the orchestrator.
+
+They are read from `[orchestrator]` in the settings file, from `MUSTER_ORCHESTRATOR_…` variables, and from flags.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ GIBIBYTE = 1 << 30
 
 
 def default_storage() -> Path:
-    """Returns `/var/lib/muster/objects` for root, else a directory below the user's data directory."""
+    """Returns the default of `storage_directory`.
+
+    For root it is `/var/lib/muster/objects`, for other users a directory below their data directory.
+    """
     if os.geteuid() == 0:
         return Path("/var/lib/muster/objects")
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
@@ -34,21 +40,21 @@ def default_storage() -> Path:
 
 
 class Requirements(BaseModel):
-    """Hardware that a machine needs to be invited."""
+    """Hardware and labels that a machine needs, so that its node is invited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    min_gpus: int = Field(0, ge=0, description="GPUs that a machine needs to be invited")
+    min_gpus: int = Field(0, ge=0, description="Number of GPUs that a machine needs")
     min_gpu_memory_bytes: int = Field(
         0, ge=0, description="Minimum memory of a GPU, in bytes; GPUs with less don't count"
     )
     gpu_models: tuple[ShortText, ...] = Field(
         (), description="GPU models that count, as named by the driver; default: all"
     )
-    min_cpu_cores: int = Field(1, ge=1, description="CPU cores that a machine needs")
+    min_cpu_cores: int = Field(1, ge=1, description="Number of CPU cores that a machine needs")
     min_memory_bytes: int = Field(0, ge=0, description="Memory that a machine needs, in bytes")
-    min_disk_bytes: int = Field(0, ge=0, description="Free disk for volumes that a machine needs, in bytes")
-    labels: Labels = Field({}, description="Labels, with values, that a machine needs")
+    min_disk_bytes: int = Field(0, ge=0, description="Free disk space that a machine needs, in bytes")
+    labels: Labels = Field({}, description="Labels that a machine needs, with their values")
 
 
 class OrchestratorSettings(Settings):
@@ -58,7 +64,7 @@ class OrchestratorSettings(Settings):
 
     host: str = Field("127.0.0.1", description="Address to listen on")
     port: int = Field(8002, ge=0, le=65535, description="Port to listen on; 0 for any free one")
-    public_url: str = Field(description="URL by which workers reach this pool's orchestrators; part of invites")
+    public_url: str = Field(description="URL by which workers reach this pool's orchestrators; invites contain it")
     pool_id: int = Field(ge=1, description="Number of the pool on the ledger")
     redis_url: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379/0"), description="Redis 6.2 or newer, with appendonly on"
@@ -98,7 +104,7 @@ class OrchestratorSettings(Settings):
 
     shortest_interval_s: float = Field(10.0, ge=0.1, le=3600, description="Shortest heartbeat interval, in seconds")
     target_rate: float = Field(
-        500.0, gt=0, description="Heartbeats per second of the whole pool; the interval grows with the number of nodes"
+        500.0, gt=0, description="Maximum heartbeats per second of the whole pool; a larger pool gets a longer interval"
     )
     stagger: float = Field(0.1, ge=0, le=1, description="Largest random extension of the interval, as a fraction of it")
     unhealthy_after: float = Field(2.0, gt=1, description="Intervals without a heartbeat until a node is unhealthy")
@@ -108,7 +114,7 @@ class OrchestratorSettings(Settings):
     invites_per_minute: float = Field(
         120.0,
         gt=0,
-        description="Invites per minute for new nodes, and as many again for silent members, at each discovery service",
+        description="Maximum invites per minute for new nodes, and as many for silent members; per discovery service",
     )
     eviction_rest_s: float = Field(
         3600.0, ge=0, description="Time until an evicted node may be invited again, in seconds"
@@ -133,7 +139,7 @@ class OrchestratorSettings(Settings):
 
     run: Name | None = Field(None, description="Name of the pool's run; without one no slots are leased")
     run_async_level: int = Field(
-        2, ge=0, le=64, description="Steps by which generation may run ahead of the newest version"
+        2, ge=0, le=64, description="Number of steps by which generation may run ahead of the newest version"
     )
     run_groups: int = Field(
         32, ge=0, le=MOST_GROUPS_PER_STEP, description="Groups per step until the trainer states a demand"
@@ -154,17 +160,19 @@ class OrchestratorSettings(Settings):
         30.0,
         ge=0,
         le=3600,
-        description="Time after a lease's end in which its work may still appear on the ledger, in seconds",
+        description="Time after a lease's end for which its work may still appear on the ledger, in seconds",
     )
-    run_pending_s: float = Field(900.0, ge=1, description="Time that a step waits for a verdict, in seconds")
+    run_pending_s: float = Field(
+        900.0, ge=1, description="Time after a submission for which its step waits for a verdict, in seconds"
+    )
     run_delivery_window: int = Field(
-        20, ge=1, le=200, description="Newest leases of a node that count for its delivery rate"
+        20, ge=1, le=200, description="Number of a node's newest leases that count for its delivery rate"
     )
     run_provider_window: int = Field(
         60,
         ge=1,
         le=400,
-        description="Newest leases of all nodes of a provider that count for their common delivery rate",
+        description="Number of the newest leases of all nodes of a provider that count for their common delivery rate",
     )
     run_free_rejections: int = Field(
         2, ge=0, le=200, description="Rejected work items among a node's newest leases that don't count as failures"
@@ -173,17 +181,19 @@ class OrchestratorSettings(Settings):
         5,
         ge=1,
         le=200,
-        description="Number of leases from which a node's delivery rate counts; below it no node is throttled",
+        description="Minimum number of finished leases; a node with fewer is not throttled",
     )
     run_delivery_threshold: float = Field(
         0.5, ge=0, le=1, description="Delivery rate below which a node gets no leases for a while"
     )
-    run_rest_s: float = Field(600.0, ge=0, description="Time for which a throttled node gets no leases, in seconds")
+    run_throttle_pause_s: float = Field(
+        600.0, ge=0, description="Time for which a throttled node gets no leases, in seconds"
+    )
     run_kept_steps: int = Field(
         64, ge=1, le=100_000, description="Number of closed steps whose rollouts are still listed"
     )
     run_ask_again_s: float = Field(
-        2.0, ge=0.05, le=3600, description="Pause before a node asks again when no step needs rollouts, in seconds"
+        2.0, ge=0.05, le=3600, description="Pause before a node asks for a slot again if no step needs rollouts, in s"
     )
     run_relays: tuple[RelayUrl, ...] = Field((), description="URLs of relays, used if the trainer names none")
     relays_in_private_networks: bool = Field(
@@ -193,7 +203,7 @@ class OrchestratorSettings(Settings):
         None,
         ge=1,
         le=MOST_UNITS_PER_GROUP,
-        description="Work units per group; if set, the ledger's newest version is used without a trainer",
+        description="Maximum work units per group; if set, slots are leased before a trainer names a version",
     )
     relayer_keystore: Path | None = Field(
         None,
@@ -212,14 +222,19 @@ class OrchestratorSettings(Settings):
         description="Relayed transactions in flight at the same time; a higher number is faster and costs more gas",
     )
 
-    node_rate_per_s: float = Field(5.0, gt=0, description="Requests per second of one node")
-    node_burst: int = Field(50, ge=1, description="Burst of requests of one node")
-    role_rate_per_s: float = Field(200.0, gt=0, description="Requests per second of a validator, publisher or manager")
-    role_burst: int = Field(1000, ge=1, description="Burst of requests of a validator, publisher or manager")
-    ip_rate_per_s: float = Field(1000.0, gt=0, description="Requests per second of one IP")
-    ip_burst: int = Field(5000, ge=1, description="Burst of requests of one IP")
+    node_rate_per_s: float = Field(5.0, gt=0, description="Maximum requests per second of one node")
+    node_burst: int = Field(50, ge=1, description="Maximum burst of requests of one node")
+    role_rate_per_s: float = Field(
+        200.0, gt=0, description="Maximum requests per second of a validator, publisher or manager"
+    )
+    role_burst: int = Field(1000, ge=1, description="Maximum burst of requests of a validator, publisher or manager")
+    ip_rate_per_s: float = Field(1000.0, gt=0, description="Maximum requests per second of one IP")
+    ip_burst: int = Field(5000, ge=1, description="Maximum burst of requests of one IP")
     connections: int = Field(
-        16_384, ge=16, le=1_000_000, description="Maximum open connections; the limit of open files also applies"
+        16_384,
+        ge=16,
+        le=1_000_000,
+        description="Maximum open connections; the process's limit of open files also applies",
     )
     connections_per_ip: int = Field(
         1024, ge=1, le=1_000_000, description="Maximum open connections of one IP; not applied to trusted proxies"
@@ -230,7 +245,7 @@ class OrchestratorSettings(Settings):
     )
 
     storage_directory: Path = Field(
-        default_factory=default_storage, description="Directory of uploaded files, unless a bucket is named"
+        default_factory=default_storage, description="Directory of uploaded files, if storage_bucket is not set"
     )
     storage_reserve_bytes: int = Field(
         GIBIBYTE,
@@ -247,10 +262,10 @@ class OrchestratorSettings(Settings):
     )
     storage_secret_key: SecretStr | None = Field(None, description="Secret of storage_access_key")
     storage_checks_sha256: bool = Field(
-        True, description="True if the store checks x-amz-checksum-sha256; Google's does not"
+        True, description="True if the store checks x-amz-checksum-sha256; Google Cloud Storage does not"
     )
     storage_checks_absence: bool = Field(
-        True, description="True if the store honours If-None-Match: *; Google's does not"
+        True, description="True if the store honours If-None-Match: *; Google Cloud Storage does not"
     )
     upload_most_bytes: int = Field(
         2 * GIBIBYTE, ge=1, le=LARGEST_OBJECT, description="Largest file that may be uploaded, in bytes"
@@ -259,16 +274,21 @@ class OrchestratorSettings(Settings):
         256, ge=1, le=1 << 20, description="Bytes of a rollout file allowed for each work unit of the file's lease"
     )
     upload_bytes_per_group: int = Field(
-        1 << 20, ge=0, le=1 << 32, description="Further bytes allowed for each group of the lease: prompts and names"
+        1 << 20,
+        ge=0,
+        le=1 << 32,
+        description="Further bytes allowed for each group of the lease, for prompts and names",
     )
     upload_url_life_s: float = Field(
         900.0, ge=10, le=604_800, description="Time within which a file must be uploaded completely, in seconds"
     )
     download_url_life_s: float = Field(3600.0, ge=10, le=604_800, description="Validity of a download link, in seconds")
-    uploads_per_hour: int = Field(1000, ge=1, description="Files that one node may upload in an hour")
-    upload_bytes_per_hour: int = Field(50 * GIBIBYTE, ge=1, description="Bytes that one node may upload in an hour")
+    uploads_per_hour: int = Field(1000, ge=1, description="Maximum number of files that one node may upload in an hour")
+    upload_bytes_per_hour: int = Field(
+        50 * GIBIBYTE, ge=1, description="Maximum bytes that one node may upload in an hour"
+    )
     upload_other_bytes_per_hour: int = Field(
-        GIBIBYTE, ge=1, description="Part of upload_bytes_per_hour for files that are not the work of a lease"
+        GIBIBYTE, ge=1, description="Maximum bytes that a node may upload in an hour in files without a lease"
     )
     upload_kept_s: float = Field(
         7 * 86_400.0,
@@ -278,10 +298,10 @@ class OrchestratorSettings(Settings):
     sweep_every_s: float = Field(
         10.0, ge=0.1, description="Pause between two pages of the sweep for unused files, in seconds"
     )
-    uploads_open: int = Field(32, ge=1, description="Uploads that one node may have in progress")
+    uploads_open: int = Field(32, ge=1, description="Maximum uploads that one node may have in progress")
 
     def heartbeat_interval(self) -> HeartbeatInterval:
-        """Returns the heartbeat interval and its deadlines."""
+        """Returns the rule for the interval and the deadlines of heartbeats."""
         return HeartbeatInterval(
             shortest=timedelta(seconds=self.shortest_interval_s),
             target_rate=self.target_rate,
@@ -291,7 +311,7 @@ class OrchestratorSettings(Settings):
         )
 
     def role_rate(self) -> Rate:
-        """Returns the request rate of validators, publisher and manager."""
+        """Returns the maximum request rate of validators, publisher and manager."""
         return Rate(count=max(1, round(self.role_rate_per_s * 60)), per=timedelta(minutes=1), burst=self.role_burst)
 
     def quota(self) -> Quota:
@@ -327,7 +347,7 @@ class OrchestratorSettings(Settings):
                 least=self.run_delivery_least,
                 threshold=self.run_delivery_threshold,
                 rejections=self.run_free_rejections,
-                rest=timedelta(seconds=self.run_rest_s),
+                pause=timedelta(seconds=self.run_throttle_pause_s),
             ),
             kept_steps=self.run_kept_steps,
             ask_again=timedelta(seconds=self.run_ask_again_s),

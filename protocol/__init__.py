@@ -1,3 +1,6 @@
-"""The contract between the parts: identities, signed requests, wire models, errors, settings, logs, services."""
+"""Everything that two parts of Muster must agree on.
+
+Identities, signed requests, wire models, errors, settings, logs, and the HTTP server and client.
+"""
 
 __version__ = "0.1.0"

@@ -1,4 +1,6 @@
-"""Digest of a policy version, by which seeds, leases and the ledger name it.
+"""Computes the digest that identifies a policy version.
+
+Seeds, leases and the ledger name a version by this digest.
 
 A version is a folder of files. The digest covers the complete files. It does not depend on how they were transferred:
 whole, in blocks, or as a delta.
@@ -16,8 +18,9 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Digest, digest
 
 MOST_FILES = 4096
-"""Writers and readers refuse versions with more files."""
+"""Maximum number of files in a version. Writers and readers refuse versions with more."""
 LONGEST_NAME = 255
+"""Maximum length of a file's path inside a version, in characters."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
@@ -28,7 +31,7 @@ class VersionFile:
 
     Args:
         path: Path relative to the version's folder, with `/` as separator; see `check_path`.
-        size: In bytes.
+        size: Size of the file in bytes.
         sha256: SHA-256 of the file, 64 lower-case hex digits.
     """
 
@@ -38,7 +41,10 @@ class VersionFile:
 
 
 def check_path(path: str) -> str:
-    """Returns the path if a version may contain it: parts of letters, digits and `_.+-`, without a leading dot or dash.
+    """Returns the path if a version may contain it; otherwise raises.
+
+    An allowed path has parts of letters, digits and `_.+-`, separated by `/`. No part begins with a dot, a plus or a
+    dash.
 
     Raises:
         InvalidInput: The path is not allowed, for example because it could lead out of the folder.
@@ -46,14 +52,16 @@ def check_path(path: str) -> str:
     parts = path.split("/")
     if len(path) > LONGEST_NAME or not all(_PART.fullmatch(part) for part in parts):
         raise InvalidInput(
-            f"{path[:80]!r} is no path inside a version",
-            hint="parts are made of A-Z a-z 0-9 _ . + - and begin with a letter, a digit or _",
+            f"{path[:80]!r} is not an allowed path inside a version",
+            hint="each part of the path consists of A-Z a-z 0-9 _ . + - and begins with a letter, a digit or _",
         )
     return path
 
 
 def version_digest(files: Iterable[VersionFile]) -> Digest:
-    """Returns SHA-256 over one line `path size sha256` per file, sorted by path bytes, each with a final line feed.
+    """Returns the SHA-256 over a sorted list of the version's files.
+
+    The list has one line `path size sha256` per file, each with a final line feed, sorted by the bytes of the path.
 
     Raises:
         InvalidInput: There are no files, more than `MOST_FILES`, or two with the same path; or a path, size or hash is
@@ -61,7 +69,7 @@ def version_digest(files: Iterable[VersionFile]) -> Digest:
     """
     listed = sorted(files, key=lambda file: file.path.encode())
     if not 0 < len(listed) <= MOST_FILES:
-        raise InvalidInput(f"a version of {len(listed)} files", hint=f"a version has 1 to {MOST_FILES} files")
+        raise InvalidInput(f"the version has {len(listed)} files", hint=f"a version has 1 to {MOST_FILES} files")
     if len({file.path for file in listed}) != len(listed):
         raise InvalidInput("a path occurs twice in the version")
     for file in listed:
@@ -73,7 +81,9 @@ def version_digest(files: Iterable[VersionFile]) -> Digest:
 
 
 def folder_files(folder: Path) -> list[VersionFile]:
-    """Hashes every file under a folder. Hidden files and folders (a leading dot) are no part of a version.
+    """Hashes every file under a folder; returns the files sorted by path.
+
+    Hidden files and folders, with a leading dot, do not belong to a version and are skipped.
 
     Raises:
         InvalidInput: An entry is neither a regular file nor a folder, or its name is not allowed in a version.
@@ -84,7 +94,9 @@ def folder_files(folder: Path) -> list[VersionFile]:
         if any(part.startswith(".") for part in relative.parts) or (path.is_dir() and not path.is_symlink()):
             continue
         if path.is_symlink() or not path.is_file():
-            raise InvalidInput(f"{relative} is no plain file", hint="a version holds plain files and folders only")
+            raise InvalidInput(
+                f"{relative} is not a regular file", hint="a version may contain only regular files and folders"
+            )
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             found.append(VersionFile(check_path(relative.as_posix()), file.tell(), sha256))

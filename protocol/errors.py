@@ -3,14 +3,14 @@
     MusterError
     ├── InvalidInput      the caller sent something that can't be accepted          400
     ├── Unauthenticated   the caller is not authenticated                           401
-    ├── Forbidden         the caller is known and may not do this                  403
-    ├── NotFound          the thing named does not exist                            404
-    ├── Conflict          the thing exists in another state, or was done already    409
-    ├── TooLarge          more bytes than the limit                                 413
+    ├── Forbidden         the caller is known, but not allowed to do this          403
+    ├── NotFound          the object that the caller names does not exist           404
+    ├── Conflict          the object's state does not allow the operation           409
+    ├── TooLarge          the content has more bytes than the limit                 413
     ├── Unprocessable     the request can be read, but its fields are wrong         422
     ├── UpgradeRequired   client and service have no protocol version in common     426
     ├── RateLimited       too many requests; `retry_after` is the pause needed    429
-    └── Unavailable       something we depend on is down, slow or wrong             503
+    └── Unavailable       a dependency is down, slow or faulty                      503
 
 Each package derives its own errors from these classes. The fields `code`, `detail`, `hint` and `retryable` are sent to
 clients as problem JSON (RFC 9457).
@@ -25,17 +25,20 @@ from typing import ClassVar
 
 
 def plain_message(message: str) -> str:
-    """Returns a pydantic message without the prefix that it gives to errors of our own validators."""
+    """Returns a pydantic message without the prefix "Value error, ".
+
+    Pydantic adds this prefix to errors that our own validators raise.
+    """
     return message.removeprefix("Value error, ")
 
 
 class MusterError(Exception):
-    """An error with its cause, a remedy, and whether a retry may help.
+    """Base class of Muster's errors: cause, next step, and whether a retry may help.
 
     Args:
-        detail: The cause: the object, its value and the limit.
-        hint: The next step, for a reader who does not know the code.
-        code: A stable kebab-case name for machines; each class has a default.
+        detail: The cause: the object at fault, its value and the limit that it breaks.
+        hint: The next step for the user, who does not know the source code.
+        code: A stable kebab-case name by which programs tell errors apart; each class has a default.
         retryable: Whether the same call may succeed later; each class has a default.
     """
 
@@ -71,21 +74,21 @@ class Unauthenticated(MusterError):
 
 
 class Forbidden(MusterError):
-    """The caller is authenticated and may not do this."""
+    """The caller is authenticated, but not allowed to do this."""
 
     code = "forbidden"
     status = 403
 
 
 class NotFound(MusterError):
-    """The thing named does not exist."""
+    """The object that the caller names does not exist."""
 
     code = "not-found"
     status = 404
 
 
 class Conflict(MusterError):
-    """The thing exists in another state, or was done already."""
+    """The object's state does not allow the operation, for example because it was done before."""
 
     code = "conflict"
     status = 409
@@ -128,7 +131,7 @@ class UpgradeRequired(MusterError):
 
 
 class RateLimited(MusterError):
-    """Too many requests; the caller should wait for `retry_after`."""
+    """The caller sent too many requests and should wait for `retry_after`."""
 
     code = "rate-limited"
     status = 429

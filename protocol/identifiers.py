@@ -1,4 +1,7 @@
-"""Distinct types for addresses, digests and hashes, which all are hex strings, each in one canonical form."""
+"""Distinct types for addresses and 32-byte digests, which are both hex strings.
+
+Each value has one canonical form, so that values can be compared as strings.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from pydantic import AfterValidator
 from protocol.errors import InvalidInput
 
 Address = NewType("Address", ChecksumAddress)
-"""An EVM address, 20 bytes, in EIP-55 checksummed hex. Made by `address()` only."""
+"""An EVM address, 20 bytes, in EIP-55 checksummed hex. Create it with `address()` only."""
 
 Digest = NewType("Digest", str)
-"""32 bytes (SHA-256, Keccak-256, a work key) as 0x and 64 lower-case hex digits. Made by `digest()` only."""
+"""32 bytes (SHA-256, Keccak-256 or a work key) as 0x and 64 lower-case hex digits. Create it with `digest()` only."""
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 _DIGEST = re.compile(r"0x[0-9a-f]{64}")
@@ -26,10 +29,10 @@ ZERO_DIGEST = Digest("0x" + "00" * 32)
 
 
 def address(text: str) -> Address:
-    """Returns the one canonical form of an address.
+    """Returns an address in its canonical form.
 
-    Hex in one case is accepted without a checksum. Mixed case must have the right EIP-55 checksum, which detects typing
-    errors.
+    Hex digits of only one case are accepted without a checksum. Digits of mixed case must have the right EIP-55
+    checksum, which detects typing errors.
 
     Raises:
         InvalidInput: `text` is not 0x and 40 hex digits, or its checksum is wrong.
@@ -38,15 +41,17 @@ def address(text: str) -> Address:
         raise InvalidInput(f"{text[:80]!r} is not an address", hint="an address is 0x and 40 hex digits")
     canonical = to_checksum_address(text)
     if is_checksum_formatted_address(text) and text != canonical:
-        raise InvalidInput(f"address {text} has a wrong checksum", hint="copy the address again: a letter changed")
+        raise InvalidInput(
+            f"address {text} has a wrong checksum", hint="copy the address again: at least one character is wrong"
+        )
     return Address(canonical)
 
 
 def digest(value: str | bytes) -> Digest:
-    """Returns 32 bytes in their one canonical form.
+    """Returns 32 bytes in their canonical form.
 
     Raises:
-        InvalidInput: `value` is not 32 bytes, or not 0x and 64 hex digits.
+        InvalidInput: `value` is neither 32 bytes nor a text of 0x and 64 hex digits.
     """
     text = "0x" + value.hex() if isinstance(value, (bytes, bytearray)) else value.lower()
     if not _DIGEST.fullmatch(text):
@@ -55,7 +60,9 @@ def digest(value: str | bytes) -> Digest:
 
 
 def run_id(name: str) -> Digest:
-    """Returns the id of a run: the name itself if it is 32 bytes in hex, else SHA-256 of `muster-run-v1` and the name.
+    """Returns the id of a run.
+
+    A name that is 32 bytes in hex is the id itself. Any other name gives SHA-256(`muster-run-v1` ‖ name).
 
     Raises:
         InvalidInput: The name is empty or longer than 64 bytes.

@@ -1,4 +1,7 @@
-"""Invites: a pool's orchestrator invites a node, which redeems the invite on the ledger (`ComputePools`)."""
+"""Invites to a pool, and the signed messages by which a node joins or leaves it.
+
+A pool's orchestrator signs an invite for a node. The node redeems it on the ledger (`ComputePools`).
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from protocol.identifiers import Address, Digest, digest
 from protocol.identity.typed_data import TypedStruct
 
 LONGEST_INVITE = timedelta(days=7)
-"""Longest time until an invite expires; also the longest life of a mailbox in discovery."""
+"""Maximum time until an invite expires. The discovery service keeps a node's mailbox for as long."""
 
 MOST_URL_BYTES = 512
-"""Limit of the URL, which the contract enforces."""
+"""Maximum length of the orchestrator's URL in an invite, in bytes; the contract enforces it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invite(TypedStruct):
-    """Single-use invite for one node, with the orchestrator's URL."""
+    """An invite for one node, which can be redeemed once."""
 
     TYPE: ClassVar[str] = "Invite(uint256 poolId,uint256 domainId,address node,uint256 nonce,uint256 expiry,string url)"
 
@@ -27,23 +30,26 @@ class Invite(TypedStruct):
     node: Address
     nonce: int
     expiry: int
-    """Unix time in seconds until which the invite may be redeemed."""
+    """Unix time in seconds until which the ledger accepts the invite."""
     url: str
     """URL of the orchestrator."""
 
     def expired(self, now: datetime) -> bool:
-        """Returns whether the invite has expired."""
+        """Returns whether the invite has expired at time `now`."""
         return now >= datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
 
     @property
     def hash(self) -> Digest:
-        """EIP-712 hash that the node's `Join` names."""
+        """EIP-712 hash of the invite, which the node's `Join` contains."""
         return digest(self.struct_hash())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(TypedStruct):
-    """A node's signed acceptance of an invite, which any account may send to the ledger."""
+    """A node's signed acceptance of an invite.
+
+    Any account may send it to the ledger and pay the gas.
+    """
 
     TYPE: ClassVar[str] = "Join(bytes32 inviteHash)"
 
@@ -52,13 +58,16 @@ class Join(TypedStruct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave(TypedStruct):
-    """A node's signed exit from a pool, which any account may send to the ledger."""
+    """A node's signed exit from a pool.
+
+    Any account may send it to the ledger and pay the gas.
+    """
 
     TYPE: ClassVar[str] = "Leave(uint256 poolId,address node,uint256 nonce,uint256 deadline)"
 
     pool_id: int
     node: Address
     nonce: int
-    """Number of times that the node joined the pool."""
+    """Number of times that the node has joined the pool, so that an exit can't be replayed after a new join."""
     deadline: int
     """Unix time in seconds until which the ledger accepts the exit."""

@@ -1,4 +1,4 @@
-"""Leases and the work that is done under them (`WorkLedger`)."""
+"""Leases, and the signed claims and disputes of work under them (`WorkLedger`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from protocol.identity.typed_data import SigningDomain, TypedStruct, abi_hash
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkKey:
-    """Identity of a piece of work; unique among all submissions."""
+    """Identity of a piece of work.
+
+    It is unique among all submissions.
+
+    The ledger accepts at most one submission for each.
+    """
 
     pool_id: int
     run: Digest
@@ -24,13 +29,16 @@ class WorkKey:
 
     @property
     def hash(self) -> Digest:
-        """Returns the work key, under which the ledger stores the work record."""
+        """Returns the hash under which the ledger stores the work record."""
         return abi_hash(self.pool_id, self.run, self.node, self.step, self.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease(TypedStruct):
-    """The orchestrator's permission for a node to do one slot of work with one version of the policy."""
+    """The orchestrator's signed permission for one node to do one slot.
+
+    The work must use the version of the policy that the lease names.
+    """
 
     TYPE: ClassVar[str] = (
         "Lease(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest,"
@@ -44,17 +52,17 @@ class Lease(TypedStruct):
     node: Address
     version: int
     digest: Digest
-    """The version digest of the policy."""
+    """Digest of the policy version."""
     beacon_block: int
-    """The block whose hash is part of the slot's seed."""
+    """Number of the block whose hash is part of the slot's seed."""
     salt: Digest
-    """Secret part of the slot's seed, which the orchestrator reveals with the signed lease."""
+    """Part of the slot's seed that stays secret until the orchestrator issues the signed lease."""
     groups: int
-    """The number of groups in the slot."""
+    """Number of groups in the slot."""
     max_units: int
-    """Maximum number of work units. The ledger locks the penalty for all of them."""
+    """Maximum number of work units that the node may claim. The ledger locks the penalty for all of them."""
     expiry: int
-    """Unix time in seconds until which work may be submitted."""
+    """Unix time in seconds until which the ledger accepts work under this lease."""
 
     @property
     def key(self) -> WorkKey:
@@ -63,11 +71,11 @@ class Lease(TypedStruct):
 
     @property
     def hash(self) -> Digest:
-        """EIP-712 hash that the node's `WorkClaim` names."""
+        """EIP-712 hash of the lease, which the node's `WorkClaim` contains."""
         return digest(self.struct_hash())
 
     def expired(self, now: datetime) -> bool:
-        """Returns whether the lease has expired."""
+        """Returns whether the lease has expired at time `now`."""
         return now > datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
 
 
@@ -75,8 +83,8 @@ class Lease(TypedStruct):
 class SlotSalt(TypedStruct):
     """Message that an orchestrator signs to derive a slot's salt.
 
-    The signature is deterministic (RFC 6979), so every replica derives the same salt for a slot, also on repeated
-    requests. Without the orchestrator's key, the salt is unpredictable.
+    The signature is deterministic (RFC 6979), so every replica of the orchestrator derives the same salt for a slot,
+    also when a node repeats its request. Without the orchestrator's key, the salt can't be predicted.
     """
 
     TYPE: ClassVar[str] = (
@@ -92,29 +100,35 @@ class SlotSalt(TypedStruct):
     digest: Digest
 
     def derive(self, key: Key, domain: SigningDomain) -> Digest:
-        """Returns the salt: SHA-256 of the signature's first 64 bytes, r and s."""
+        """Returns the salt: the SHA-256 of the signature's first 64 bytes (r and s)."""
         return digest(hashlib.sha256(self.sign(key, domain)[:64]).digest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkClaim(TypedStruct):
-    """A node's claim that a file is its work under a lease."""
+    """A node's signed claim that a file is its work under a lease."""
 
     TYPE: ClassVar[str] = "Work(bytes32 leaseHash,bytes32 sha256Hash,uint64 units)"
 
     lease_hash: Digest
+    """EIP-712 hash of the lease."""
     sha256: Digest
     """SHA-256 of the submitted file."""
     units: int
+    """Number of work units that the node claims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispute(TypedStruct):
-    """A node's signed dispute of a verdict, which any account may send to the ledger."""
+    """A node's signed dispute of a verdict on its work.
+
+    Any account may send it to the ledger and pay the gas.
+    """
 
     TYPE: ClassVar[str] = "Dispute(bytes32 key,bytes32 evidenceHash,uint256 deadline)"
 
     key: Digest
+    """Key of the disputed work; see `WorkKey.hash`."""
     evidence_hash: Digest
     deadline: int
     """Unix time in seconds until which the ledger accepts the dispute."""

@@ -1,4 +1,4 @@
-"""Protocol versions of this release, and the error for a peer of another version."""
+"""Protocol versions of this release, and the error for a peer without a common version."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from protocol import __version__
 from protocol.errors import InvalidInput, UpgradeRequired
 
 VERSION_HEADER = "X-Muster-Version"
+"""HTTP header in which clients state the protocol versions that they support."""
 
 _RANGE = re.compile(r"([1-9][0-9]{0,3})(?:-([1-9][0-9]{0,3}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """Protocol versions from `oldest` to `newest` that a client or service supports; `1-2` on the wire, or `1`."""
+    """Range of protocol versions that a client or service supports, bounds included.
+
+    On the wire it is written `1-2`, or `1` for a single version.
+    """
 
     oldest: int
     newest: int
 
     @classmethod
     def parse(cls, text: str) -> VersionRange:
-        """Reads the header's value.
+        """Parses the value of the version header.
 
         Raises:
             InvalidInput: The text is not a range of versions.
@@ -31,7 +35,7 @@ class VersionRange:
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise InvalidInput(
                 f"{VERSION_HEADER} is not a range of versions: {text[:20]!r}",
-                hint="write 1, or 1-2",
+                hint="write one version, as in 1, or a range, as in 1-2",
                 code="malformed-header",
             )
         return cls(int(match[1]), int(match[2] or match[1]))
@@ -40,18 +44,18 @@ class VersionRange:
         """Returns the newest version that both ends support.
 
         Raises:
-            UpgradeRequired: There is no common version; the message says which end is older.
+            UpgradeRequired: There is no common version. The message says which end is older.
         """
         newest = min(self.newest, theirs.newest)
         if newest >= max(self.oldest, theirs.oldest):
             return newest
         if theirs.newest < self.oldest:
             raise UpgradeRequired(
-                f"you speak version {theirs} of the protocol; this service needs {self.oldest} or newer",
+                f"your client supports protocol version {theirs}; this service needs {self.oldest} or newer",
                 hint="upgrade: muster worker upgrade",
             )
         raise UpgradeRequired(
-            f"you speak version {theirs} of the protocol; this service is older and speaks {self}",
+            f"your client supports protocol version {theirs}; this service is older and supports only {self}",
             hint="ask the service's operator to upgrade, or install an older release",
         )
 
@@ -60,9 +64,9 @@ class VersionRange:
 
 
 SPOKEN = VersionRange(1, 1)
-"""Protocol versions of this release. A release that no longer understands older requests has a higher `oldest`."""
+"""Protocol versions of this release. A release that no longer understands older requests raises `oldest`."""
 
 
 def release() -> str:
-    """The version of this release of Muster."""
+    """Returns the version of this release of Muster."""
     return __version__

@@ -19,10 +19,11 @@ import numpy as np
 from protocol.errors import InvalidInput
 from rollouts.engines.errors import PromptTooLong
 from rollouts.engines.interface import Engine, SampleRequest
+from rollouts.environments.errors import EnvironmentFault
 from rollouts.environments.interface import Environment
 from rollouts.environments.pass_rate_journal import JournalSubject, PassJournal, PromptPasses
 from rollouts.errors import BadVersionFolder
-from rollouts.plan import PlannedGroup, SlotPlanner, Tokenizer
+from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt
 from rollouts.precision import arithmetic_name
 from rollouts.recipe import PromptTable, Recipe, write_recipe
 
@@ -31,10 +32,10 @@ _TAG = b"muster-difficulty-v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Inclusive bounds of the share of correct answers.
+    """Inclusive bounds of the share of solved answers; partial credit does not count.
 
     Raises:
-        InvalidInput: Not 0 ≤ least ≤ most ≤ 1.
+        InvalidInput: The bounds do not satisfy 0 ≤ least ≤ most ≤ 1.
     """
 
     least: float = 0.125
@@ -115,16 +116,14 @@ class DifficultyFilter:
                     found |= self._generate([asked])
         return [found.get(index, PromptPasses(prompt=index, samples=0)) for index in indices]
 
-    def _plan(self, index: int) -> _PlannedPrompt | None:
+    def _plan(self, index: int) -> PlannedPrompt | None:
         recipe = self.recipe.model_copy(update={"group_size": self.samples})
-        planner = SlotPlanner(recipe=recipe, eligible=[index], environment=self.environment, tokenizer=self.tokenizer)
         try:
-            plan = planner.plan(hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest(), groups=1)
-        except BadVersionFolder:
+            return plan_prompt(index, tag=_TAG, recipe=recipe, environment=self.environment, tokenizer=self.tokenizer)
+        except (BadVersionFolder, EnvironmentFault):
             return None
-        return _PlannedPrompt(planner, plan.seed, plan.groups[0])
 
-    def _generate(self, planned: Sequence[_PlannedPrompt]) -> dict[int, PromptPasses]:
+    def _generate(self, planned: Sequence[PlannedPrompt]) -> dict[int, PromptPasses]:
         requests = [
             SampleRequest(sample=place * self.samples + sample, prompt_tokens=asked.group.tokens, seed=asked.seed)
             for place, asked in enumerate(planned)
@@ -137,22 +136,13 @@ class DifficultyFilter:
         for answer in answers:
             asked = planned[answer.sample // self.samples]
             reward = asked.planner.reward(asked.group.prompt, answer.tokens, answer.finish)
-            solved[asked.group.prompt.index] += reward.task == 1.0
+            solved[asked.group.prompt.index] += reward.solved
             undecided[asked.group.prompt.index] += reward.undecided
         indices = [asked.group.prompt.index for asked in planned]
         return {
             index: PromptPasses(prompt=index, solved=solved[index], samples=self.samples, undecided=undecided[index])
             for index in indices
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _PlannedPrompt:
-    """A prompt planned for the model."""
-
-    planner: SlotPlanner
-    seed: bytes
-    group: PlannedGroup
 
 
 def write_eligible(folder: Path, recipe: Recipe, passes: Sequence[PromptPasses], bounds: Bounds) -> int:

@@ -5,13 +5,14 @@ The generating node and every verifier build the same plan, so that a file can b
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from protocol.errors import MusterError
 from rollouts.engines.interface import FinishReason, SampleRequest
 from rollouts.environments import Environment, Prompt, Reward, is_held_out, reward_of
+from rollouts.environments.errors import NoSuchPrompt
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.recipe import Recipe
@@ -27,7 +28,7 @@ class Tokenizer(Protocol):
     """Interface of the version's tokenizer."""
 
     def encode(self, text: str, *, chat: bool | ChatFormat = False) -> Sequence[int]:
-        """Returns the token ids of a text; `chat` wraps it as a user turn in the tokenizer's chat template."""
+        """Returns the token ids of a text; `chat` wraps the text as user turn in the chat template."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -93,6 +94,7 @@ class SlotPlanner:
             InvalidInput: There are no groups or too many.
             BadVersionFolder: The version lists a prompt that its environment lacks or that is empty or too long, or
                 too many of the drawn prompts are held out.
+            MusterError: The environment or this machine failed; neither the version nor a node is at fault.
         """
         check_groups(groups)
         indices = self._draw(seed, groups)
@@ -129,7 +131,7 @@ class SlotPlanner:
     def _prompt(self, index: int) -> Prompt:
         try:
             return self._environment.prompt(index)
-        except MusterError as error:
+        except NoSuchPrompt as error:  # other errors come from this machine, its data or the environment's code
             raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
 
     def ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
@@ -137,6 +139,7 @@ class SlotPlanner:
 
         Raises:
             BadVersionFolder: The environment lacks the prompt, or its text is empty or too long.
+            MusterError: The environment or this machine failed; neither the version nor a node is at fault.
         """
         prompt = self._prompt(index)
         if target is not None and self._recipe.length is not None:
@@ -151,7 +154,7 @@ class SlotPlanner:
         return prompt, tokens
 
     def reward(self, prompt: Prompt, output_tokens: Sequence[int], finish: FinishReason) -> Reward:
-        """Returns the reward of an answer. Its end token is not part of the scored text.
+        """Returns the reward of an answer. The answer's end token is not part of the scored text.
 
         Args:
             prompt: A planned prompt.
@@ -165,3 +168,33 @@ class SlotPlanner:
         answer = output_tokens[:-1] if finished else output_tokens
         score = self._environment.score(prompt, self._tokenizer.decode(answer), finished=finished)
         return reward_of(score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=len(answer))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPrompt:
+    """One prompt outside a slot, to be measured: its samples, their seed, and the planner that scores them."""
+
+    planner: SlotPlanner
+    seed: bytes
+    group: PlannedGroup
+
+
+def plan_prompt(
+    index: int, *, tag: bytes, recipe: Recipe, environment: Environment, tokenizer: Tokenizer
+) -> PlannedPrompt:
+    """Plans the samples of one prompt, whose seed depends on the prompt's index only.
+
+    Args:
+        index: Index of the prompt.
+        tag: Domain separation of the seed; changing it changes all samples.
+        recipe: Prompt format and group size. A held-out share may exclude the prompt.
+        environment: The environment named by the recipe.
+        tokenizer: The model's tokenizer.
+
+    Raises:
+        BadVersionFolder: As in `SlotPlanner.plan`.
+        MusterError: The environment or this machine failed.
+    """
+    planner = SlotPlanner(recipe=recipe, eligible=[index], environment=environment, tokenizer=tokenizer)
+    plan = planner.plan(hashlib.sha256(tag + index.to_bytes(8, "big")).digest(), groups=1)
+    return PlannedPrompt(planner, plan.seed, plan.groups[0])

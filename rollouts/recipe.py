@@ -72,7 +72,7 @@ class SamplingChoice(_RecipeModel):
 
     @property
     def parameters(self) -> SamplingParameters:
-        """Returns the same settings as the engine's parameter type."""
+        """Returns these settings in the engine's parameter type."""
         return SamplingParameters(**dict(self))
 
 
@@ -80,7 +80,7 @@ class LengthTargets(_RecipeModel):
     """The length reward: `reward = task - alpha * |target - length|`. The slot's seed draws the target."""
 
     targets: Annotated[tuple[Annotated[int, Field(ge=0, le=2**20)], ...], Field(min_length=1, max_length=64)]
-    """Output tokens, without the end token."""
+    """Target lengths in output tokens, without the end token."""
     alpha: Annotated[float, Field(gt=0, le=1)]
     template: Annotated[str, Field(max_length=1024)] = "{prompt}"
     """Prompt text for the model; `{prompt}` and `{target}` are replaced."""
@@ -140,7 +140,9 @@ class Recipe(_RecipeModel):
     """Wraps each prompt as a user turn in the tokenizer's chat template, optionally with a system turn and options."""
     length: LengthTargets | None = None
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.0
-    """Share of prompts (by `is_held_out`) that slots skip even if `prompts` lists them; evaluations use them."""
+    """Share of prompts (by `is_held_out`) that slots skip even if `prompts` lists these prompts; evaluations use the
+    skipped prompts.
+    """
     arithmetic: TakenArithmetic = ()
     """The engines and data types that are paid, e.g. `vllm/bfloat16`; empty means float32 with either engine. The field
     is serialised only if not empty, so that older recipes keep their bytes and digests."""

@@ -1,8 +1,8 @@
-"""Proposes a recipe for a model folder and an environment, with lengths from the environment's own prompts."""
+"""Proposes and checks recipes of a model folder, with lengths from the environment's own prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,15 +10,30 @@ from pydantic import JsonValue
 
 from protocol.errors import InvalidInput
 from rollouts.environments import Environment, load_environment
+from rollouts.environments.check import ProbedPrompt, probe_prompts
+from rollouts.environments.mixture import parts_of
+from rollouts.errors import BadVersionFolder
+from rollouts.models.architecture import check_model_folder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.recipe import LARGEST_INDEX, EnvironmentChoice, PromptRange, Recipe, SamplingChoice
+from rollouts.recipe import (
+    LARGEST_INDEX,
+    RECIPE_FILE,
+    EnvironmentChoice,
+    PromptRange,
+    Recipe,
+    SamplingChoice,
+    eligible_prompts,
+    read_recipe,
+)
 
 ENDLESS_COUNT = 20_000
 """Default number of prompts from an infinite environment."""
 LONGEST_ANSWER = 512
 """Default limit of answer tokens; half of the context if that is less."""
+SHORT_ANSWER, SHORT_RUN_GROUP, SHORT_RUN_HELD_OUT = 128, 8, 0.1
+"""Default limit of answer tokens, samples per prompt and held-out share of a trial or a devnet."""
 SAMPLED = 256
 """Number of prompts whose lengths are measured."""
 _ROUND = 64
@@ -66,12 +81,15 @@ class ProposedRecipe:
         context: The model's context in tokens.
         measured: Number of prompts whose lengths were measured.
         longest_prompt: Tokens of the longest measured prompt.
+        longest_demonstration: Tokens of the longest of a few answers that the environment demonstrates, with the end of
+            sequence; None if it demonstrates none.
     """
 
     recipe: Recipe
     context: int
     measured: int
     longest_prompt: int
+    longest_demonstration: int | None
 
     @property
     def row_tokens(self) -> int:
@@ -80,22 +98,27 @@ class ProposedRecipe:
 
 
 def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
-    """Returns a recipe for the model in a folder, after checking that prompts and answers fit into its context.
+    """Returns a recipe for the model in a folder, if prompts and answers fit into the context.
 
     Raises:
         InvalidInput: The choices contradict each other, the model's context or the environment's size.
         MusterError: The folder has no usable model, or the environment can't be loaded.
     """
     facts, tokenizer = read_model(folder), FolderTokenizer(folder)
+    check_model_folder(folder)
     environment = load_environment(choices.environment, version=choices.version, options=choices.options)
     prompts = _prompt_range(environment, choices)
     chat = tokenizer.has_chat_template if choices.chat is None else choices.chat
+    if chat and not tokenizer.has_chat_template:
+        raise InvalidInput(
+            f"the tokenizer in {folder} has no chat template",
+            hint="use --no-chat, or add chat_template to its tokenizer_config.json",
+        )
+    chosen = EnvironmentChoice(name=choices.environment, version=environment.version, options=dict(choices.options))
     answer = choices.max_new_tokens or min(LONGEST_ANSWER, facts.context // 2)
-    step = max(1, prompts.count // SAMPLED)
-    lengths = {
-        index: len(tokenizer.encode(environment.prompt(index).text, chat=chat))
-        for index in range(prompts.first, prompts.first + prompts.count, step)
-    }
+    sampled = parts_of(choices.environment, choices.options).sample(prompts.first, prompts.count, most=SAMPLED)
+    probed = _probe(chosen, sampled)
+    lengths = _prompt_lengths(tokenizer, probed, chat=chat)
     longest = max(lengths, key=lengths.__getitem__)
     room = facts.context - answer
     limit = choices.max_prompt_tokens or min(room, -(-2 * lengths[longest] // _ROUND) * _ROUND)
@@ -106,13 +129,13 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
         )
     if lengths[longest] > limit:
         raise InvalidInput(
-            f"prompt {longest} of {choices.environment} has {lengths[longest]} tokens, and the limit is {limit}",
-            hint="raise --max-prompt-tokens, lower --max-new-tokens, or use a model with a longer context",
+            f"prompt {longest} of {choices.environment} has {lengths[longest]} tokens, and the limit is {limit}: the "
+            f"model's context is {facts.context}, and answers have up to {answer}",
+            hint=("" if choices.max_prompt_tokens is None else "raise --max-prompt-tokens, ")
+            + "lower --max-new-tokens, or use a model with a longer context",
         )
     recipe = Recipe(
-        environment=EnvironmentChoice(
-            name=choices.environment, version=environment.version, options=dict(choices.options)
-        ),
+        environment=chosen,
         sampling=SamplingChoice(temperature=choices.temperature, max_new_tokens=answer),
         group_size=choices.group_size,
         max_prompt_tokens=limit,
@@ -121,7 +144,116 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
         arithmetic=choices.arithmetic,
         prompts=prompts,
     )
-    return ProposedRecipe(recipe=recipe, context=facts.context, measured=len(lengths), longest_prompt=lengths[longest])
+    demonstrations = [each.demonstration for each in probed.values() if each.demonstration is not None]
+    return ProposedRecipe(
+        recipe=recipe,
+        context=facts.context,
+        measured=len(lengths),
+        longest_prompt=lengths[longest],
+        longest_demonstration=max((len(tokenizer.encode_answer(text)) + 1 for text in demonstrations), default=None),
+    )
+
+
+def choose_recipe(
+    folder: Path,
+    *,
+    environment: str | None,
+    options: Mapping[str, JsonValue],
+    max_new_tokens: int | None = None,
+    group_size: int | None = None,
+) -> Recipe | None:
+    """Returns a recipe for a short run with an environment; None if the folder's own recipe is used, after a check.
+
+    Args:
+        folder: The model's folder.
+        environment: Name of the environment; None for the folder's own recipe.
+        options: Options of the environment.
+        max_new_tokens: Limit of answer tokens; by default 128, or half of the context if that is less.
+        group_size: Samples per prompt, 8 by default.
+
+    Raises:
+        InvalidInput: The folder has no recipe, and no environment is named.
+        MusterError: As `propose_recipe` and `check_recipe`.
+    """
+    if environment is None:
+        if not (folder / RECIPE_FILE).is_file():
+            raise InvalidInput(
+                f"{folder} has no {RECIPE_FILE}",
+                hint=f"give --environment NAME, or write one: muster recipe init {folder} --environment NAME",
+            )
+        check_recipe(folder, read_recipe(folder))
+        return None
+    choices = RecipeChoices(
+        environment=environment,
+        options=options,
+        max_new_tokens=max_new_tokens or min(SHORT_ANSWER, read_model(folder).context // 2),
+        group_size=group_size or SHORT_RUN_GROUP,
+        held_out=SHORT_RUN_HELD_OUT,
+    )
+    return propose_recipe(folder, choices).recipe
+
+
+def check_recipe(folder: Path, recipe: Recipe) -> None:
+    """Checks that a recipe suits the model in a folder: architecture, chat template, environment and lengths.
+
+    Raises:
+        InvalidInput: Prompts exceed the recipe's limit, or prompts and answers exceed the model's context.
+        BadVersionFolder: The model is unsupported, the tokenizer has no chat template, or the prompt table is invalid.
+        MusterError: The environment can't be loaded, raises, hangs or breaks its contract.
+    """
+    facts, tokenizer = read_model(folder), FolderTokenizer(folder)
+    check_model_folder(folder)
+    answer, name = recipe.sampling.max_new_tokens, recipe.environment.name
+    again = f"write the recipe again for this model: muster recipe init {folder} --environment {name} --force"
+    if answer >= facts.context:
+        raise InvalidInput(
+            f"the recipe's answers of {answer} tokens exceed the model's context of {facts.context}", hint=again
+        )
+    if recipe.chat and not tokenizer.has_chat_template:
+        raise BadVersionFolder(
+            f"the recipe asks for a chat, and the tokenizer in {folder} has no chat template",
+            hint=f"{again}; or add chat_template to tokenizer_config.json",
+        )
+    lengths = _prompt_lengths(tokenizer, _probe(recipe.environment, _sampled(folder, recipe)), chat=recipe.chat)
+    longest = max(lengths, key=lengths.__getitem__)
+    if lengths[longest] > recipe.max_prompt_tokens:
+        raise InvalidInput(
+            f"prompt {longest} of {name} has {lengths[longest]} tokens with this tokenizer, and the recipe allows "
+            f"{recipe.max_prompt_tokens}",
+            hint=f"the recipe was made for another tokenizer: {again}",
+        )
+    if lengths[longest] + answer > facts.context:
+        raise InvalidInput(
+            f"prompt {longest} of {name} with {lengths[longest]} tokens and answers of {answer} tokens exceed the "
+            f"model's context of {facts.context}",
+            hint=again,
+        )
+
+
+def _sampled(folder: Path, recipe: Recipe) -> list[int]:
+    """Returns about `SAMPLED` of the eligible prompts, evenly spread; of a mixture, prompts of each part."""
+    eligible, prompts = eligible_prompts(folder, recipe), recipe.prompts
+    if isinstance(prompts, PromptRange):
+        parts = parts_of(recipe.environment.name, recipe.environment.options)
+        return parts.sample(prompts.first, prompts.count, most=SAMPLED)
+    return list(eligible[:: max(1, len(eligible) // SAMPLED)])
+
+
+def _probe(chosen: EnvironmentChoice, indices: Sequence[int]) -> dict[int, ProbedPrompt]:
+    """Returns those of these prompts that the environment has, by index; at least one."""
+    found = probe_prompts(chosen.name, version=chosen.version, options=chosen.options, indices=indices)
+    if not found:
+        raise InvalidInput(
+            f"{chosen.name} has none of the prompts that the recipe names", hint="choose prompts within its size"
+        )
+    return found
+
+
+def _prompt_lengths(
+    tokenizer: FolderTokenizer, probed: Mapping[int, ProbedPrompt], *, chat: bool | ChatFormat
+) -> dict[int, int]:
+    """Returns the number of tokens of each prompt, by index."""
+    return {index: len(tokenizer.encode(each.text, chat=chat)) for index, each in probed.items()}
 
 
 def _prompt_range(environment: Environment, choices: RecipeChoices) -> PromptRange:

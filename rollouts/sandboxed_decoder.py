@@ -1,8 +1,8 @@
 """Decodes untrusted rollout files in a sandbox and validates every field of the result.
 
-Processes that hold a key or a model decode here, so that an exploited bug of the Parquet library compromises neither. A
-decoder's crash, or its use of more memory or time than any honest file needs, counts against the file only if it
-happens twice and this machine had that memory available.
+Processes that hold a key or a model decode files through this module, so that an exploited bug of the Parquet library
+compromises neither. A decoder's crash, or its use of more memory or time than any honest file needs, counts against the
+file only if it happens twice and this machine had that memory available.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollouts.models.memory import available_memory
 from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, Sandboxes, SandboxUnavailable
 
 CRASHED, BEYOND_LIMITS = "decoder-crashed", "beyond-limits"
-"""Codes of `BadRolloutFile` beside those of `rollouts.files.schema`, for files that ended two decoders."""
+"""Codes of `BadRolloutFile` beside those of `rollouts.files.schema`, for files on which two decoders failed."""
 
 LIMIT_OF = {"file-too-large": "decoded_bytes", "too-many-rows": "rows", "too-long": "tokens"}
 """The field of `ReadLimits` that a file exceeds, by the code of `TooLargeHere`."""

@@ -19,7 +19,7 @@ from protocol.wire.slots import SlotGrant
 SLOT_TAG = b"muster-rollout-v2"
 PROMPTS_TAG = b"muster-prompts-v1"
 TARGETS_TAG = b"muster-targets-v1"
-"""Domain separation tags. Changing one changes the protocol: existing files then fail their checks."""
+"""Domain separation tags. Changing a tag changes the protocol: existing files then fail their checks."""
 
 MOST_GROUPS = 1 << 20
 
@@ -55,7 +55,7 @@ def slot_seed(
         salt: The lease's salt, known only to the orchestrator before it signed the lease.
 
     Raises:
-        InvalidInput: Chain id, pool or step does not fit in 8 bytes, or the index in 4.
+        InvalidInput: Chain id, pool or step does not fit in 8 bytes, or the index does not fit in 4 bytes.
     """
     if not 0 <= step < 1 << 64 or not 0 <= index < 1 << 32:
         raise InvalidInput(f"no slot has step {step} and index {index}", hint="a step has 8 bytes and an index 4")

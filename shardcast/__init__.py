@@ -1,6 +1,7 @@
 """SHARDCAST: broadcast of checkpoints from an origin over untrusted relays to clients.
 
-`from shardcast import Origin, Relay, Client`: each is an async context manager. Its module shows its use.
+Use it by `from shardcast import Origin, Relay, Client`. Each of these three classes is an async context manager, and
+the docstring of the class's module has an example.
 """
 
 from shardcast.client import Client

@@ -1,6 +1,9 @@
-"""Allow lists for checkpoint downloads in nginx and nftables, replaced without a gap.
+"""Allow lists for checkpoint downloads, for nginx and nftables.
 
-A list contains addresses, not nodes: nodes behind one address are allowed or blocked together.
+The module writes the lists, and makes nginx and nftables load them.
+
+A new list replaces the old one atomically, so that no download is refused in between. A list contains IP addresses, not
+nodes: nodes behind one address are allowed or blocked together.
 """
 
 from __future__ import annotations
@@ -22,15 +25,17 @@ from protocol.runtime.files import write_atomically
 Network = IPv4Network | IPv6Network
 
 NFT_TIMEOUT: Final = timedelta(seconds=30)
+"""Longest run time of one `nft` command."""
 TABLE: Final = "inet muster"
-"""Table of nftables; `deploy/nftables/shardcast.nft` has the chain that uses its sets."""
+"""Family and name of the nftables table; the chain that uses the table's sets is in `deploy/nftables/shardcast.nft`."""
 _PER_LINE: Final = 16
+"""Number of networks in one `add element` command."""
 
 _HEAD: Final = "# Written by `muster shardcast allowlist`. Manual changes are lost.\n"
 
 
 class ReloadFailed(Unavailable):
-    """The list is written, but nginx or nft could not be told to load it."""
+    """The list was written, but nginx or nft did not load it."""
 
     code = "reload-failed"
 
@@ -39,7 +44,8 @@ def allowed_networks(ips: Iterable[IPv4Address | IPv6Address], *, also: Iterable
     """Returns the smallest set of networks that covers exactly these addresses, IPv4 first.
 
     Args:
-        ips: Addresses of nodes. An IPv4-mapped IPv6 address counts as its IPv4 address, as packets carry that one.
+        ips: Addresses of nodes. An IPv4-mapped IPv6 address counts as its IPv4 address, because IP packets contain
+            the IPv4 address.
         also: Further networks to allow, such as `203.0.113.0/24`.
 
     Raises:
@@ -56,12 +62,15 @@ def allowed_networks(ips: Iterable[IPv4Address | IPv6Address], *, also: Iterable
 
 
 def nginx_list(networks: Iterable[Network]) -> str:
-    """Returns the lines of an nginx `geo` block: `203.0.113.7/32 1;`."""
+    """Returns the lines of an nginx `geo` block, one per network, such as `203.0.113.7/32 1;`."""
     return _HEAD + "".join(f"{network} 1;\n" for network in networks)
 
 
 def nftables_list(networks: Iterable[Network]) -> str:
-    """Returns commands for `nft -f`, which applies all or none of them, so no packet sees half a list."""
+    """Returns commands for `nft -f` that replace the lists.
+
+    `nft -f` applies all commands of a file or none of them, so that no packet is checked against half a list.
+    """
     listed = list(networks)
     parts = [_HEAD, f"add table {TABLE}\n"]
     for name, kind, version in (("allowed4", "ipv4_addr", 4), ("allowed6", "ipv6_addr", 6)):
@@ -77,13 +86,14 @@ def nftables_list(networks: Iterable[Network]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class FirewallRules:
-    """Targets of the list: files, and the processes that load them.
+    """Files that receive the allow list, and the processes that load these files.
 
     Args:
-        nginx: File that a `geo` block includes.
-        nginx_pid: nginx's pid file; its master process is told to reload its configuration.
-        nftables: File of commands for `nft`.
-        apply: Whether to run `nft` on that file.
+        nginx: File that a `geo` block of nginx includes; None writes no nginx list.
+        nginx_pid: PID file of nginx, whose master process gets SIGHUP to reload its configuration; None sends no
+            signal.
+        nftables: File of commands for `nft`; None writes no nftables list.
+        apply: Whether to run `nft` on the file `nftables`.
     """
 
     nginx: Path | None = None
@@ -94,11 +104,11 @@ class FirewallRules:
     """Targets that may not have loaded the newest list yet."""
 
     async def install(self, networks: Iterable[Network]) -> bool:
-        """Writes changed files and makes their processes load them; returns whether any process did.
+        """Writes changed files and makes nginx and nft load them; returns whether any was loaded.
 
         Raises:
-            ReloadFailed: A process could not be told; the next call tries again.
-            OSError: A file can't be written; the old one is unchanged.
+            ReloadFailed: nginx or nft did not load its file; the next call tries again.
+            OSError: A file can't be written; the old file is unchanged.
         """
         listed = list(networks)
         if self.nginx is not None and replace_file(self.nginx, nginx_list(listed)):
@@ -143,26 +153,29 @@ def replace_file(path: Path, text: str) -> bool:
             return False
     except FileNotFoundError:
         pass
-    write_atomically(path, text, mode=0o644)  # nginx's workers run as another user
+    write_atomically(path, text, mode=0o644)  # readable by all: nginx's worker processes run as another user
     return True
 
 
 def hang_up(pid_file: Path) -> None:
-    """Makes nginx reload its configuration by SIGHUP; running downloads continue in its old workers.
+    """Sends SIGHUP to nginx, which reloads its configuration.
+
+    Running downloads continue in nginx's old worker processes.
 
     Raises:
-        ReloadFailed: nginx does not run, or may not be signalled.
+        ReloadFailed: nginx does not run, or this user may not signal it.
     """
     try:
         os.kill(int(pid_file.read_text().strip()), signal.SIGHUP)
     except (OSError, ValueError) as error:
         raise ReloadFailed(
-            f"can't signal nginx by {pid_file}: {error}", hint="is it running, and may this user signal it?"
+            f"can't signal the nginx process that {pid_file} names: {error}",
+            hint="check that nginx runs, and that this user may signal it",
         ) from None
 
 
 async def apply_nftables(path: Path) -> None:
-    """Loads a file by `nft -f`.
+    """Loads a file of commands by `nft -f`.
 
     Raises:
         ReloadFailed: `nft` is not installed, fails, or takes too long; the active sets are unchanged.
@@ -183,7 +196,8 @@ async def apply_nftables(path: Path) -> None:
     if process.returncode:
         lines = stderr.decode(errors="replace").strip().splitlines()
         raise ReloadFailed(
-            f"nft refuses {path}: {lines[0] if lines else process.returncode}", hint="it needs CAP_NET_ADMIN"
+            f"nft refuses {path}: {lines[0] if lines else process.returncode}",
+            hint="run this as root, or with the capability CAP_NET_ADMIN, which nft needs",
         )
 
 
@@ -197,4 +211,6 @@ def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError:
-        raise InvalidInput(f"{text[:60]!r} is not a network", hint="for example 203.0.113.7 or 10.0.0.0/8") from None
+        raise InvalidInput(
+            f"{text[:60]!r} is not a network", hint="give an address or a network, such as 203.0.113.7 or 10.0.0.0/8"
+        ) from None

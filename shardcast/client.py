@@ -1,12 +1,12 @@
 """Client: downloads verified checkpoints of one run into local folders.
 
     async with Client(relays, run="devnet", signer=publisher_address) as client:
-        fetched = await client.fetch(7, Path("models"))        # models/7, complete
-        async for fetched in client.follow(Path("models")):    # and each newer version as it appears
+        fetched = await client.fetch(7, Path("models"))        # version 7, complete in models/7
+        async for fetched in client.follow(Path("models")):    # each newest version, once it is complete
             load(fetched.path)
 
-A version's folder appears in one step, when every file in it is verified. An incomplete version lies in `.partial-N`
-beside it, and the next fetch continues with it.
+While version 7 is incomplete, its files are in `models/.partial-7`. When every file is verified, the client renames
+this folder to `models/7`. After an interruption the next fetch continues with the files in `.partial-7`.
 """
 
 from __future__ import annotations
@@ -41,43 +41,44 @@ from shardcast.manifest.signers import Signers, signers_of
 from shardcast.metrics import DownloadMetrics
 
 KEPT_FOLDERS = 2
-"""Versions that `follow` leaves on disk: the newest, and the one before it, which may still be in use."""
+"""Number of versions that `follow` leaves on disk: the newest version, and the previous one, which a reader may still
+use."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """A version that at least one relay can prove."""
+    """A version for which at least one relay has a manifest signed by the publisher."""
 
     version: int
     attempt: int
     sealed: bool
-    """Whether any peer has the complete version."""
+    """Whether any relay lists the version as complete."""
     size: int
-    """Bytes announced so far."""
+    """Size of the version in bytes, as far as it was published."""
     relays: int
-    """Number of peers that have it."""
+    """Number of relays that list the version."""
 
 
 class Client:
-    """Downloads checkpoints of one run from untrusted relays, while it is entered.
+    """Downloads checkpoints of one run from untrusted relays; an async context manager.
 
     Args:
         relays: URLs of relays, or of the origin.
         run: Name or id of the run.
-        signer: The publisher's address; versions signed by other keys are refused. Or `Signers`, with the publisher's
-            former key and the time until which it is accepted.
-        announcements: Announcements of versions on the ledger; without them the newest version is the newest that any
-            relay can prove.
-        timeouts: Time-outs of relays.
+        signer: The publisher's address; the client refuses versions signed by other keys. `signer` may also be
+            `Signers`, which adds the publisher's former key and the time until which its signatures are accepted.
+        announcements: Source of the version announcements on the ledger. Without announcements, the newest version is
+            the newest one for which any relay has a signed manifest.
+        timeouts: Time-outs of requests to relays.
         requests: Limits of concurrent requests.
-        allow_plain_http: Allows `http` to other machines, for use inside an encrypted network. Content is verified
-            either way.
-        tls: For https; the system's certificate authorities by default.
-        registry: Registry of the metrics.
-        clock: The system's by default.
-        rng: Source of randomness of the choice between relays.
+        allow_plain_http: Whether `http` to other machines is allowed, for use inside an encrypted network. The client
+            verifies all content, with `http` and with `https`.
+        tls: TLS context for https; by default it trusts the system's certificate authorities.
+        registry: Prometheus registry for the metrics; a new one by default.
+        clock: Clock; the system clock by default.
+        rng: Random generator for the choice between relays.
 
     Raises:
         InvalidInput: `relays` is empty, or a URL in it is invalid or not allowed.
@@ -123,14 +124,17 @@ class Client:
         await self._stack.aclose()
 
     def trust(self, signers: Signers) -> None:
-        """Sets the accepted signers after a rotation of the publisher role."""
+        """Replaces the accepted signers, after the pool's publisher key was rotated."""
         self._catalog.trust(signers)
 
     async def latest(self) -> VersionKey:
-        """Returns the newest version: the one that the ledger names, else the newest that a relay can prove.
+        """Returns the newest version.
+
+        With a ledger the newest version is the one that the ledger names. Without a ledger it is the newest verified
+        version.
 
         Raises:
-            StaleRelays: No relay proved the version that the ledger names within the time-out.
+            StaleRelays: Within the time-out no relay sent a signed manifest of the version that the ledger names.
             VersionGone: No relay has any version.
             NoProgress: No relay answers.
         """
@@ -149,10 +153,10 @@ class Client:
             try:
                 await deadline.bound(self._catalog.next_change(seen), what="the wait for the announced version")
             except DeadlinePassed:
-                raise StaleRelays(f"the ledger names version {announced.key}, and no relay has it") from None
+                raise StaleRelays(f"the ledger announces version {announced.key}, but no relay has it") from None
 
     async def offers(self) -> list[Offered]:
-        """Returns all versions that at least one relay can prove, newest first.
+        """Returns all versions for which at least one relay has a signed manifest, newest first.
 
         Raises:
             NoProgress: No relay answers.
@@ -176,21 +180,21 @@ class Client:
         return found
 
     async def fetch(self, version: int, to: Path, *, on_progress: OnProgress | None = None) -> Fetched:
-        """Returns when the folder `to/VERSION` holds the version, complete and verified.
+        """Downloads a version into the folder `to/VERSION`, complete and verified.
 
-        A version that is still being written is fetched as it grows.
+        If the publisher is still writing the version, the client fetches each block as soon as it is published.
 
         Args:
-            version: Number of the version; see `latest`.
+            version: Number of the version; `latest` returns the newest.
             to: The folder of local versions.
-            on_progress: Called after each block.
+            on_progress: Called after each block and each manifest extension.
 
         Raises:
             VersionGone: No relay has the version.
-            NoProgress: No relay sends the missing blocks; the next fetch continues from there.
-            StaleRelays: The ledger names a newer attempt than any relay can prove.
-            VersionDropped: The publisher's own blocks do not make the announced content.
-            VersionDiskFull: There is no room for it.
+            NoProgress: No relay sends the missing blocks; the next fetch continues with the blocks on disk.
+            StaleRelays: No relay has a signed manifest of the newest attempt that the ledger names.
+            VersionDropped: The publisher signed blocks that do not make the announced files.
+            VersionDiskFull: The disk has no room for the version.
             Conflict: Another process fetches the same version into the same folder.
         """
         await self._catalog.first_look(version=version)
@@ -202,7 +206,8 @@ class Client:
                 raise self._none_found(version)
             if announced is not None and announced.version == version and key.attempt < announced.attempt:
                 raise StaleRelays(
-                    f"the ledger names attempt {announced.attempt} at version {version}, and relays have {key.attempt}"
+                    f"the ledger announces attempt {announced.attempt} at version {version}, "
+                    f"but the relays have attempt {key.attempt}"
                 )
             fetched = await self._download(key, to, on_progress).run()
             if fetched is not None:
@@ -212,12 +217,13 @@ class Client:
     async def follow(
         self, to: Path, *, keep: int = KEPT_FOLDERS, on_progress: OnProgress | None = None
     ) -> AsyncGenerator[Fetched]:
-        """Yields each newest version once it is complete and verified in the folder; never ends.
+        """Downloads each newest version, and yields it when it is complete and verified.
 
-        An unavailable or dropped version is skipped. Versions older than the newest `keep` are deleted.
+        Skips a version that no relay has, or whose signed blocks do not make the announced files. Deletes all local
+        versions but the newest `keep`. Runs until the caller stops the iteration.
 
         Raises:
-            VersionDiskFull: There is no room.
+            VersionDiskFull: The disk has no room for a version.
         """
         last: VersionKey | None = None
         skipped: set[VersionKey] = set()
@@ -259,7 +265,10 @@ class Client:
         return found is not None and found.attempt >= announced.attempt
 
     async def _newest_attempt(self, version: int, *, without: set[VersionKey]) -> VersionKey | None:
-        """Returns the newest attempt at a version; waits `PeerTimeouts.appear` for a relay to list one."""
+        """Returns the newest attempt at a version.
+
+        If no relay lists the version within `PeerTimeouts.appear`, returns None.
+        """
         deadline = Deadline.after(self._context.timeouts.appear, clock=self._context.clock)
         while True:
             seen = self._catalog.revision
@@ -276,12 +285,15 @@ class Client:
 
     def _none_found(self, version: int | None = None) -> MusterError:
         if not self._catalog.answered:
-            return NoProgress(f"none of {len(self.peers)} relays can be reached, or they serve another run")
+            return NoProgress(f"none of the {len(self.peers)} relays can be reached, or they serve another run")
         return VersionGone(f"no relay has {'any version' if version is None else f'version {version}'}")
 
 
 def _prune(to: Path, keep: int) -> None:
-    """Deletes all but the newest versions, and partial folders of versions older than the newest."""
+    """Deletes all versions but the newest `keep`, and outdated partial folders.
+
+    A partial folder is outdated if a newer version is complete.
+    """
     complete = sorted((path for path in to.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
     for path in complete[:-keep]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Writes to files from worker threads, with reserved room and disk errors that carry a hint."""
+"""Writes blocks to files, and converts disk errors into errors with a hint."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from protocol.errors import Unavailable
 from shardcast.errors import VersionDiskFull
 
 WRITE_BYTES = 1 << 17
-"""Bytes per `pwrite`. On virtual machines writes of 1 MiB cost the kernel about a third more (measured; probably
-because each goes to one large page, which the host must allocate first). It may not matter elsewhere."""
+"""Number of bytes per `pwrite` call. On a virtual machine, calls of 1 MiB took the kernel about a third more time than
+calls of this size (measured). A probable reason: the kernel puts 1 MiB into one large page, which the host must
+allocate first. Without virtualisation, larger calls may be as fast."""
 
 
 class Writer:
-    """Opens a file for writing at its first use, creating its folders; closes it on exit.
+    """Context manager for a file that is opened at the first write.
+
+    The writer creates missing folders, and closes the file on exit.
 
     Args:
-        path: The file. A symbolic link in its place is refused.
+        path: The file to write. A symbolic link at this path is refused.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +46,7 @@ class Writer:
         """Allocates disk blocks for the bytes from `start` to `end`.
 
         Raises:
-            VersionDiskFull: There is no room for them.
+            VersionDiskFull: The disk has no room for these bytes.
         """
         with disk_errors(self._path):
             os.posix_fallocate(self._open(), start, end - start)
@@ -52,7 +55,7 @@ class Writer:
         """Writes bytes at an offset.
 
         Raises:
-            VersionDiskFull: There is no room for them.
+            VersionDiskFull: The disk has no room for these bytes.
         """
         with disk_errors(self._path):
             descriptor = self._open()
@@ -61,10 +64,10 @@ class Writer:
                 data, at = data[written:], at + written
 
     def truncate(self, size: int) -> None:
-        """Sets the file's exact length; creates an empty file.
+        """Sets the file's length in bytes; creates the file if it does not exist.
 
         Raises:
-            VersionDiskFull: There is no room for the file's entry.
+            VersionDiskFull: The disk has no room for the file's directory entry.
         """
         with disk_errors(self._path):
             descriptor = self._open()
@@ -84,20 +87,20 @@ class Writer:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Converts disk errors into errors with a hint.
+    """Converts each `OSError` that the `with` statement's body raises into a `MusterError` with a hint.
 
     Raises:
-        VersionDiskFull: There is no room left.
-        Unavailable: Any other disk error.
+        VersionDiskFull: The disk or the user's quota is full.
+        Unavailable: The body raised any other `OSError`.
     """
     try:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise VersionDiskFull(f"there is no room for {path.name} in {path.parent}: {error.strerror}") from error
+            raise VersionDiskFull(f"the disk has no room for {path.name} in {path.parent}: {error.strerror}") from error
         raise Unavailable(
             f"{path}: {error.strerror or error}",
-            hint="check that disk and the permissions of the folder",
+            hint="check the disk and the folder's permissions",
             retryable=False,
             code="disk-failed",
         ) from error

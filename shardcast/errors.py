@@ -2,20 +2,20 @@
 
 MusterError
 ├── InvalidInput
-│   ├── BadManifest      an extension without the publisher's signature, or one that contradicts earlier extensions
-│   └── BadBlock         bytes that differ from those that the publisher signed
+│   ├── BadManifest      a peer sent a manifest extension that the publisher did not sign, or an inconsistent one
+│   └── BadBlock         a peer sent a block whose hash differs from the one in the signed manifest
 ├── NotFound
 │   └── VersionGone      no peer holds the version: it was removed, or it never existed
 ├── Conflict
-│   └── VersionDropped   the signed blocks contradict the announced content; no peer can repair that
+│   └── VersionDropped   the publisher signed blocks that do not make the announced files; no peer can repair that
 └── Unavailable
     ├── PeerFailed       one peer sent a wrong answer, was too slow, or did not answer
     ├── NoProgress       no peer sent a missing block or extension within the time-out
-    ├── StaleRelays      the ledger names a newer version than any relay can prove
-    └── VersionDiskFull  there is no room for the version; nothing of it stays on the disk
+    ├── StaleRelays      no relay has a signed manifest of the newest version that the ledger names
+    └── VersionDiskFull  the disk has no room for the version; its partial files were deleted
 
-Callers of `Client` meet `VersionGone`, `VersionDropped`, `NoProgress`, `StaleRelays` and `VersionDiskFull`. A download
-handles the other errors itself: it counts the failure and asks another peer.
+`Client` raises `VersionGone`, `VersionDropped`, `NoProgress`, `StaleRelays` and `VersionDiskFull`. A download handles
+the other errors itself: it counts the failure and asks another peer.
 """
 
 from __future__ import annotations
@@ -26,47 +26,53 @@ from protocol.errors import Conflict, InvalidInput, NotFound, Unavailable
 
 
 class FailureKind(Enum):
-    """Kind of a peer's failure; the values label a metric."""
+    """Kind of a peer's failure; a label of the metric `muster_shardcast_peer_errors`."""
 
     UNREACHABLE = "unreachable"
+    """No connection to the peer could be opened."""
     REFUSED = "refused"
-    """The peer answered with an error, or with something that was not requested."""
+    """The peer answered with an error, or with data that was not requested."""
     STALLED = "stalled"
     """The peer stopped sending, or sent too slowly."""
     CUT = "cut"
     """The connection closed in the middle of an answer."""
     BAD_BLOCK = "bad-block"
+    """The peer sent a block whose hash differs from the signed one."""
     BAD_MANIFEST = "bad-manifest"
+    """The peer sent a manifest extension that is not the publisher's."""
     GONE = "gone"
     """The peer does not have the version."""
 
 
 class BadManifest(InvalidInput):
-    """An extension that the publisher did not sign, or that contradicts the ones before it."""
+    """A manifest extension that the publisher did not sign, or that contradicts earlier ones."""
 
     code = "bad-manifest"
-    default_hint = "the relay altered it, or it is of another run: use another relay, and check the signer"
+    default_hint = "the relay altered it, or serves another run: use another relay, and check the publisher's address"
 
 
 class BadBlock(InvalidInput):
-    """Bytes that differ from those that the publisher signed."""
+    """A block whose hash differs from the one in the signed manifest."""
 
     code = "bad-block"
-    default_hint = "the relay altered it: use another relay"
+    default_hint = "the relay altered the block: use another relay"
 
 
 class VersionGone(NotFound):
     """No peer holds the version: it was removed, or it never existed."""
 
     code = "version-gone"
-    default_hint = "ask for the newest version: only the last few are kept"
+    default_hint = "fetch the newest version: relays keep only the last few"
 
 
 class VersionDropped(Conflict):
-    """The signed blocks themselves do not make the content that was announced."""
+    """A version whose signed blocks do not make the announced files.
+
+    No peer can deliver such a version.
+    """
 
     code = "version-dropped"
-    default_hint = "the publisher's fault: go on to the next version"
+    default_hint = "the publisher made an error in this version: wait for the next one"
 
 
 class PeerFailed(Unavailable):
@@ -92,15 +98,15 @@ class NoProgress(Unavailable):
 
 
 class StaleRelays(Unavailable):
-    """The ledger names a newer version than any relay can prove."""
+    """No relay has a signed manifest of the newest version that the ledger names."""
 
     code = "stale-relays"
-    default_hint = "the relays are behind or withhold it: try again, or add another relay"
+    default_hint = "the relays are behind, or withhold the version: try again, or add another relay"
 
 
 class VersionDiskFull(Unavailable):
-    """There is no room for the version; nothing of it stays on the disk."""
+    """The disk has no room for the version; its partial files were deleted."""
 
     code = "disk-full"
     retryable = False
-    default_hint = "make room on that disk, or keep fewer versions, and try again"
+    default_hint = "free space on that disk, or keep fewer versions, and try again"

@@ -1,12 +1,12 @@
 """Watches an origin's folder and publishes each version that appears in it.
 
-    DIR/7/                 version 7; also checkpoint-7, step_7, v7
-    DIR/7/.writing         exists while version 7 is written: its files only grow, and are published as they do
+    DIR/7/                 folder of version 7; it may also be called checkpoint-7, step_7 or v7
+    DIR/7/.writing         mark that version 7 is being written: its files may only grow, and new blocks are published
     DIR/7/.anything        hidden files, *.tmp, *.part and *.partial are not part of the version
 
-Without `.writing` a folder counts as complete when it is first seen. So either move a complete folder there (`mv` on
-the same disk), or create `.writing` before any other file. A folder that is deleted and created again is a new attempt
-at its version.
+A folder without `.writing` counts as complete when the watcher first sees it. So either move a complete folder into the
+origin's folder (`mv` on the same disk), or create `.writing` before any other file. If a folder is deleted and created
+again, the watcher publishes it as a new attempt at its version.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from shardcast.publish.anchors import next_form
 from shardcast.publish.publication import Publication
 
 WRITING = ".writing"
+"""Name of the file that marks a version's folder as still being written."""
 
 _FOLDER = re.compile(r"(?:[A-Za-z]+[-_]?)?([0-9]{1,15})")
 _UNFINISHED = (".tmp", ".part", ".partial")
 _DEBOUNCE_MS = 20
-"""Time for which notifications of the kernel are gathered; a writer can cause thousands per second."""
+"""Milliseconds for which the kernel's file notifications are collected; a writer can cause thousands per second."""
 
 logging.getLogger("watchfiles.main").setLevel(logging.WARNING)  # at INFO it logs every notification
 _log = structlog.get_logger(__name__)
@@ -40,23 +41,25 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Seen:
-    """State of a version's folder when it was published."""
+    """State of a version's folder when the watcher last looked at it."""
 
-    made: int
-    """Inode of the folder, to distinguish folders of the same name."""
+    inode: int
+    """Inode of the folder; it differs when the folder was deleted and created again under the same name."""
     publication: Publication | None
-    """None once the version is complete or refused."""
+    """Running publication of the version; None if the version is complete, or could not be published."""
     refused: bool = False
+    """Whether the version could not be published; the watcher then ignores the folder until it is created again."""
 
 
 class FolderWatcher:
     """Publishes the versions that appear in an origin's folder.
 
     Args:
-        origin: The origin.
-        keep: Number of the newest versions to publish.
-        anchor_every: Distance of versions that are published whole; the others are published as deltas. With more than
-            1 a version is published when it is complete, not while it grows.
+        origin: The origin that publishes the versions.
+        keep: How many of the newest versions in the folder the watcher publishes.
+        anchor_every: With a value N, one version in N is published whole, and the others as deltas; 1 publishes all
+            versions whole. With a value above 1 the watcher publishes a version when it is complete, and not while its
+            files grow.
     """
 
     def __init__(self, origin: Origin, *, keep: int = KEPT_VERSIONS, anchor_every: int = 1) -> None:
@@ -66,7 +69,7 @@ class FolderWatcher:
         self._seen: dict[int, _Seen] = {}
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Watches the folder and publishes its versions, until the task is cancelled."""
         stop = asyncio.Event()
         changes = awatch(
             self._origin.folder,
@@ -75,7 +78,8 @@ class FolderWatcher:
             debounce=5 * _DEBOUNCE_MS,
             stop_event=stop,
         )
-        # The first step of `anext` sets up the watch. The first scan comes after it, so that no change is missed.
+        # The first step of `anext` starts the watch. The first scan comes after it: a change that comes too late for
+        # the scan causes a notification.
         change = asyncio.ensure_future(anext(changes, None))
         try:
             await asyncio.sleep(0)
@@ -88,7 +92,7 @@ class FolderWatcher:
             await asyncio.wait({change})
 
     async def look(self) -> None:
-        """Scans the folder once and publishes new data."""
+        """Scans the folder once, publishes new data, and withdraws versions whose folders are gone."""
         found = await run_in_thread(_versions, self._origin.folder)
         for version in set(self._seen) - set(found):
             self._withdraw(version)
@@ -102,39 +106,45 @@ class FolderWatcher:
                 self._withdraw(version)
 
     async def _advance(self, version: int, folder: Path) -> None:
-        # Read before the files: later writes are seen with the next notification.
-        made, growing = await run_in_thread(_state_of, folder)
+        # The state is read before the files' sizes: if the writer ends in between, the next scan sees it. In the other
+        # order the last bytes would be missing from a version that counts as complete.
+        inode, growing = await run_in_thread(_state_of, folder)
         seen = self._seen.get(version)
-        if seen is None or seen.made != made or (seen.publication is None and growing and not seen.refused):
+        if seen is None or seen.inode != inode or (seen.publication is None and growing and not seen.refused):
             if seen is None and not growing and self._is_held(version, folder):
-                self._seen[version] = _Seen(made, None)
+                self._seen[version] = _Seen(inode, None)
                 return
             sizes = await run_in_thread(published_sizes, folder)
             if not sizes and not growing:
-                return  # just created: its files, or `.writing`, are still to come
+                return  # the folder was just created, and the writer has not yet created `.writing` or a file
             if self._anchor_every > 1:
                 if not growing:
-                    await self._publish_complete(version, folder, made, sizes)
+                    await self._publish_complete(version, folder, inode, sizes)
                 return
-            seen = self._seen[version] = _Seen(made, self._origin.begin(version, folder=folder))
+            seen = self._seen[version] = _Seen(inode, self._origin.begin(version, folder=folder))
         if seen.publication is None:
             return
         sizes = await run_in_thread(published_sizes, folder)
         if missing := set(seen.publication.paths) - set(sizes):
-            raise InvalidInput(f"{min(missing)} was published and was deleted")
+            raise InvalidInput(
+                f"{min(missing)} was deleted while its version was published", hint="write the version again"
+            )
         for path, size in sizes.items():
             await seen.publication.advance(path, expected=None if growing else size, ended=not growing)
         if not growing:
             await self._origin.finish(seen.publication)
             seen.publication = None
 
-    async def _publish_complete(self, version: int, folder: Path, made: int, sizes: dict[str, int]) -> None:
-        self._seen[version] = _Seen(made, None)
+    async def _publish_complete(self, version: int, folder: Path, inode: int, sizes: dict[str, int]) -> None:
+        self._seen[version] = _Seen(inode, None)
         form = next_form(self._origin.versions, version, anchor_every=self._anchor_every)
         await self._origin.publish_folder(version, folder, base=form.base, full=form.full, sizes=sizes)
 
     def _is_held(self, version: int, folder: Path) -> bool:
-        """Returns whether the origin resumed this version after a restart."""
+        """Returns whether the origin holds this version, complete and from this folder.
+
+        This is so after a restart, when the origin has resumed the version.
+        """
         local = self._origin.versions.get(version)
         if local is None or not local.manifest.sealed:
             return False
@@ -150,7 +160,10 @@ class FolderWatcher:
 
 
 def _versions(folder: Path) -> dict[int, Path]:
-    """Returns the folders of versions by number; of two with the same number the one that sorts last."""
+    """Returns the versions' folders by version number.
+
+    If two folders have the same number, the alphabetically last one counts.
+    """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         match = _FOLDER.fullmatch(path.name)
@@ -160,12 +173,12 @@ def _versions(folder: Path) -> dict[int, Path]:
 
 
 def _state_of(folder: Path) -> tuple[int, bool]:
-    """Returns the folder's inode, and whether it is being written."""
+    """Returns the folder's inode, and whether its version is still being written."""
     return folder.stat().st_ino, (folder / WRITING).exists()
 
 
 def published_sizes(folder: Path) -> dict[str, int]:
-    """Returns the files of a folder that belong to its version, with their sizes."""
+    """Returns the files of a folder that belong to its version, with their sizes in bytes."""
     return {
         path: size for path, size in file_sizes(folder, may_be_empty=True).items() if not path.endswith(_UNFINISHED)
     }

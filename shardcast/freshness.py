@@ -1,4 +1,7 @@
-"""Source of the newest version: the publisher's announcement on the ledger, not a relay."""
+"""Interface to the announcements of versions on the ledger.
+
+From the announcements a reader learns the newest version without trusting a relay.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from shardcast.manifest.manifest import VersionKey
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedVersion:
-    """A version as its publisher announced it."""
+    """A version that the publisher announced on the ledger."""
 
     version: int
     attempt: int
@@ -19,13 +22,13 @@ class AnnouncedVersion:
 
     @property
     def key(self) -> VersionKey:
-        """Returns the version and its attempt."""
+        """Returns the number of the version and of the attempt at it."""
         return VersionKey(self.version, self.attempt)
 
 
 class Announcements(Protocol):
-    """Source of announcements: the ledger, where one is configured."""
+    """Reader of the announced versions of one run, normally from the ledger."""
 
     async def latest(self) -> AnnouncedVersion | None:
-        """Returns the newest announced version of the run; None before the first."""
+        """Returns the newest announced version of the run; None before the first announcement."""
         ...

@@ -1,7 +1,9 @@
-"""Local version: one attempt at a version on this disk, with its manifest and the blocks that are present.
+"""Local version: an attempt at a version on this disk, complete or partial.
 
-Tasks can wait for further blocks and extensions. `writing` and `check` run in worker threads, and touch nothing but the
-disk; everything else runs on the event loop.
+It consists of the manifest, the files, and the set of blocks that are present.
+
+Tasks can wait for further blocks and manifest extensions. The methods `writing`, `check` and `truncate` run in worker
+threads: they access only the disk. All other methods run on the event loop.
 """
 
 from __future__ import annotations
@@ -22,59 +24,65 @@ from shardcast.manifest.manifest import BlockSpan, FileProgress, Manifest
 from shardcast.manifest.records import BLOCK
 
 MANIFEST_NAME = ".manifest"
-"""Hidden, because hidden files are not part of a version."""
+"""Name of the file that stores the manifest. It is hidden, because hidden files are not part of a version."""
 
 _STREAM_BYTES = 1 << 18
+"""Largest number of bytes that `lines_from` returns, unless a single line is longer."""
 
 Locate = Callable[[FileProgress], Path]
-"""Location of a file's bytes."""
+"""Function that returns the path of a file's bytes on this disk."""
 
 Write = Callable[[int, memoryview], None]
-"""Writes a verified block to its place in a file."""
+"""Function that writes a verified block, given by its number and its bytes, to its place in a file."""
 
 
 class LocalVersion:
     """A version on this disk, complete or partial.
 
-    Call `start` or `resume` before anything else.
+    The caller must call `start` or `resume` before any other method.
 
     Args:
-        manifest: Its manifest, still empty.
-        log: File with the lines of the manifest.
-        locate: Returns the location of a file's bytes.
+        manifest: The manifest of the version, still empty.
+        log: File that stores the lines of the manifest.
+        locate: Returns the path of a file's bytes.
     """
 
     def __init__(self, manifest: Manifest, *, log: Path, locate: Locate) -> None:
         self.manifest = manifest
         self.gone = False
-        """Whether it was pruned or voided; waiting readers are notified."""
+        """Whether the version was removed, or replaced by a newer attempt."""
         self.present_bytes = 0
-        """Verified bytes on this disk."""
+        """Number of verified bytes on this disk."""
         self._log = log
         self._locate = locate
         self._starts = array("Q", [0])
+        """Offset in the log at which each extension begins; the last entry is the end of the log."""
         self._have: list[bytearray] = []
+        """For each file, one byte per announced block: 1 if the block is present and verified."""
         self._block_waiters: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
+        """Futures of tasks that wait for a block, by file and block number."""
         self._change = asyncio.Event()
         self._reserved: dict[int, int] = {}
+        """Number of bytes for which disk space is reserved, by file."""
         self._reserving = threading.Lock()
         log.parent.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Starts with an empty manifest log."""
+        """Creates an empty manifest log."""
         self._log.write_bytes(b"")
 
     def resume(self) -> list[BlockSpan]:
-        """Reads the manifest log, which is verified like a peer's lines; returns the blocks that it announces.
+        """Reads the manifest log from an earlier run, and returns the blocks that it announces.
 
-        The log is cut at the first invalid line, such as one that a crash left incomplete; peers send the rest again.
+        Each line is verified like a line from a peer. The log is truncated before the first invalid line, such as one
+        that a crash left incomplete; peers send the rest again.
         """
         spans: list[BlockSpan] = []
         with disk_errors(self._log), self._log.open("r+b") as file:
             for line in file:
                 try:
                     found = self.manifest.read(line if line.endswith(b"\n") else b"")
-                except Exception:  # noqa: BLE001 - a damaged line is skipped
+                except Exception:  # noqa: BLE001 - whatever damage a line has, it ends the valid part of the log
                     break
                 spans += found
                 self._index_line(len(line), found)
@@ -82,10 +90,14 @@ class LocalVersion:
         return spans
 
     def append(self, lines: bytes, spans: Iterable[BlockSpan]) -> None:
-        """Stores lines that the manifest has accepted, and wakes waiting readers.
+        """Stores lines that the manifest has accepted, and wakes tasks that wait for the manifest.
+
+        Args:
+            lines: One or more lines, each with its line feed.
+            spans: Blocks that these lines announce.
 
         Raises:
-            VersionDiskFull: There is no room for them.
+            VersionDiskFull: The disk has no room for the lines.
         """
         with disk_errors(self._log), self._log.open("ab") as file:
             file.write(lines)
@@ -96,11 +108,11 @@ class LocalVersion:
         self.wake()
 
     def append_untrusted(self, line: bytes) -> list[BlockSpan]:
-        """Verifies and stores a line of a peer; returns the blocks that it announces.
+        """Verifies and stores a manifest line from a peer; returns the blocks that it announces.
 
         Raises:
-            BadManifest: It is not the publisher's next extension.
-            VersionDiskFull: There is no room for it.
+            BadManifest: The line is not the publisher's next extension.
+            VersionDiskFull: The disk has no room for the line.
         """
         spans = self.manifest.read(line)
         self.append(line if line.endswith(b"\n") else line + b"\n", spans)
@@ -113,7 +125,7 @@ class LocalVersion:
         return file < len(self._have) and block < len(self._have[file]) and bool(self._have[file][block])
 
     def count_present(self, file: int, block: int, most: int) -> int:
-        """Returns the number of consecutive present blocks from this one on, up to `most`."""
+        """Returns the number of consecutive present blocks from `block` on, at most `most`."""
         if file >= len(self._have):
             return 0
         window = self._have[file][block : block + most]
@@ -121,7 +133,7 @@ class LocalVersion:
         return len(window) if stop < 0 else stop
 
     def missing(self) -> list[BlockSpan]:
-        """Returns announced blocks that are missing."""
+        """Returns the announced blocks that are not on this disk."""
         found: list[BlockSpan] = []
         for span in self.manifest.spans():
             found += span.without(block for block, here in enumerate(self._have[span.file]) if here)
@@ -141,16 +153,16 @@ class LocalVersion:
             self.present_bytes -= self.manifest.files[file].size_of(block)
 
     def path(self, file: int) -> Path:
-        """Returns the location of a file's bytes."""
+        """Returns the path of a file's bytes on this disk."""
         return self._locate(self.manifest.files[file])
 
     # Waiting
 
     async def wait_for_block(self, file: int, block: int) -> None:
-        """Returns when a block is present.
+        """Waits until a block is present and verified.
 
         Raises:
-            VersionGone: The version was removed.
+            VersionGone: The version was removed, or replaced by a newer attempt.
         """
         while not self.has(file, block):
             self._raise_if_gone()
@@ -162,16 +174,21 @@ class LocalVersion:
                 self._remove_waiter(file, block, waiter)
 
     async def next_change(self) -> None:
-        """Returns when the manifest has grown, was sealed, or the version is gone."""
+        """Waits until the manifest grows or is sealed, or the version is removed."""
         await self._change.wait()
 
     def lines_from(self, sequence: int) -> tuple[bytes, int]:
-        """Returns lines from extension `sequence` on, about 256 KiB at most, and the sequence after them."""
+        """Returns stored manifest lines, and the number of the extension that follows these lines.
+
+        The first line is the line of extension `sequence`.
+
+        The lines have at most 256 KiB together, unless the first one alone is longer.
+        """
         last = sequence
         while last < len(self._starts) - 1 and self._starts[last + 1] - self._starts[sequence] <= _STREAM_BYTES:
             last += 1
         if last == sequence < len(self._starts) - 1:
-            last += 1  # a single line may be longer
+            last += 1  # a line of more than 256 KiB is returned alone
         if last <= sequence:
             return b"", sequence
         with self._log.open("rb") as file:
@@ -179,12 +196,12 @@ class LocalVersion:
             return file.read(self._starts[last] - self._starts[sequence]), last
 
     def wake(self) -> None:
-        """Wakes all readers that wait for the manifest."""
+        """Wakes all tasks that wait for the manifest."""
         self._change.set()
         self._change = asyncio.Event()
 
     def close(self) -> None:
-        """Marks the version as removed, and wakes all waiting readers."""
+        """Marks the version as removed, and wakes all waiting tasks."""
         self.gone = True
         for file, block in list(self._block_waiters):
             self._wake_block(file, block)
@@ -194,10 +211,13 @@ class LocalVersion:
 
     @contextmanager
     def writing(self, file: int) -> Iterator[Write]:
-        """Yields a writer of verified blocks of one file, for the duration of one request.
+        """Opens a file for one request, and yields the function that writes verified blocks to it.
+
+        Before the first block that exceeds the reserved disk space, the function reserves space for the whole file, as
+        far as its size is known.
 
         Raises:
-            VersionDiskFull: There is no room for the file; raised by the writer.
+            VersionDiskFull: The disk has no room for the file; the yielded function raises this.
         """
         state = self.manifest.files[file]
         with Writer(self._locate(state)) as writer:
@@ -231,10 +251,12 @@ class LocalVersion:
         return good
 
     def truncate(self, file: int) -> None:
-        """Cuts a complete file to its exact length, as room may have been reserved beyond it; creates an empty file.
+        """Sets a complete file to its announced length, and creates the file if it has no bytes.
+
+        Disk space may have been reserved beyond the file's end, which makes the file longer than announced.
 
         Raises:
-            VersionDiskFull: There is no room for the file's entry.
+            VersionDiskFull: The disk has no room for the file's directory entry.
         """
         state = self.manifest.files[file]
         with Writer(self._locate(state)) as writer:
@@ -262,19 +284,19 @@ class LocalVersion:
 
     def _raise_if_gone(self) -> None:
         if self.gone:
-            raise VersionGone(f"version {self.manifest.key} is no longer held")
+            raise VersionGone(f"version {self.manifest.key} was removed here, or replaced by a newer attempt")
 
 
 def matches(state: FileProgress, block: int, data: memoryview) -> bool:
-    """Returns whether these bytes match the signed hash."""
+    """Returns whether the BLAKE3 hash of these bytes is the signed hash of the block."""
     return blake3(data).digest() == state.hash_of(block)
 
 
 def verify(state: FileProgress, block: int, data: memoryview) -> None:
-    """Verifies the bytes of a block.
+    """Verifies the bytes of a block against its signed hash.
 
     Raises:
-        BadBlock: They differ from those that the publisher signed.
+        BadBlock: The hash of the bytes differs from the signed one.
     """
     if not matches(state, block, data):
         raise BadBlock(f"block {block} of {state.path} differs from the one that the publisher signed")

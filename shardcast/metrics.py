@@ -1,4 +1,4 @@
-"""Prometheus metrics of origin, relay and client."""
+"""Prometheus metrics of the origin, the relay and the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ServingMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.answers = Counter("muster_shardcast_answers", "Responses sent", ("route", "status"), registry=registry)
-        self.sent = Counter("muster_shardcast_sent_bytes", "Bytes of blocks sent", registry=registry)
+        self.sent = Counter("muster_shardcast_sent_bytes", "Bytes of version files sent", registry=registry)
         self.open = Gauge("muster_shardcast_open_requests", "Requests in progress", registry=registry)
         self.refused = Counter(
             "muster_shardcast_refused",
@@ -21,19 +21,23 @@ class ServingMetrics:
         self.held = Gauge(
             "muster_shardcast_versions", "Versions held, complete or growing", ("state",), registry=registry
         )
-        self.newest = Gauge("muster_shardcast_newest_version", "The newest version held", registry=registry)
+        self.newest = Gauge("muster_shardcast_newest_version", "Number of the newest version held", registry=registry)
         self.age = Gauge(
-            "muster_shardcast_newest_age_seconds", "Time since the newest version was first seen", registry=registry
+            "muster_shardcast_newest_age_seconds", "Time since the newest version was first held", registry=registry
         )
-        self.published = Counter("muster_shardcast_published_bytes", "Bytes announced by an origin", registry=registry)
+        self.published = Counter("muster_shardcast_published_bytes", "Bytes published by an origin", registry=registry)
 
     def refuse(self, limit: str) -> None:
-        """Counts a connection or a request that reached a limit."""
+        """Counts a connection or request that was refused because of a limit.
+
+        Args:
+            limit: Name of the limit, the label of the metric.
+        """
         self.refused.labels(limit).inc()
 
 
 class DownloadMetrics:
-    """Metrics of downloads by a relay or a client. Peers are labelled by their URL."""
+    """Metrics of downloads by a relay or a client; the label `peer` is the peer's URL."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.received = Counter(
@@ -41,7 +45,7 @@ class DownloadMetrics:
         )
         self.wasted = Counter(
             "muster_shardcast_wasted_bytes",
-            "Bytes received twice, because of hedged requests",
+            "Bytes received twice, because a late block was also requested from another peer",
             ("peer",),
             registry=registry,
         )
@@ -50,19 +54,22 @@ class DownloadMetrics:
         )
         self.bandwidth = Gauge(
             "muster_shardcast_peer_bandwidth",
-            "Bytes per second of one connection, smoothed",
+            "Bytes per second of one connection to the peer, as a moving average",
             ("peer",),
             registry=registry,
         )
         self.success = Gauge(
-            "muster_shardcast_peer_success", "Share of successful requests, smoothed", ("peer",), registry=registry
+            "muster_shardcast_peer_success",
+            "Share of requests to the peer that succeeded, as a moving average",
+            ("peer",),
+            registry=registry,
         )
         self.versions = Counter(
             "muster_shardcast_fetched_versions", "Downloads of versions, by result", ("end",), registry=registry
         )
         self.over_budget = Gauge(
             "muster_shardcast_over_budget_bytes",
-            "Bytes beyond the disk budget, held for versions that leases or open work need",
+            "Bytes by which held versions exceed the disk budget, because leases or open work need them",
             registry=registry,
         )
         self.seconds = Histogram(

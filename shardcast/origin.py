@@ -2,12 +2,12 @@
 
     async with Origin(folder, run="devnet", key=publisher, port=8400) as origin:
         async with origin.publish(version=7) as writer:
-            await writer.write("model.safetensors", data)     # once per piece of data
+            await writer.write("model.safetensors", data)      # once per piece of data
         await origin.publish_folder(8, Path("checkpoints/8"))  # or a folder that is complete
-        origin.newest                                          # version, attempt, digest: for the ledger
+        origin.newest                                          # version, attempt and digest to announce on the ledger
 
-The origin serves blocks from the given files without copying them. It keeps its own state (manifests, counts of
-attempts, files written through it) in the folder's `.shardcast`.
+The origin serves blocks directly from the version's files, without a copy. It keeps its own state in the folder
+`.shardcast`: manifests, the number of the last attempt at each version, and files that `publish` wrote.
 """
 
 from __future__ import annotations
@@ -44,30 +44,33 @@ from shardcast.serve.server import Server
 from shardcast.serve.version_index import VersionIndex
 
 KEPT_VERSIONS = 5
-"""Versions that origins and relays hold, besides the bases that these need."""
+"""Number of versions that an origin or a relay holds by default, in addition to the bases of their deltas."""
 
 _CHECK_BLOCKS = 64
+"""Number of blocks that are verified per call into a thread; after each call these blocks are served."""
 
 STATE_FOLDER = ".shardcast"
+"""Default name of the folder for the origin's own state, inside the folder of checkpoints."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Origin:
-    """Publishes checkpoints of one run, while it is entered.
+    """Publishes checkpoints of one run, and serves them over HTTP; an async context manager.
 
     Args:
         folder: Folder of checkpoints, with one folder for each version.
-        state: The origin's own folder; `.shardcast` in `folder` by default. With another one, `folder` is only read.
+        state: Folder for the origin's own state; `.shardcast` in `folder` by default. With another folder, the origin
+            only reads `folder`.
         run: Name or id of the run.
-        key: The publisher's key.
-        keep: Versions to hold, besides the bases that they need.
+        key: The publisher's key, which signs manifests.
+        keep: Number of versions to hold, in addition to the bases of their deltas.
         host: Address to listen on.
-        port: 0 for any free one.
-        tls: Certificate to serve https with; without one a reverse proxy has to provide TLS.
-        limits: Limits of the requests that the origin serves.
-        registry: Registry of the metrics.
-        clock: The system's by default.
+        port: Port to listen on; 0 picks a free port.
+        tls: TLS context with the certificate for https; without one a reverse proxy has to provide TLS.
+        limits: Limits of the connections and requests that the origin serves.
+        registry: Prometheus registry for the metrics; a new one by default.
+        clock: Clock; the system clock by default.
     """
 
     def __init__(
@@ -102,12 +105,12 @@ class Origin:
 
     @property
     def url(self) -> str:
-        """Returns the URL for relays and clients."""
+        """Returns the URL at which relays and clients reach the origin."""
         return self.server.url
 
     @property
     def newest(self) -> Published | None:
-        """Returns the newest complete version."""
+        """Returns the newest complete version; None if there is none."""
         return next((published_of(local.manifest) for local in self.versions if local.manifest.sealed), None)
 
     async def __aenter__(self) -> Self:
@@ -126,9 +129,16 @@ class Origin:
 
     @asynccontextmanager
     async def publish(self, *, version: int, base: DeltaBase | None = None) -> AsyncIterator[VersionWriter]:
-        """Publishes a version while the caller writes it; the end of the `async with` block seals the version.
+        """Publishes a version while the caller writes it.
 
-        When the block ends with an error, the version stays unsealed: no reader uses it, and the next attempt voids it.
+        The end of the `async with` block seals the version.
+
+        If the block ends with an error, the version stays unsealed. No reader uses an unsealed version, and the next
+        attempt at the version replaces it.
+
+        Args:
+            version: Number of the version.
+            base: The version to which this version's deltas are applied; None without deltas.
         """
         folder = self._state / "files" / str(version)
         await run_in_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -151,21 +161,24 @@ class Origin:
         full: bool = True,
         sizes: Mapping[str, int] | None = None,
     ) -> Published:
-        """Publishes a complete folder; it must stay as it is while the version is held.
+        """Publishes a complete folder.
+
+        The folder's files must not change while the origin holds the version.
 
         Args:
             version: Number of the version.
-            folder: Folder with its files.
-            base: A complete version that the origin holds. Deltas against it are published first, for readers that
-                have it.
-            full: Whether whole files are published in addition to deltas. Without them (and with a base) only those
-                files are whose
-                delta would be nearly as large; readers without the base download the base first.
-            sizes: Files of the version with their sizes; all in the folder by default.
+            folder: Folder with the version's files.
+            base: Number of a complete version that the origin holds. The origin first publishes deltas against the
+                base, for readers that have the base. None publishes no deltas.
+            full: Whether to publish every file whole, in addition to its delta. If False, the origin publishes a file
+                whole only if the file has no delta, or a delta of more than half the file's size. A reader without the
+                base then downloads the base first.
+            sizes: Files of the version by path, with their sizes in bytes; all files in the folder by default.
 
         Raises:
-            InvalidInput: A file can't be part of a version, or the base is not older.
-            VersionGone: The origin does not hold the base, or holds it incomplete.
+            InvalidInput: A file can't be part of a version.
+            BadManifest: The base is not older than the version.
+            VersionGone: The origin does not hold the base, or holds only a part of the base.
         """
         if sizes is None:
             sizes = await run_in_thread(file_sizes, folder)
@@ -182,12 +195,12 @@ class Origin:
         return await self.finish(publication)
 
     def begin(self, version: int, *, folder: Path, base: DeltaBase | None = None) -> Publication:
-        """Opens the next attempt at a version, and voids an earlier one.
+        """Starts the next attempt at a version, which replaces an earlier attempt.
 
         Args:
             version: Number of the version.
-            folder: Location of its whole files, present or future.
-            base: The version that its deltas are applied to.
+            folder: Folder of the version's whole files; the files may be written later.
+            base: The version to which this version's deltas are applied; None without deltas.
         """
         key = VersionKey(version, self._last_attempt(version) + 1)
         writer = ManifestWriter(run=self.run, key=key, publisher=self._key, base=base)
@@ -205,7 +218,10 @@ class Origin:
         return publication
 
     async def finish(self, publication: Publication) -> Published:
-        """Ends every open file, seals the version, and withdraws versions beyond the number to keep."""
+        """Ends every open file, and seals the version.
+
+        Then the origin withdraws the oldest versions beyond the number to keep.
+        """
         for file in publication.local.manifest.files:
             if not file.ended:
                 await publication.advance(file.path, kind=file.kind, ended=True)
@@ -218,23 +234,32 @@ class Origin:
         return published
 
     def withdraw(self, local: LocalVersion) -> None:
-        """Stops serving a version. Deletes files that the origin wrote, but not a trainer's files."""
+        """Stops serving a version.
+
+        Deletes the files that the origin wrote for the version, but no files of the trainer.
+        """
         self.versions.remove(local)
         self._forget(local.manifest.key)
         shutil.rmtree(self._state / "files" / str(local.manifest.key.version), ignore_errors=True)
 
     def content_folder(self, key: VersionKey) -> Path:
-        """Returns the location of a held version's whole files."""
+        """Returns the folder with the whole files of a version that the origin holds."""
         return Path(self._path(key, "folder").read_text())
 
     def delta_folder(self, key: VersionKey) -> Path:
-        """Returns the location of a version's deltas, at the paths of their results."""
+        """Returns the folder of a version's deltas.
+
+        Each delta has the path of the file that it produces.
+        """
         return self._state / "deltas" / str(key)
 
     def _base(self, version: int) -> DeltaBase:
         local = self.versions.get(version)
         if local is None or local.manifest.digest is None:
-            raise VersionGone(f"version {version} can't be a base: it is not held here, or not complete")
+            raise VersionGone(
+                f"version {version} can't be a base: this origin does not hold it, or not all of it",
+                hint="publish without a base, or with a complete version as base",
+            )
         key = local.manifest.key
         return DeltaBase(version=key.version, attempt=key.attempt, digest=local.manifest.digest)
 
@@ -251,20 +276,24 @@ class Origin:
         shutil.rmtree(self.delta_folder(key), ignore_errors=True)
 
     def _attempts(self, version: int) -> Path:
-        """Returns the file with a version's last attempt; it outlives the version, so no attempt is used twice."""
+        """Returns the file with the number of a version's last attempt.
+
+        The origin keeps this file when it withdraws the version, so that it uses no attempt number twice.
+        """
         return self._state / f"{version}.attempts"
 
     def _make_state_folder(self) -> None:
         """Creates the state folder.
 
         Raises:
-            InvalidInput: The default folder holds state, such as counts of attempts, that would be lost.
+            InvalidInput: Another state folder is configured, but the default one holds state that would be lost, such
+                as attempt numbers.
         """
         former = self.folder / STATE_FOLDER
         if former != self._state and former.exists() and not self._state.joinpath("publishers").exists():
             raise InvalidInput(
                 f"{former} holds this origin's state, and {self._state} holds none",
-                hint=f"move what is in {former} to {self._state} and remove {former}",
+                hint=f"move the contents of {former} to {self._state}, and remove {former}",
             )
         self._state.mkdir(parents=True, exist_ok=True)
 
@@ -275,9 +304,11 @@ class Origin:
             return 0
 
     async def _resume(self) -> None:
-        """Restores versions that were complete before a restart; each block is served once it is verified again.
+        """Restores the versions that were complete before a restart.
 
-        Versions signed by a former key keep their signatures; readers decide whether they accept them.
+        A block is served once it is verified again.
+
+        Versions that a former publisher key signed keep their signatures; readers decide whether to accept them.
         """
         former_keys = self._former_keys()
         for log in sorted(self._state.glob("*.manifest")):
@@ -298,7 +329,7 @@ class Origin:
             self.withdraw(old)
 
     def _former_keys(self) -> list[Address]:
-        """Returns the former publisher addresses of this origin, and records the present one."""
+        """Returns the addresses of former publisher keys, and records the present address."""
         path = self._state / "publishers"
         known = [address(line) for line in path.read_text().splitlines()] if path.exists() else []
         if self._key.address not in known:
@@ -318,10 +349,16 @@ class Origin:
 
 
 def file_sizes(folder: Path, *, may_be_empty: bool = False) -> dict[str, int]:
-    """Returns the files of a folder with their sizes, sorted by path; leaves out hidden ones.
+    """Returns the files of a folder by path, with their sizes in bytes.
+
+    The result is sorted by path. Hidden files are left out.
+
+    Args:
+        folder: The folder to scan, with its sub-folders.
+        may_be_empty: Whether a folder without files is allowed.
 
     Raises:
-        InvalidInput: The folder holds a special file or an invalid name, or it is empty.
+        InvalidInput: The folder contains a link, a special file or a name that a version may not have, or no files.
     """
     sizes: dict[str, int] = {}
     for path in sorted(folder.rglob("*")):
@@ -329,8 +366,8 @@ def file_sizes(folder: Path, *, may_be_empty: bool = False) -> dict[str, int]:
         if any(part.startswith(".") for part in relative.parts) or (path.is_dir() and not path.is_symlink()):
             continue
         if path.is_symlink() or not path.is_file():
-            raise InvalidInput(f"{path} is no plain file", hint="a version holds plain files and folders only")
+            raise InvalidInput(f"{path} is not a plain file", hint="a version may have plain files and folders only")
         sizes[check_path(relative.as_posix())] = path.stat().st_size
     if not sizes and not may_be_empty:
-        raise InvalidInput(f"there is nothing in {folder}", hint="a version has at least one file")
+        raise InvalidInput(f"{folder} contains no files", hint="a version has at least one file")
     return sizes

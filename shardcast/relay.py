@@ -1,10 +1,13 @@
-"""Relay: downloads versions from an origin or other relays, and serves each block as soon as it is verified.
+"""Relay: downloads versions from an origin or other relays, and serves them.
+
+It serves each block as soon as it has verified the block.
 
     async with Relay(store, upstreams=["https://origin.example"], run="devnet", signer=publisher_address) as relay:
         await relay.run()
 
-A relay is untrusted and trusts no upstream: it serves a block only after checking it against the signed manifest. After
-a restart it verifies the blocks in its store again, and fetches only those that are missing or wrong.
+A relay trusts no upstream: it serves a block only after it has verified the block against the signed manifest. Its own
+readers do not trust the relay either. After a restart the relay verifies the blocks in its store again, and fetches
+only those that are missing or wrong.
 """
 
 from __future__ import annotations
@@ -49,37 +52,39 @@ from shardcast.serve.server import Server
 from shardcast.serve.version_index import VersionIndex
 
 _FOLDER = re.compile(r"([0-9]{1,16})\.([0-9]{1,10})")
+"""Name of a version's folder in the store: version and attempt, as `VersionKey` is written."""
 _FIRST_RETRY = timedelta(milliseconds=200)
 _LONGEST_RETRY = timedelta(seconds=30)
-"""Back-off before a failed version is tried again; doubles from the first to the longest."""
+"""Longest back-off before a failed version is fetched again. The first back-off is `_FIRST_RETRY`, and each further one
+is twice as long."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Relay:
-    """Holds the newest versions of a run and serves them, while it is entered.
+    """Downloads the newest versions of a run and serves them; an async context manager.
 
     Args:
         store: The relay's own folder, for the versions that it holds.
-        upstreams: URLs of the origin or of other relays. With more than one the relay can avoid a faulty one.
+        upstreams: URLs of the origin or of other relays. With several upstreams the relay can avoid a faulty one.
         run: Name or id of the run.
-        signer: The publisher's address; or `Signers`, with the publisher's former key and the time until which it is
-            accepted.
-        keep: Number of versions to hold, or a rule with a budget. Bases that these versions need are held besides.
-        follows_needs: Whether the caller tells the relay, by `need`, which versions are needed for leases and open
-            work. Then no version is
-            removed before the first report.
+        signer: The publisher's address; or `Signers`, which adds the publisher's former key and the time until which
+            its signatures are accepted.
+        keep: Number of versions to hold, or a rule with a disk budget. The relay also holds the versions to which the
+            deltas of these versions are applied.
+        follows_needs: Whether the caller reports, by `need`, the versions that leases and open work need. If so, the
+            relay removes no version before the first report.
         host: Address to listen on.
-        port: 0 for any free one.
-        tls: Certificate to serve https with; without one a reverse proxy has to provide TLS.
-        upstream_tls: For https upstreams; the system's certificate authorities by default.
-        limits: Limits of the requests that the relay serves.
-        timeouts: Time-outs of upstreams.
+        port: Port to listen on; 0 picks a free port.
+        tls: TLS context with the certificate for https; without one a reverse proxy has to provide TLS.
+        upstream_tls: TLS context for https upstreams; by default it trusts the system's certificate authorities.
+        limits: Limits of the connections and requests that the relay serves.
+        timeouts: Time-outs of requests to upstreams.
         requests: Limits of concurrent requests to upstreams.
-        allow_plain_http: Allows `http` to upstreams on other machines.
-        registry: Registry of the metrics.
-        clock: The system's by default.
-        rng: Source of randomness of the choice between upstreams.
+        allow_plain_http: Whether `http` to upstreams on other machines is allowed.
+        registry: Prometheus registry for the metrics; a new one by default.
+        clock: Clock; the system clock by default.
+        rng: Random generator for the choice between upstreams.
 
     Raises:
         InvalidInput: `upstreams` is empty, or a URL in it is invalid or not allowed.
@@ -144,39 +149,49 @@ class Relay:
         self._reconciler: asyncio.Task[None] | None = None
         self._transfers: dict[LocalVersion, asyncio.Task[None]] = {}
         self._known: dict[LocalVersion, list[BlockSpan]] = {}
-        """Announced blocks of each version to verify on the disk or to fetch when its transfer starts."""
+        """For each version, the blocks that its next transfer verifies on the disk, or fetches."""
         self._complete: set[LocalVersion] = set()
+        """Versions that are sealed, and whose blocks are all present."""
         self._failures: dict[VersionKey, int] = {}
         """Number of consecutive failed transfers, by version."""
         self._retry_at: dict[VersionKey, float] = {}
+        """End of the back-off of each version whose transfer failed, in seconds of the monotonic clock."""
         self._changed = asyncio.Event()
-        """Wakes the reconciler."""
+        """Event that wakes the reconciler."""
         self._newest_evicted = -1
-        """The newest version that was removed to stay within the budget."""
+        """Number of the newest version that was removed because of the disk budget; -1 if none was."""
 
     @property
     def url(self) -> str:
-        """Returns the URL for clients and other relays."""
+        """Returns the URL at which clients and other relays reach this one."""
         return self.server.url
 
     @property
     def signers(self) -> Signers:
-        """Returns the accepted signers."""
+        """Returns the publisher keys whose versions the relay accepts."""
         return self._catalog.signers
 
     def trust(self, signers: Signers) -> None:
-        """Sets the accepted signers after a rotation. Held versions stay until their place is needed."""
+        """Replaces the accepted signers, after the pool's publisher key was rotated.
+
+        Held versions of a key that is no longer accepted stay until the relay needs their disk space.
+        """
         self._catalog.trust(signers)
         self.versions.publisher = signers.publisher
         self.versions.changed()
         self._changed.set()
 
     def held(self) -> list[int]:
-        """Returns the versions that the relay holds, complete or not."""
+        """Returns the numbers of the versions that the relay holds, complete or not, newest first."""
         return [local.manifest.key.version for local in self.versions]
 
     def need(self, needs: Needs | None) -> None:
-        """Sets the versions that leases and open work need; with None (unknown) nothing may be removed."""
+        """Sets the versions that leases and open work need, which the relay must keep.
+
+        Args:
+            needs: The needs, as read from the ledger. None means that the needs are unknown; the relay then removes no
+                version.
+        """
         self._needs = needs
         self._changed.set()
 
@@ -199,16 +214,16 @@ class Relay:
         await self._stack.aclose()
 
     async def run(self) -> None:
-        """Runs until it is cancelled.
+        """Waits until the relay fails, or the waiting task is cancelled.
 
         Raises:
-            Exception: The error that ended the relay's work, if one did.
+            Exception: The unexpected error that ended the relay's reconciler.
         """
         if self._reconciler is not None:
             await asyncio.shield(self._reconciler)
 
     async def _reconcile(self) -> None:
-        """Adds new versions, removes old ones, and starts transfers, after each change."""
+        """Adds new versions, removes old ones and starts transfers; does so again after each change."""
         while True:
             seen = self._catalog.revision
             await self._add_new_versions()
@@ -218,7 +233,7 @@ class Relay:
             await self._next_change(seen)
 
     async def _add_new_versions(self) -> None:
-        """Adds each verified version that is among the newest, and the bases of held versions."""
+        """Adds the newest verified versions, and the bases of held versions."""
         seen = {key for key in self._catalog.listed() if self._has(key)}
         while (key := await self._catalog.newest(without=seen)) is not None:
             seen.add(key)
@@ -230,7 +245,10 @@ class Relay:
                 await self._add(key)
 
     def _kept(self) -> list[LocalVersion]:
-        """Returns the versions to keep. A version that the budget removes is not fetched again."""
+        """Returns the versions to keep.
+
+        Records which versions the disk budget removes, as the relay does not fetch these again.
+        """
         ranked = self.versions.ranked(self._catalog.accepted_signers())
         choice = self._keep.choose(self._stored_versions(ranked))
         self.metrics.over_budget.set(choice.over)
@@ -241,7 +259,10 @@ class Relay:
         return [local for local, stays in zip(ranked, choice.stays, strict=True) if stays]
 
     def _stored_versions(self, ranked: list[LocalVersion]) -> list[StoredVersion]:
-        """Returns the versions for the keep rule. Versions of signers that are no longer accepted are not needed."""
+        """Returns the size and age of versions, and whether leases or open work need them.
+
+        A version of a signer that is no longer accepted does not count as needed.
+        """
         stored = [self._stored(local) for local in ranked]
         if not self._follows_needs:
             return stored
@@ -263,7 +284,11 @@ class Relay:
         return held is not None and self._is_accepted(held) and held.manifest.key >= key
 
     def _is_accepted(self, local: LocalVersion) -> bool:
-        """Returns whether a version may displace others; versions of a stolen key can have any number."""
+        """Returns whether the version's signer is accepted now.
+
+        Only accepted versions count towards the number to keep. Otherwise the thief of a former key, who can sign
+        versions with the highest numbers, could displace all other versions.
+        """
         return local.manifest.signer in self._catalog.accepted_signers()
 
     def _is_base(self, key: VersionKey) -> bool:
@@ -274,7 +299,8 @@ class Relay:
         folder = self._store / str(key)
         voided = self.versions.get(key.version)
         if voided is not None:
-            # Much of the older attempt may be the same: the transfer verifies its bytes before it fetches any.
+            # The new attempt takes over the folder of the older one, because many blocks of the two attempts may be
+            # equal. The transfer verifies the blocks on disk, and fetches only those that differ.
             await self._stop(voided)
             (self._store / str(voided.manifest.key)).rename(folder)
         local = self._local(key)
@@ -292,7 +318,10 @@ class Relay:
         )
 
     def _resume(self) -> None:
-        """Restores versions from before a restart; their blocks count as missing until they are verified again."""
+        """Restores the versions in the store after a restart.
+
+        The blocks of these versions count as missing until the relay has verified them again.
+        """
         for folder in self._store.iterdir():
             match = _FOLDER.fullmatch(folder.name)
             if match is None:
@@ -307,7 +336,10 @@ class Relay:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _start_transfers(self) -> None:
-        """Starts the transfer of the newest incomplete version at once, and of one other besides."""
+        """Starts the transfer of the newest incomplete version, however many transfers run.
+
+        The transfer of an older version starts only while fewer than two transfers run.
+        """
         now = self._clock.monotonic()
         incomplete = [
             local
@@ -352,7 +384,10 @@ class Relay:
             self._known[local] = local.missing()
 
     def _progress_listener(self, local: LocalVersion) -> Callable[[], None]:
-        """Returns a callback that announces a version downstream at its first extension, and again at its seal."""
+        """Returns a transfer's callback; it announces the version to this relay's readers.
+
+        The callback announces the version when its first extension arrives, and again when the version is sealed.
+        """
         announced = (local.manifest.length > 0, local.manifest.sealed)
 
         def on_progress() -> None:
@@ -394,4 +429,7 @@ class Relay:
         if not self._catalog.answered and not len(self.versions):
             raise Unavailable("no upstream has answered yet")
         if self._reconciler is not None and self._reconciler.done():
-            raise Unavailable("the relay's reconciler has ended; the log has the error")
+            raise Unavailable(
+                "the relay's reconciler ended with an error, so the relay fetches no more versions",
+                hint="restart the relay; the log has the error",
+            )

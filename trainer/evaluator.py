@@ -6,7 +6,6 @@ the weights: the prompts are the first held-out ones, and sampling has a fixed s
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +14,10 @@ from dataclasses import dataclass, field
 from protocol.errors import InvalidInput
 from rollouts.engines.interface import Completion, Engine, FinishReason, SampleRequest
 from rollouts.environments import Environment, is_held_out
-from rollouts.plan import PlannedGroup, SlotPlanner, Tokenizer
+from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt
 from rollouts.recipe import Recipe
 from rollouts.sampling.parameters import SamplingParameters
+from trainer.by_environment import EnvironmentResult, ResultsByEnvironment, results_of
 
 _TAG = b"muster-evaluation-v1"
 EXAMPLES = 8
@@ -50,10 +50,11 @@ class Evaluation:
 
     Args:
         prompts: Number of prompts.
-        greedy: Share of prompts whose greedy answer is correct.
+        greedy: Share of prompts whose greedy answer is solved; partial credit does not count.
         greedy_tokens: Mean length of greedy answers, including the end token.
         greedy_finished: Share of greedy answers that end with the end token.
         samples: Sampled answers per prompt.
+        greedy_reward: Mean reward of greedy answers after the length penalty.
         pass_at: Unbiased estimate of pass@k (at least one of k sampled answers is correct), by k.
         reward: Mean reward of sampled answers after the length penalty; None without samples.
         distance: Mean distance from the target length, in the environment's unit, of sampled answers (of greedy answers
@@ -61,12 +62,15 @@ class Evaluation:
         lengths: Mean length of the same answers, by target length.
         undecided: Answers, greedy and sampled, that could not be checked within the limits.
         examples: Greedy answers to the first `EXAMPLES` prompts.
+        environments: Results of the greedy answers by environment of a mixture; empty for other recipes.
+        sampled_environments: Results of the sampled answers likewise.
     """
 
     prompts: int
     greedy: float
     greedy_tokens: float
     greedy_finished: float
+    greedy_reward: float
     samples: int = 0
     pass_at: Mapping[int, float] = field(default_factory=dict)
     reward: float | None = None
@@ -74,6 +78,8 @@ class Evaluation:
     lengths: Mapping[int, float] = field(default_factory=dict)
     undecided: int = 0
     examples: tuple[AnswerExample, ...] = ()
+    environments: Mapping[str, EnvironmentResult] = field(default_factory=dict)
+    sampled_environments: Mapping[str, EnvironmentResult] = field(default_factory=dict)
 
 
 def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, share: float | None = None) -> list[int]:
@@ -144,7 +150,7 @@ class Evaluator:
         planned = [self._plan(index) for index in self.indices]
         sampling = self.recipe.sampling.parameters
         at_best = SamplingParameters(max_new_tokens=sampling.max_new_tokens, top_k=1)
-        greedy = self._generate(engine, planned, at_best, each=1, should_stop=should_stop)
+        greedy = self._generate(engine, planned, at_best, each=1, shown=True, should_stop=should_stop)
         drawn = self._generate(engine, planned, sampling, each=self.samples, should_stop=should_stop)
         measured = drawn if self.samples else greedy
         return Evaluation(
@@ -152,6 +158,7 @@ class Evaluator:
             greedy=sum(greedy.solved.values()) / len(planned),
             greedy_tokens=greedy.tokens / len(planned),
             greedy_finished=greedy.finished / len(planned),
+            greedy_reward=math.fsum(greedy.rewards) / len(greedy.rewards),
             samples=self.samples,
             pass_at={
                 k: sum(pass_at(k, samples=self.samples, solved=drawn.solved[place]) for place in range(len(planned)))
@@ -163,51 +170,44 @@ class Evaluator:
             lengths=measured.mean_lengths,
             undecided=greedy.undecided + drawn.undecided,
             examples=tuple(example for _, example in sorted(greedy.examples.items())),
+            environments=greedy.environments.results(),
+            sampled_environments=drawn.environments.results(),
         )
 
-    def _plan(self, index: int) -> _PlannedPrompt:
-        seed = hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest()
-        planner = SlotPlanner(
-            recipe=self.recipe.model_copy(update={"held_out": 0.0}),  # the recipe's own share would exclude this prompt
-            eligible=[index],
-            environment=self.environment,
-            tokenizer=self.tokenizer,
-        )
-        return _PlannedPrompt(planner, seed, planner.plan(seed, groups=1).groups[0])
+    def _plan(self, index: int) -> PlannedPrompt:
+        recipe = self.recipe.model_copy(update={"held_out": 0.0})  # the recipe's own share would exclude this prompt
+        return plan_prompt(index, tag=_TAG, recipe=recipe, environment=self.environment, tokenizer=self.tokenizer)
 
     def _generate(
         self,
         engine: Engine,
-        planned: Sequence[_PlannedPrompt],
+        planned: Sequence[PlannedPrompt],
         parameters: SamplingParameters,
         *,
         each: int,
+        shown: bool = False,
         should_stop: Callable[[], bool] | None,
     ) -> _Tally:
+        """Generates and tallies answers; if they are shown, keeps those to the first prompts as text."""
         requests = [
             SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
             for place, one in enumerate(planned)
             for sample in range(each)
         ]
-        tally = _Tally(decode=self.tokenizer.decode)
+        tally = _Tally(environments=results_of(self.recipe), decode=self.tokenizer.decode if shown else None)
         if requests:
             for answer in engine.generate(requests, parameters, with_proofs=False, should_stop=should_stop):
                 tally.add(answer.sample // each, planned[answer.sample // each], answer)
         return tally
 
 
-@dataclass(frozen=True, slots=True)
-class _PlannedPrompt:
-    planner: SlotPlanner
-    seed: bytes
-    group: PlannedGroup
-
-
 @dataclass(slots=True)
 class _Tally:
     """Accumulates the results of answers."""
 
-    decode: Callable[[Sequence[int]], str]
+    environments: ResultsByEnvironment
+    decode: Callable[[Sequence[int]], str] | None = None
+    """Decodes the answers that are kept as examples; None to keep none."""
     solved: Counter[int] = field(default_factory=Counter)
     tokens: int = 0
     finished: int = 0
@@ -218,20 +218,21 @@ class _Tally:
     examples: dict[int, AnswerExample] = field(default_factory=dict)
     """The last answer to each of the first prompts, by the prompt's place."""
 
-    def add(self, place: int, planned: _PlannedPrompt, answer: Completion) -> None:
+    def add(self, place: int, planned: PlannedPrompt, answer: Completion) -> None:
         reward = planned.planner.reward(planned.group.prompt, answer.tokens, answer.finish)
-        self.solved[place] += reward.task == 1.0
+        self.solved[place] += reward.solved
         self.tokens += len(answer.tokens)
         self.finished += answer.finish is FinishReason.EOS
         self.rewards.append(reward.total)
+        self.environments.add(planned.group.prompt.index, reward=reward.total, solved=reward.solved)
         if reward.target is not None:
             self.lengths.setdefault(reward.target, []).append(reward.length)
         self.undecided += reward.undecided
-        if place < EXAMPLES:
+        if self.decode is not None and place < EXAMPLES:
             self.examples[place] = AnswerExample(
                 prompt=planned.group.prompt.text[:_EXAMPLE_CHARACTERS],
                 answer=self.decode(answer.tokens)[:_EXAMPLE_CHARACTERS],
-                correct=reward.task == 1.0,
+                correct=reward.solved,
                 finished=answer.finish is FinishReason.EOS,
             )
 

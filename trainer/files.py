@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from protocol.runtime.files import sync_directory, write_atomically
+from protocol.runtime.files import sync_path, write_atomically
 from trainer.errors import NotWritten
 
 _READABLE = 0o644
@@ -41,7 +40,7 @@ def sync_names(folder: Path, *, within: Path) -> None:
         if not folder.exists():
             return
         while True:
-            sync_directory(folder)
+            sync_path(folder)
             if folder in {within, folder.parent}:
                 return
             folder = folder.parent
@@ -63,9 +62,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             for path in [*partial.rglob("*"), partial]:
                 if path.is_file():
                     path.chmod(_READABLE)
-                _sync(path)
+                sync_path(path)
             partial.replace(folder)
-            sync_directory(folder.parent)
+            sync_path(folder.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -78,7 +77,7 @@ def put_in_place(made: Path, folder: Path) -> None:
     """
     with _write_errors(folder):
         made.replace(folder)
-        sync_directory(folder.parent)
+        sync_path(folder.parent)
 
 
 @contextmanager
@@ -90,12 +89,3 @@ def _write_errors(path: Path) -> Iterator[None]:
         raise NotWritten(f"{path} can't be written: {error.strerror or error}") from error
     except SafetensorError as error:  # safetensors wraps the system's error
         raise NotWritten(f"{path} can't be written: {error}") from error
-
-
-def _sync(path: Path) -> None:
-    """Writes a file or a directory's entries to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

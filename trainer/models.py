@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rollouts.errors import BadVersionFolder
 from rollouts.models.architecture import check_architecture
-from rollouts.models.facts import GENERATION_FILE, ModelFacts, read_model
+from rollouts.models.facts import COMPANION_FILES, ModelFacts, read_model
 from rollouts.models.policy import quiet_transformers
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
@@ -31,19 +31,6 @@ _CONFIGS: Any = AutoConfig
 _MODELS: Any = AutoModelForCausalLM
 
 TORCH_TYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
-
-_COMPANIONS = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    GENERATION_FILE,
-)
-"""Files that a version copies from the folder that training started from."""
 
 
 def make_model(folder: Path, *, model_type: str, config: Mapping[str, JsonValue], characters: str, seed: int) -> None:
@@ -158,7 +145,7 @@ def write_weights(
     writer: Any = form  # transformers annotates only some of its methods
     with whole_folder(folder) as partial, quiet_transformers():
         writer.save_pretrained(partial, state_dict=weights)
-        for name in _COMPANIONS:
+        for name in COMPANION_FILES:
             if (start / name).is_file():
                 shutil.copyfile(start / name, partial / name)
         if recipe is not None:

@@ -1,7 +1,14 @@
-"""Default learning rate of reinforcement learning by the size of the model."""
+"""Default learning rate and sizes of reinforcement learning by the size of the model."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+SMALL_MODEL = 4_000_000
+"""Parameters of a model whose runs are sized like those of the shipped base models."""
+LOGITS_BYTES = 100 << 20
+"""Bytes of logits in a forward pass of the trainer; the backward pass takes about three times as much."""
+_MOST_ROWS = 8
 _KNOWN_PARAMETERS = 440_000
 _KNOWN_RATE = 2e-4
 """Learning rate of the shipped base models, which have so many parameters."""
@@ -17,3 +24,31 @@ def default_learning_rate(parameters: int) -> float:
     """
     rate = _KNOWN_RATE * (_KNOWN_PARAMETERS / max(1, parameters)) ** _EXPONENT
     return float(f"{min(_KNOWN_RATE, rate):.0e}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSize:
+    """Size of an evaluation.
+
+    Args:
+        prompts: Held-out prompts.
+        samples: Sampled answers to each, in addition to the greedy one.
+    """
+
+    prompts: int
+    samples: int
+
+
+def default_rows_at_once(row_tokens: int, *, vocabulary: int) -> int:
+    """Returns the rows of a forward pass whose float32 logits fit into `LOGITS_BYTES`: 1 to 8."""
+    return max(1, min(_MOST_ROWS, LOGITS_BYTES // (row_tokens * vocabulary * 4)))
+
+
+def default_evaluation(parameters: int) -> EvaluationSize:
+    """Returns the default size of an evaluation on a machine without an accelerator.
+
+    Args:
+        parameters: Number of weights.
+    """
+    small = parameters <= SMALL_MODEL
+    return EvaluationSize(prompts=256 if small else 64, samples=4 if small else 1)

@@ -9,6 +9,7 @@ import hashlib
 import shutil
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EligiblePrompts, Recipe, eligible_prompts, read_recipe
+from trainer.by_environment import EnvironmentResult, ResultsByEnvironment, results_of
 from trainer.errors import BadSettings
 from trainer.evaluator import AnswerExample, Evaluation, Evaluator, held_out_prompts
 from trainer.learning.groups import TrainingGroup, TrainingSample
@@ -84,6 +86,7 @@ class TrialStep:
         tokens_per_second: Generated tokens per second.
         seconds: Duration of generation and learning.
         examples: A few of the answers, as text.
+        environments: Results of all generated answers by environment of a mixture; empty for other recipes.
     """
 
     learned: LearnedStep
@@ -93,12 +96,14 @@ class TrialStep:
     tokens_per_second: float
     seconds: float
     examples: tuple[AnswerExample, ...]
+    environments: Mapping[str, EnvironmentResult]
 
 
 @dataclass(slots=True)
 class _Batch:
     """Groups of one step with the statistics of their generation."""
 
+    environments: ResultsByEnvironment
     groups: list[TrainingGroup] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     solved: int = 0
@@ -183,6 +188,7 @@ class Trial:
             tokens_per_second=batch.tokens / batch.seconds,
             seconds=time.perf_counter() - began,
             examples=tuple(batch.examples),
+            environments=batch.environments.results(),
         )
 
     def evaluate(self) -> Evaluation:
@@ -212,7 +218,7 @@ class Trial:
 
     def _generate(self) -> _Batch:
         self._load()
-        batch, settings, began = _Batch(), self._settings, time.perf_counter()
+        batch, settings, began = _Batch(results_of(self.recipe)), self._settings, time.perf_counter()
         for attempt in range(_MOST_ROUNDS):
             if len(batch.groups) >= settings.groups_per_step:
                 break
@@ -235,7 +241,8 @@ class Trial:
             for answer in map(answers.__getitem__, group.samples):
                 reward = self._planner.reward(group.prompt, answer.tokens, answer.finish)
                 batch.rewards.append(reward.total)
-                batch.solved += reward.task == 1.0
+                batch.solved += reward.solved
+                batch.environments.add(group.prompt.index, reward=reward.total, solved=reward.solved)
                 batch.tokens += len(answer.tokens)
                 undecided = undecided or bool(reward.undecided)
                 if not samples and len(batch.examples) < _EXAMPLES:
@@ -243,7 +250,7 @@ class Trial:
                         AnswerExample(
                             prompt=group.prompt.text[:_EXAMPLE_CHARACTERS],
                             answer=self._tokenizer.decode(answer.tokens)[:_EXAMPLE_CHARACTERS],
-                            correct=reward.task == 1.0,
+                            correct=reward.solved,
                             finished=answer.finish is FinishReason.EOS,
                         )
                     )

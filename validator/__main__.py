@@ -1,4 +1,4 @@
-"""`python -m validator`: the same as `muster validator`."""
+"""Entry point of `python -m validator`, which offers the commands of `validator/cli.py`."""
 
 from validator.cli import app
 

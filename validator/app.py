@@ -1,4 +1,4 @@
-"""Builds the service."""
+"""Builds the validator's FastAPI application, with its background loops."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
 from protocol.versions import release
 from validator.api.routes import BODY, router
-from validator.audit_loops import Looking
+from validator.audit_loops import AuditLoops
 from validator.background import add_loops
 from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, OpenableExaminer, Remote, build_dependencies
 from validator.queue_metrics import QueueMetrics
 from validator.settings import ValidatorSettings
 
-DESCRIPTION = """How a validator is, what it could not judge, and what its operator decides of that. Verdicts themselves
-are on the ledger, and their evidence in the pool's object store.
+DESCRIPTION = """State of a validator, list of the work that it could not judge, and decisions of its operator about
+that work. The verdicts are on the ledger, and their evidence is in the pool's object store.
 
-Takes a bearer token, or requests that the validator's own key signed."""
+Requests need a bearer token or a signature of the validator's own key."""
 
 OWN_RATE = Rate(count=6000, per=timedelta(minutes=1), burst=1000)
+"""Request limit of each IP address and of each signing key; only operators and their monitoring call this API."""
 
 
 def build_validator(
@@ -49,14 +50,16 @@ def build_validator(
 ) -> FastAPI:
     """Returns the application.
 
+    The application's lifespan starts the examiner, and at the end closes the Redis, chain and HTTP clients.
+
     Args:
-        settings: Settings.
-        redis: Shared by validators that share a queue; closed with the application.
-        chain: The ledger; closed with the application.
-        remote: The orchestrator; closed with the application.
-        examiner: Entered with the application.
+        settings: Settings of the validator.
+        redis: Redis client; validators that share this Redis share one work queue.
+        chain: Chain client of the validator's pool.
+        remote: HTTP clients of the orchestrator.
+        examiner: Examiner of rollout files; the lifespan enters the examiner's context.
         key: The validator's key.
-        clock: The system's clock by default.
+        clock: Clock of loops, caches and requests; None for the system's clock.
         with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
@@ -65,7 +68,7 @@ def build_validator(
         "validator",
         version=release(),
         description=DESCRIPTION,
-        lifespan=lambda app: _life(app.state.dependencies),
+        lifespan=lambda app: _lifespan(app.state.dependencies),
         checks={"redis": lambda: check_redis(redis), "health": lambda: _check_health(app)},
         loops=loops,
         clock=clock,
@@ -83,10 +86,10 @@ def build_validator(
         clock=clock,
         registry=app.state.registry,
     )
-    looking = Looking(dependencies)
+    audit_loops = AuditLoops(dependencies)
     app.state.dependencies = dependencies
     app.state.loops = loops
-    app.state.looks = lambda: asdict(looking.counts)
+    app.state.looks = lambda: asdict(audit_loops.counts)
     app.state.tokens = TokenBook(settings.tokens)
     admission = ReplayGuard(redis, keys=dependencies.keys, rate=OWN_RATE, clock=clock)
     app.state.verifier = RequestVerifier(audience=key.address, admission=admission, clock=clock, body_limit=BODY)
@@ -96,11 +99,11 @@ def build_validator(
         queue=dependencies.queue,
         deadlines=dependencies.deadlines,
         intake=dependencies.intake,
-        looks=lambda: looking.counts,
+        looks=lambda: audit_loops.counts,
         health=dependencies.health,
     )
     if with_loops:
-        add_loops(loops, dependencies, looking=looking, gauges=gauges)
+        add_loops(loops, dependencies, audit_loops=audit_loops, gauges=gauges)
     return app
 
 
@@ -109,15 +112,18 @@ async def _check_health(app: FastAPI) -> None:
 
 
 @asynccontextmanager
-async def _life(dependencies: Dependencies) -> AsyncIterator[None]:
-    """Starts the examiner. At the end, after the loops have stopped, returns unfinished items to the queue."""
+async def _lifespan(dependencies: Dependencies) -> AsyncIterator[None]:
+    """Starts the examiner; at the end returns unfinished items to the queue and closes all clients.
+
+    The service stops its background loops before this context exits, so no loop leases further items.
+    """
     try:
         dependencies.files.clear()
         async with dependencies.examiner:
             try:
                 yield
             finally:
-                with suppress(StoreUnavailable):  # then its leases expire
+                with suppress(StoreUnavailable):  # without Redis, the leases of the items expire by themselves
                     await dependencies.members.leave()
                     await dependencies.held.give_back()
                     await dependencies.intake.aclose()

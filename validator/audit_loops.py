@@ -1,4 +1,4 @@
-"""Loops of audit epochs and second looks; both start when the chain is first reachable."""
+"""Background loops of audit epochs and second looks; both are built when the chain answers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from validator.loops.epochs import EpochLoop
 from validator.loops.second_looks import FOLLOWED, LookCounts, SecondLooks
 
 
-class Looking:
-    """Starts the two loops when the chain first answers.
+class AuditLoops:
+    """The loops of audit epochs and second looks of one validator.
+
+    Both loops need a chain connection. Each loop is built in its first round after the chain answers, so that the
+    service can start while the chain is down.
 
     Args:
         dependencies: Dependencies of the validator.
@@ -25,15 +28,16 @@ class Looking:
 
     @property
     def counts(self) -> LookCounts:
-        """Items queued since the start."""
+        """Number of second looks and disputes since this process started, by reason."""
         return LookCounts() if self._looks is None else self._looks.counts
 
     async def epochs(self) -> None:
-        """Begins and ends epochs.
+        """Runs one round of the epoch loop: commits the next secret when due, reveals past secrets.
 
         Raises:
-            EpochTooShort: Epochs are shorter than the pool's judge period. Then none begins, and all rows are
-                recomputed.
+            EpochTooShort: The setting `epoch_s` is shorter than the pool's judge period. No further epoch begins then,
+                and all rows of each file are recomputed.
+            ChainUnavailable: The chain does not answer.
         """
         if self._epochs is None:
             settings, connected = self._dependencies.settings, await self._dependencies.chain.connected()
@@ -48,7 +52,12 @@ class Looking:
         await self._epochs.round()
 
     async def verdicts(self) -> None:
-        """Reads verdicts and disputes."""
+        """Runs one round of the second-look loop: reads verdicts and disputes, queues examinations.
+
+        Raises:
+            ChainUnavailable: The chain does not answer.
+            StoreUnavailable: Redis is down.
+        """
         if self._looks is None:
             dependencies, settings = self._dependencies, self._dependencies.settings
             connected = await dependencies.chain.connected()

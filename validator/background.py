@@ -1,4 +1,4 @@
-"""Adds the background loops of one validator."""
+"""Names, intervals and stall limits of the validator's background loops."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from datetime import timedelta
 
 from protocol.redis.outages import patient
 from protocol.runtime.loops import BackgroundLoops
-from validator.audit_loops import Looking
+from validator.audit_loops import AuditLoops
 from validator.dependencies import Dependencies
 from validator.queue_metrics import QueueMetrics
 
 STALLED = timedelta(seconds=60)
+"""Time without a successful round of a loop after which the service reports that it is not ready."""
 IDLE = timedelta(seconds=1)
-"""Poll interval for items that return to the queue by time; new items wake a worker immediately."""
+"""Interval at which loops look for items that became due by time; new items wake a judging loop immediately."""
 GAUGES_EVERY = timedelta(seconds=5)
+"""Interval at which the queue's Prometheus gauges are read from Redis."""
 
 
-def add_loops(loops: BackgroundLoops, dependencies: Dependencies, *, looking: Looking, gauges: QueueMetrics) -> None:
-    """Adds the loops of one validator."""
+def add_loops(
+    loops: BackgroundLoops, dependencies: Dependencies, *, audit_loops: AuditLoops, gauges: QueueMetrics
+) -> None:
+    """Adds all background loops of one validator to the service.
+
+    Args:
+        loops: Runner of the service's loops.
+        dependencies: Dependencies of the validator.
+        audit_loops: Loops of audit epochs and second looks.
+        gauges: Prometheus gauges of the queue.
+    """
     settings = dependencies.settings
     poll = timedelta(seconds=settings.poll_s)
     loops.add("intake", patient("intake", dependencies.intake.round), every=poll, stalled_after=STALLED)
@@ -35,18 +46,23 @@ def add_loops(loops: BackgroundLoops, dependencies: Dependencies, *, looking: Lo
             woken=dependencies.verdicts.news,
         )
     loops.add("leases", dependencies.held.renew, every=dependencies.queue.lease / 3, stalled_after=STALLED)
-    loops.add("health", lambda: look_after(dependencies), every=IDLE, stalled_after=STALLED * 5)
+    loops.add("health", lambda: update_health(dependencies), every=IDLE, stalled_after=STALLED * 5)
     if settings.finalise:
         every = timedelta(seconds=settings.finalise_every_s)
         loops.add("finalising", patient("finalising", dependencies.finalising.round), every=every)
-    loops.add("epochs", patient("epochs", looking.epochs), every=min(timedelta(seconds=settings.epoch_s) / 10, STALLED))
-    loops.add("second-looks", patient("second-looks", looking.verdicts), every=max(poll, IDLE / 2))
+    loops.add(
+        "epochs", patient("epochs", audit_loops.epochs), every=min(timedelta(seconds=settings.epoch_s) / 10, STALLED)
+    )
+    loops.add("second-looks", patient("second-looks", audit_loops.verdicts), every=max(poll, IDLE / 2))
     loops.add("juries", patient("juries", dependencies.juries.round), every=IDLE)
     loops.add("gauges", gauges.read, every=GAUGES_EVERY)
 
 
-async def look_after(dependencies: Dependencies) -> None:
-    """Runs a due self-test and announces the result. An unhealthy validator returns its items if others are healthy.
+async def update_health(dependencies: Dependencies) -> None:
+    """Runs a due self-test and announces the result to the other processes on this Redis.
+
+    If this validator has been unhealthy for longer than an item's lease and another process is healthy, all leased
+    items go back to the queue.
 
     Raises:
         StoreUnavailable: Redis is down.

@@ -1,4 +1,4 @@
-"""`muster validator`: run the service."""
+"""Command `muster validator run`, which runs the service; `cli/validator` adds the operator's commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.runtime.configuration_file import ConfigOption
 from protocol.runtime.logs import configure_logs
 from validator.settings import ValidatorSettings
 
-app = typer.Typer(name="validator", no_args_is_help=True, help="Run a pool's validator, and look after it.")
+app = typer.Typer(name="validator", no_args_is_help=True, help="Run and operate a pool's validator.")
 
 
 @app.callback()
@@ -27,8 +27,8 @@ def run(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
-    """Judge work until SIGTERM or SIGINT."""
-    # The examiner imports torch, which takes seconds and which other commands don't need.
+    """Run the validator service until SIGTERM or SIGINT."""
+    # This import loads torch, which takes seconds and which other commands don't need.
     from validator.service import check_pool, claimed, open_validator  # noqa: PLC0415
 
     configure_logs(level=log_level)

@@ -24,7 +24,7 @@ from protocol.redis.connection import RedisKeys
 from protocol.redis.leader_lease import LeaderLease
 from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import Clock
-from validator.chain.checkpoints import Checkpoints
+from validator.chain.checkpoints import CheckpointLookup
 from validator.chain.connection import PoolChain
 from validator.examination.interface import Examiner
 from validator.files import WorkFiles
@@ -53,29 +53,32 @@ from validator.verdicts.row_sampling import LOOK_AGAIN, RowSampling
 
 
 class OpenableExaminer(Examiner, Protocol):
-    """An examiner whose processes run while the context is entered."""
+    """An examiner whose processes run while its async context is entered."""
 
     async def __aenter__(self) -> object:
-        """Starts them."""
+        """Starts the examiner processes."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> object:
-        """Ends them."""
+        """Ends the examiner processes."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """Clients of the orchestrator, with the validator's key."""
+    """HTTP clients of the pool's orchestrator and object store."""
 
     reader: OrchestratorClient
+    """Reads runs, submissions and download links."""
     writer: NodeClient
+    """Requests upload URLs."""
     transfer: ObjectTransfer
+    """Downloads and uploads objects by presigned URLs."""
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the HTTP connections of all three clients."""
         await self.reader.aclose()
         await self.writer.aclose()
         await self.transfer.aclose()
@@ -102,7 +105,7 @@ class Dependencies:
     health: Health
     counts: VerdictCounts
     deadlines: Deadlines
-    measures: ValidatorMetrics
+    metrics: ValidatorMetrics
     verdicts: Verdicts
     send_queues: Sequence[SendQueue]
     judging: Judging
@@ -110,10 +113,10 @@ class Dependencies:
     intake: LedgerIntake
     finalising: Finalising
     wakeups: Sequence[asyncio.Event]
-    """One event per item that may be leased at a time; set when there may be work."""
+    """One event for each judging loop; an event is set when the queue may have an item to take."""
 
     def notify(self) -> None:
-        """Wakes the loops that wait for work."""
+        """Wakes all judging loops, after the queue may have received items."""
         _notify(self.wakeups)
 
 
@@ -128,14 +131,14 @@ def build_dependencies(
     clock: Clock,
     registry: CollectorRegistry,
 ) -> Dependencies:
-    """Builds all objects of a validator; starts nothing."""
+    """Builds all objects of a validator, without any I/O."""
     keys, me = keys_of(settings.pool_id), key.address
     lease = timedelta(seconds=settings.lease_s)
     members = Members(redis, keys=keys, validator=me, place=place_of(settings.directory))
     retry_policy = settings.retry_policy()
     queue = WorkQueue(redis, keys=keys, clock=clock, lease=lease, member=members.me, retry_policy=retry_policy)
     held = HeldItems(queue)
-    measures = ValidatorMetrics(registry, clock=clock)
+    metrics = ValidatorMetrics(registry, clock=clock)
     known = KnownValidators(redis, keys=keys)
     deadlines = Deadlines(redis, keys=keys)
     records = NodeRecords(redis, keys=keys, validator=me)
@@ -162,7 +165,7 @@ def build_dependencies(
 
     async def on_recorded(recorded: Sequence[PendingVerdict]) -> None:
         for each in recorded:
-            measures.given(each.item, each.staged.outcome, each.staged.reason)
+            metrics.given(each.item, each.staged.outcome, each.staged.reason)
         await counts.add(Counter((each.staged.outcome, each.staged.reason) for each in recorded))
 
     juries = Juries(me, chain=chain, clock=clock)
@@ -175,7 +178,7 @@ def build_dependencies(
             held=held,
             batch=settings.verdicts_per_transaction,
             on_recorded=on_recorded,
-            measures=measures,
+            metrics=metrics,
             clock=clock,
         )
         for _ in range(settings.verdict_transactions)
@@ -187,7 +190,7 @@ def build_dependencies(
         held=held,
         health=health,
         files=files,
-        versions=Checkpoints(chain, orchestrator=remote.reader, relays=settings.relays, clock=clock),
+        versions=CheckpointLookup(chain, orchestrator=remote.reader, relays=settings.relays, clock=clock),
         drawing=RowSampling(
             chain,
             records=records,
@@ -202,7 +205,7 @@ def build_dependencies(
         looks=LookResults(chain.ledger, read=files.audit, pool_id=settings.pool_id),
         juries=juries,
         retry_policy=retry_policy,
-        measures=measures,
+        metrics=metrics,
         clock=clock,
     )
     intake = LedgerIntake(
@@ -244,7 +247,7 @@ def build_dependencies(
         health=health,
         counts=counts,
         deadlines=deadlines,
-        measures=measures,
+        metrics=metrics,
         verdicts=verdicts,
         send_queues=send_queues,
         judging=judging,
@@ -256,7 +259,11 @@ def build_dependencies(
 
 
 def dependencies_of(request: Request) -> Dependencies:
-    """Returns the dependencies of the application that serves this request."""
+    """Returns the dependencies of the application that serves this request.
+
+    Raises:
+        TypeError: The application was not built by `build_validator`.
+    """
     dependencies = request.app.state.dependencies
     if not isinstance(dependencies, Dependencies):
         raise TypeError("app.state.dependencies must be Dependencies")
@@ -272,14 +279,14 @@ def following_of(
     redis: Redis,
     clock: Clock,
 ) -> EventFollower:
-    """Returns a follower of the ledger's events with its own position.
+    """Returns a follower of ledger events, which stores its position in Redis under its own name.
 
     Args:
-        name: Name of the position.
-        kinds: Events to read, by contract.
+        name: Name of the position in Redis.
+        kinds: Event types to read, by contract.
         settings: Settings of the validator.
-        chain: The ledger.
-        redis: Stores the position.
+        chain: Chain client, for the contracts' addresses.
+        redis: Redis client.
         clock: Clock of the follower.
     """
     return EventFollower(

@@ -1,4 +1,4 @@
-"""Transfers of files with the pool's store: downloads of work, uploads of audit files."""
+"""File transfers with the pool's object store: downloads of rollout files, uploads of audit files."""
 
 from __future__ import annotations
 
@@ -26,65 +26,68 @@ from validator.examination.interface import HashedFile
 
 
 class FileAbsent(Unavailable):
-    """The store has no such file, or is down. This never counts against the node: the file may come later."""
+    """The object store has no rollout file of this submission (yet).
+
+    The validator retries until the work's deadline and never counts this against the node, which may still upload.
+    """
 
     code = "file-absent"
 
 
 class StoreBroken(Unavailable):
-    """The store returned bytes with another hash than the object's name."""
+    """The object store returned bytes whose hash differs from the requested one, or lost an upload."""
 
     code = "other-bytes"
     default_hint = (
-        "the pool's object store is broken or lies: its owner has to look; a node can cause this only where the store "
-        "does not check SHA-256 (storage_checks_sha256)"
+        "the pool's object store is broken or dishonest: ask the pool's owner to check it; a node can cause this only "
+        "if the store does not check SHA-256 (storage_checks_sha256)"
     )
 
 
 class WorkDiskFull(Unavailable):
-    """There is no room for the work's file."""
+    """The disk of the validator's directory has no room for a rollout file."""
 
     code = "disk-full"
-    default_hint = "make room in the validator's directory, or give it fewer workers"
+    default_hint = "free space on the disk of the validator's directory, or lower the setting workers"
 
 
 class DiskBroken(Unavailable):
-    """The working directory can't be written or read."""
+    """Files in the validator's working directory can't be written or read back."""
 
     code = "disk-trouble"
-    default_hint = "look at the file system of the validator's directory: is it mounted, and writable?"
+    default_hint = "check that the file system of the validator's directory is mounted and writable"
 
 
 class OrchestratorRefuses(Unavailable):
-    """The orchestrator refuses this validator's requests."""
+    """The orchestrator refuses this validator's signed requests, because of its key or its clock."""
 
     code = "orchestrator-refuses"
 
 
 class FileTooLarge(TooLarge):
-    """The file is larger than any pool's store may accept, so it is not downloaded."""
+    """The file is larger than any object store of a pool may accept, so the validator does not download it."""
 
     code = "file-too-large"
-    default_hint = "ask the pool's owner how its store came to have it; no orchestrator lets a node upload it"
+    default_hint = "ask the pool's owner how the store received the file; no orchestrator lets a node upload it"
 
 
 class AuditFileWrong(Unprocessable):
-    """The audit file that a verdict names is not in the store, has other bytes, or can't be decoded."""
+    """The audit file that a verdict names is not in the store, has another hash, or can't be decoded."""
 
     code = "wrong-audit-file"
 
 
 class WorkFiles:
-    """Downloads files of work and uploads audit files.
+    """Downloads rollout files and uploads audit files.
 
     Args:
         pool_id: The pool.
-        reader: Client that asks the orchestrator for work, with the validator's key.
-        writer: Client that asks it for upload URLs.
-        transfer: Transfers the bytes.
-        directory: Directory of files in use; no other process uses it.
-        most_bytes: Maximum size of a file that is stored. Larger ones are hashed as they arrive.
-        reserve_bytes: Bytes of the disk that stay free.
+        reader: Client that asks the orchestrator for submissions and download links, with the validator's key.
+        writer: Client that asks the orchestrator for upload URLs.
+        transfer: Transfers the bytes to and from the object store.
+        directory: Working directory of files in use; no other process uses it.
+        most_bytes: Maximum size of a file that is stored, in bytes. Larger files are hashed as they arrive.
+        reserve_bytes: Space that stays free on the disk, in bytes.
     """
 
     def __init__(
@@ -108,20 +111,20 @@ class WorkFiles:
         self._space = DiskSpace(directory, reserve=reserve_bytes)
 
     def clear(self) -> None:
-        """Removes files that an earlier run of the service left."""
+        """Removes all files that an earlier run of the service left in the working directory."""
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True, mode=0o700)
 
     def try_disk(self) -> None:
-        """Returns if files in the working directory can be written and read.
+        """Tests the working directory: writes a file of 4096 random bytes, reads it back and compares.
 
         Raises:
-            DiskFull: Less than the reserve is free.
-            DiskBroken: Files on it can't be written or read.
+            WorkDiskFull: No more than the reserve is free on the disk.
+            DiskBroken: The file can't be written or read, or has other bytes when read.
         """
         free = shutil.disk_usage(self._directory).free if self._directory.is_dir() else None
         if free is not None and free <= self._reserve_bytes:
-            raise WorkDiskFull(f"{free} bytes are free in {self._directory}, and {self._reserve_bytes} have to stay so")
+            raise WorkDiskFull(f"{self._directory} has {free} bytes free, and {self._reserve_bytes} must stay free")
         path, content = self._directory / f"self-test-{token_hex(4)}", token_bytes(4096)
         try:
             with path.open("xb") as file:
@@ -135,53 +138,63 @@ class WorkFiles:
             with suppress(OSError):
                 path.unlink()
         if not same:
-            raise DiskBroken(f"{self._directory} gives other bytes than were written")
+            raise DiskBroken(f"a file in {self._directory} has other bytes than were written")
 
     async def listed(self, work: SubmittedWork) -> RolloutItem | None:
-        """Returns the orchestrator's entry of a submission, with the download link; None if there is none."""
+        """Returns the orchestrator's entry of a submission, with its download link; None if there is none.
+
+        Raises:
+            Unavailable: The orchestrator is down or refuses this validator.
+        """
         try:
-            with served():
+            with temporary_refusals():
                 return await self._reader.rollout(work.key)
         except NotFound:
             return None
 
     @asynccontextmanager
     async def fetched(self, item: Item, listed: RolloutItem | None) -> AsyncIterator[Path | HashedFile]:
-        """Downloads the work's file, verifies its hash, and keeps it while the context is entered.
+        """Downloads the rollout file of an item, verifies its hash, and keeps it while the context is entered.
 
-        Of a file that is larger than this validator reads, only hash and size are returned. They suffice to check it
-        against its lease, without memory or disk.
+        A file that is larger than this validator's limit is hashed as it arrives, and only its hash and size are
+        returned. Hash and size suffice to compare the file with the limits of its lease, without memory or disk.
+
+        Args:
+            item: The leased item.
+            listed: The orchestrator's entry of the submission; None to ask for a download link.
 
         Raises:
             FileAbsent: The store does not have the file.
-            FileTooLarge: It is larger than any store may accept.
-            DiskFull: There is no room.
+            FileTooLarge: The file is larger than any store may accept.
+            WorkDiskFull: The disk has no room for the file.
             StoreBroken: The store returned bytes with another hash.
             Unavailable: The orchestrator or the store is down.
         """
-        target = (
-            self._directory / f"{item.id}.{item.token}.parquet"
-        )  # an earlier holder of the item, also in this process, may still use its own copy
+        # The name has the lease's token: an earlier holder of the item, also in this process, may still use its copy.
+        target = self._directory / f"{item.id}.{item.token}.parquet"
         try:
             yield await self._fetch(item.work, listed, target)
         finally:
             target.unlink(missing_ok=True)
 
     async def store(self, audit: AuditFile) -> Digest:
-        """Uploads an audit file to the pool's store, unless it is there; returns its SHA-256.
+        """Uploads an audit file to the pool's store, unless the store has it already; returns its SHA-256.
 
         Raises:
-            TooLarge: It is larger than the limit of audit files.
+            TooLarge: The encoded file is larger than the limit of audit files.
+            StoreBroken: The store refused the bytes, or does not have the file after the upload.
             Unavailable: The orchestrator or the store is down.
         """
         content = await run_in_thread(audit.encode)
         if len(content) > LARGEST_AUDIT_FILE:
-            raise TooLarge(f"the audit file has {len(content)} bytes, {LARGEST_AUDIT_FILE} are read", code="audit-size")
+            raise TooLarge(
+                f"the audit file has {len(content)} bytes; the limit is {LARGEST_AUDIT_FILE}", code="audit-size"
+            )
         sha256 = digest(hashlib.sha256(content).digest())
         request = UploadRequest(
             kind=UploadKind.AUDIT, sha256=sha256, size=len(content), content_type="application/json"
         )
-        with served():
+        with temporary_refusals():
             ticket = await self._writer.request_upload(request)
         if ticket.already_there:
             return sha256
@@ -189,10 +202,10 @@ class WorkFiles:
         try:
             await run_in_thread(path.write_bytes, content)
             await self._transfer.put(ticket, path, size=len(content))
-            # Asked again for two reasons: the evidence must be there before the verdict, and the ticket stays open
-            # until then.
+            # The second request has two reasons: the evidence must be in the store before the verdict is sent, and
+            # the orchestrator keeps the upload ticket open until it has seen the file.
             if not (await self._writer.request_upload(request)).already_there:
-                raise StoreBroken(f"the store took the audit file {sha256} and does not have it")
+                raise StoreBroken(f"the store accepted the audit file {sha256}, but does not have it")
         except BytesRefused as error:
             raise StoreBroken(error.detail) from error
         finally:
@@ -200,16 +213,20 @@ class WorkFiles:
         return sha256
 
     async def audit(self, validator: Address, sha256: Digest) -> AuditFile:
-        """Fetches the audit file of another validator.
+        """Downloads the audit file of another validator's verdict.
+
+        Args:
+            validator: The validator that uploaded the file.
+            sha256: SHA-256 that the verdict on the ledger names.
 
         Raises:
-            AuditFileWrong: The store does not have it or returns other bytes, or it is not an audit file.
+            AuditFileWrong: The store does not have the file or returns other bytes, or it is not an audit file.
             Unavailable: The orchestrator or the store is down.
         """
         key = ObjectKey(pool_id=self._pool_id, owner=validator, sha256=sha256, audit=True)
         path = self._directory / f"{token_hex(8)}.theirs.json"
         try:
-            with served():
+            with temporary_refusals():
                 link = await self._reader.object_link(key)
             await self._transfer.fetch(link.url, path, sha256=sha256, most_bytes=LARGEST_AUDIT_FILE)
             content = await run_in_thread(path.read_bytes)
@@ -231,11 +248,11 @@ class WorkFiles:
                 url, size = await self._link(work, None)
                 return await self._transfer_into(url, size, work.sha256, target)
         except NotFound as error:
-            raise FileAbsent(f"the store has no file {work.sha256} of {work.node}") from error
+            raise FileAbsent(f"the object store has no file {work.sha256} of node {work.node}") from error
         except TooLarge as error:
             if isinstance(error, FileTooLarge):
                 raise
-            raise StoreBroken(error.detail) from error  # more bytes than the store announced
+            raise StoreBroken(error.detail) from error  # the store sent more bytes than it announced
         except BytesRefused as error:
             raise StoreBroken(error.detail) from error
 
@@ -243,13 +260,13 @@ class WorkFiles:
         if listed is not None and listed.file_url is not None and listed.size is not None:
             return listed.file_url, listed.size
         key = ObjectKey(pool_id=self._pool_id, owner=work.node, sha256=work.sha256)
-        with served():
+        with temporary_refusals():
             link = await self._reader.object_link(key)
         return link.url, link.size
 
     async def _transfer_into(self, url: str, size: int, sha256: Digest, target: Path) -> Path | HashedFile:
         if size > LARGEST_OBJECT:
-            raise FileTooLarge(f"the store has {size} bytes under {sha256}, and may take {LARGEST_OBJECT}")
+            raise FileTooLarge(f"file {sha256} in the object store has {size} bytes; the limit is {LARGEST_OBJECT}")
         if size > self._most_bytes:
             await self._transfer.verify(url, sha256=sha256, size=size)
             return HashedFile(sha256=sha256, size=size)
@@ -262,11 +279,14 @@ class WorkFiles:
 
 
 @contextmanager
-def served() -> Iterator[None]:
-    """Converts an orchestrator's refusal into a temporary error between it and this validator.
+def temporary_refusals() -> Iterator[None]:
+    """Converts the orchestrator's 401 and 403 answers to retryable errors.
+
+    Such answers concern this validator and not the item.
 
     Raises:
-        OrchestratorRefuses: Always; with the code `clock` if the two clocks differ too much.
+        OrchestratorRefuses: The orchestrator refused the request; with the code `clock` if it refused the request's
+            time, because the two clocks differ too much.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the queue, read from Redis."""
+"""Prometheus gauges of the work queue, read from Redis, and of this process's health."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from validator.store.deadlines import Deadlines
 
 
 class QueueMetrics:
-    """Gauges of one validator.
+    """Prometheus gauges of one validator process.
 
     Args:
         registry: Registry of the service.
         queue: The work queue.
-        deadlines: Work that is not final.
-        intake: Position in the ledger's events.
-        looks: Second looks by reason.
+        deadlines: Store of work that is not final yet.
+        intake: Intake loop, which knows the position in the ledger's events.
+        looks: Returns the numbers of second looks by reason.
         health: Health of this process.
     """
 
@@ -41,25 +41,32 @@ class QueueMetrics:
         self._intake = intake
         self._looks = looks
         self._health = health
-        self._well = Gauge(
-            "muster_validator_well", "1 if this validator takes work; 0 if it stands aside", registry=registry
-        )
+        self._well = Gauge("muster_validator_well", "1 if this validator takes work, else 0", registry=registry)
         self._unwell_for = Gauge(
-            "muster_validator_unwell_seconds", "For how long it has stood aside, by why", ("code",), registry=registry
+            "muster_validator_unwell_seconds",
+            "Seconds since it takes no work, by error code",
+            ("code",),
+            registry=registry,
         )
-        self._lengths = Gauge("muster_validator_queue", "Pieces of work", ("stage",), registry=registry)
+        self._lengths = Gauge("muster_validator_queue", "Items in the queue by stage", ("stage",), registry=registry)
         self._behind = Gauge(
-            "muster_validator_blocks_behind", "Blocks whose events were not read yet", registry=registry
+            "muster_validator_blocks_behind", "Blocks of which the events are not read yet", registry=registry
         )
         self._looked = Gauge(
             "muster_validator_looks",
-            "Verdicts that were looked at again since the start, and own ones that became doubtful",
+            "Second looks and disputes queued since the start, and own verdicts that became doubtful, by reason",
             ("why",),
             registry=registry,
         )
 
     async def read(self) -> None:
-        """Reads all gauges; local values first, because Redis may be down."""
+        """Updates all gauges.
+
+        The gauge of health is updated first, because it needs no Redis, which may be down.
+
+        Raises:
+            StoreUnavailable: Redis is down.
+        """
         self._well.set(int(self._health.well))
         self._unwell_for.clear()
         if not self._health.well:

@@ -1,6 +1,6 @@
-"""Self-test before taking work: disk, chain, role, orchestrator, examiner and sandbox.
+"""Self-test of a validator before it takes work: disk, chain, role, orchestrator, examiner and sandbox.
 
-The cheapest test comes first. None depends on a submission, so a failure is never a submission's fault.
+The cheapest test comes first. No test depends on a submission, so a failure is never caused by one.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from protocol.clients import OrchestratorClient
 from protocol.errors import NotFound, RateLimited, Unavailable
 from protocol.identifiers import Address
 from protocol.runtime.threads import run_in_thread
-from validator.chain.connection import NotSeated, PoolChain
+from validator.chain.connection import NotPoolValidator, PoolChain
 from validator.examination.interface import Examiner, NotJudged
-from validator.files import WorkFiles, served
+from validator.files import WorkFiles, temporary_refusals
 
 
 class NoPolicies(Unavailable):
-    """The folder of versions in the settings does not exist."""
+    """The folder of versions that the setting `policies` names does not exist."""
 
     code = "no-policies-folder"
-    default_hint = "mount it, or take `policies` out of the validator's settings: versions are fetched from relays then"
+    default_hint = "mount the folder, or remove the setting `policies`: the validator then fetches versions from relays"
 
 
 class ExaminerBroken(Unavailable):
-    """The examiner fails on a file that is known to be good."""
+    """The examiner can't examine a file that is known to be good."""
 
     code = "examiner-broken"
 
 
 class SelfTest:
-    """The self-test of one validator; calling it returns if every test passes.
+    """The self-test of one validator; calling it runs all tests and raises at the first failure.
 
     Args:
         me: Address of the validator.
-        chain: The ledger.
+        chain: Chain client of the validator's pool.
         orchestrator: Client of the pool's orchestrator.
-        files: Transfers of files.
+        files: File transfers, which own the working directory.
         examiner: The examiner.
-        policies: Folder of versions, if the settings name one.
+        policies: Folder of versions from the settings; None if they name no folder.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class SelfTest:
         """
         await run_in_thread(self._files.try_disk)
         if self._policies is not None and not await run_in_thread(self._policies.is_dir):
-            raise NoPolicies(f"there is no folder {self._policies}")
+            raise NoPolicies(f"the setting policies names {self._policies}, which is not a folder")
         await self._chain.check()
-        if not await self._chain.is_seated():
-            raise NotSeated(f"{self._me} is no validator of pool {self._chain.pool_id}")
+        if not await self._chain.is_pool_validator():
+            raise NotPoolValidator(f"{self._me} is not a validator of pool {self._chain.pool_id}")
         await self._ask_orchestrator()
         found = await self._examiner.try_out()
         if found is not None:
@@ -77,12 +77,12 @@ class SelfTest:
 
     async def _ask_orchestrator(self) -> None:
         try:
-            with served():
+            with temporary_refusals():
                 await self._orchestrator.run()
         except (NotFound, RateLimited):
-            return  # it answers and accepts our key
+            return  # the orchestrator has no run or limits the rate, but it answers and accepts our key
 
 
 def _broken(found: NotJudged) -> ExaminerBroken:
-    hint = found.hint or ExaminerBroken.default_hint or "the validator's log has the examiner's own words"
+    hint = found.hint or ExaminerBroken.default_hint or "the validator's log has the examiner's output"
     return ExaminerBroken(found.why, hint=hint, code=found.code)

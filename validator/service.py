@@ -34,23 +34,24 @@ from validator.examination.settings import KEPT_VERSIONS, ExaminerSettings
 from validator.loops.epochs import check_epoch_length
 from validator.settings import ValidatorSettings
 
-SHORTEST_POLL = timedelta(milliseconds=200)
+LONGEST_POLL = timedelta(milliseconds=200)
+"""Interval at which a sent transaction's receipt is polled, unless the setting `poll_s` is shorter."""
 
 _log = structlog.get_logger(__name__)
 
 
 class DirectoryInUse(Conflict):
-    """Another validator uses the directory."""
+    """Another running validator uses the same state directory."""
 
     code = "directory-in-use"
-    default_hint = "give each validator a directory of its own, or stop the other one"
+    default_hint = "give each validator its own directory, or stop the other validator"
 
 
 def open_validator(settings: ValidatorSettings) -> FastAPI:
-    """Returns the service; starts nothing.
+    """Returns the validator's application, without connecting to any service.
 
     Raises:
-        MusterError: The key can't be read, or a setting is invalid.
+        MusterError: The key or the deployment file can't be read, or a setting is invalid.
     """
     key, clock = own_key(settings), SystemClock()
     return build_validator(
@@ -65,12 +66,16 @@ def open_validator(settings: ValidatorSettings) -> FastAPI:
 
 
 def own_key(settings: ValidatorSettings) -> Key:
-    """Returns the validator's key, from `MUSTER_VALIDATOR_KEY` or its keystore."""
+    """Returns the validator's key, from `MUSTER_VALIDATOR_KEY` or from its keystore file.
+
+    Raises:
+        MusterError: There is no key, or it can't be read.
+    """
     return find_key("validator", keystore=settings.keystore, password_file=settings.password_file)
 
 
 def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> PoolChain:
-    """Returns the chain client, which connects at its first use."""
+    """Returns the client of the pool on its chain; the client connects at its first use."""
     deployment = Deployment.load(settings.deployment)
     warn_if_unconfirmed(chain_id=deployment.chain_id, confirmations=settings.confirmations)
     return PoolChain(
@@ -80,20 +85,20 @@ def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> PoolCh
         pool_id=settings.pool_id,
         confirmations=settings.confirmations,
         clock=clock,
-        policy=SendPolicy(poll=min(SHORTEST_POLL, timedelta(seconds=settings.poll_s))),
+        policy=SendPolicy(poll=min(LONGEST_POLL, timedelta(seconds=settings.poll_s))),
     )
 
 
 def open_remote(
     settings: ValidatorSettings, *, key: Key, clock: Clock, transport: httpx.AsyncBaseTransport | None = None
 ) -> Remote:
-    """Returns the clients of the orchestrator.
+    """Returns the HTTP clients of the pool's orchestrator and object store.
 
     Args:
-        settings: Settings.
-        key: The validator's key.
+        settings: Settings of the validator.
+        key: The validator's key, which signs requests.
         clock: Clock of requests.
-        transport: HTTP transport to an orchestrator in the same process.
+        transport: HTTP transport to an orchestrator in the same process, for simulations; None for the network.
     """
     plain = settings.allow_plain_http
     location = ServiceLocation.parse(settings.orchestrator, allow_plain_http=plain)
@@ -105,8 +110,8 @@ def open_remote(
 
 
 def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
-    """Returns the settings of examiners on this machine."""
-    told = ExaminerSettings(
+    """Returns the examiner's part of the validator's settings."""
+    examiner = ExaminerSettings(
         home=settings.directory / "policies",
         policies=settings.policies,
         calibration=settings.calibration,
@@ -125,33 +130,33 @@ def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
         ),
         allow_plain_http=settings.allow_plain_http,
     )
-    return told if settings.slash_margin is None else replace(told, margin=settings.slash_margin)
+    return examiner if settings.slash_margin is None else replace(examiner, margin=settings.slash_margin)
 
 
 def budgeted(settings: ValidatorSettings) -> ExaminerSettings:
-    """Returns the settings of examiners and logs the memory and disk budgets in them."""
-    told, memory = examiner_settings(settings), machine_memory()
+    """Returns the examiner's settings with a disk budget for versions; logs the memory budget of each worker."""
+    examiner, memory = examiner_settings(settings), machine_memory()
     share = weights_budget(memory, processes=settings.workers)
     _log.info(
         "weights-held",
-        bytes_per_worker=share if told.policy_memory is None else told.policy_memory,
+        bytes_per_worker=share if examiner.policy_memory is None else examiner.policy_memory,
         workers=settings.workers,
         memory_bytes=memory,
-        by="memory" if told.policy_memory is None else "settings",
-        on_gpu="half of its memory / workers" if told.policy_memory is None else "the same",
+        by="memory" if examiner.policy_memory is None else "settings",
+        on_gpu="half of its memory / workers" if examiner.policy_memory is None else "the same",
     )
-    keep = keep_rule(told.home / "checkpoints", told=settings.kept_versions, most=KEPT_VERSIONS)
-    return replace(told, keep=keep)
+    keep = keep_rule(examiner.home / "checkpoints", told=settings.kept_versions, most=KEPT_VERSIONS)
+    return replace(examiner, keep=keep)
 
 
 async def check_pool(settings: ValidatorSettings) -> None:
-    """Compares the settings with the pool's terms, before the service starts.
+    """Checks the epoch length against the pool's judge period, before the service starts.
 
-    An unreachable chain does not prevent the start: epochs are compared again before the first one begins.
+    An unreachable chain does not prevent the start: the epoch loop makes the same check before each epoch.
 
     Raises:
-        EpochTooShort: Epochs would be shorter than the pool's judge period.
-        MusterError: The key can't be read, or the chain is another one than in the settings.
+        EpochTooShort: The setting `epoch_s` is shorter than the pool's judge period.
+        MusterError: The key can't be read, or the chain is not the one in the settings.
     """
     chain = open_chain(settings, key=own_key(settings), clock=SystemClock())
     try:
@@ -166,10 +171,10 @@ async def check_pool(settings: ValidatorSettings) -> None:
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Locks a directory for one validator, which may then remove files of an earlier run.
+    """Locks a state directory for one validator, so that it may remove files of an earlier run.
 
     Raises:
-        DirectoryInUse: Another process holds it.
+        DirectoryInUse: Another process holds the lock.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with ExitStack() as stack:

@@ -28,110 +28,124 @@ def default_directory() -> Path:
 
 
 class ValidatorSettings(Settings):
-    """Settings of one validator. Several may share a Redis, each with its own directory."""
+    """Settings of one validator. Several validators may share one Redis, each with its own directory."""
 
     service: ClassVar[str] = "validator"
 
-    host: str = Field("127.0.0.1", description="Address to listen on: status and metrics, for the operator only")
+    host: str = Field("127.0.0.1", description="Address to listen on; the API is for the operator and monitoring only")
     port: int = Field(8003, ge=0, le=65535, description="Port to listen on; 0 for any free one")
-    tokens: tuple[TokenSetting, ...] = Field((), description="Tokens of its API; its own key is taken without one")
+    tokens: tuple[TokenSetting, ...] = Field((), description="Bearer tokens of the API; its own key needs none")
     pool_id: int = Field(ge=1, description="Number of the pool on the ledger")
-    orchestrator: str = Field(description="URL of the pool's orchestrator, with `#0x…` the address that it must have")
-    allow_plain_http: bool = Field(False, description="Let http go to other machines, inside an encrypted network only")
+    orchestrator: str = Field(description="URL of the pool's orchestrator, followed by `#` and the address of its key")
+    allow_plain_http: bool = Field(
+        False, description="Allow plain http to other machines; only inside an encrypted network"
+    )
     redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379/0"), description="Redis 6.2 or newer")
     chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC endpoint of the chain")
-    deployment: Path = Field(description="File that names the chain and the contracts' addresses")
-    confirmations: int = Field(0, ge=0, le=1000, description="Blocks on top before a submission counts")
+    deployment: Path = Field(description="File with the chain's id and the contracts' addresses")
+    confirmations: int = Field(0, ge=0, le=1000, description="Blocks on top of a submission before it counts")
     keystore: Path | None = Field(None, description="Keystore file of the validator's key; or MUSTER_VALIDATOR_KEY")
-    password_file: Path | None = Field(None, description="File with its password; or MUSTER_VALIDATOR_PASSWORD")
+    password_file: Path | None = Field(
+        None, description="File with the keystore's password; or MUSTER_VALIDATOR_PASSWORD"
+    )
     directory: Path = Field(
-        default_factory=default_directory, description="Where files and versions lie; of this process alone"
+        default_factory=default_directory, description="Directory of files and versions; no other process may use it"
     )
 
-    workers: int = Field(2, ge=1, le=256, description="Processes that examine, each one piece of work at a time")
+    workers: int = Field(2, ge=1, le=256, description="Examining processes; each examines one submission at a time")
     in_hand: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Pieces of work that are fetched, examined or reported at a time; 2 * workers + 6",
+        description="Submissions that are fetched, examined or reported at a time; by default 2 * workers + 6",
     )
-    lease_s: float = Field(30.0, ge=1, le=3600, description="How long work is a worker's without a sign of it")
-    poll_s: float = Field(1.0, ge=0.02, le=60, description="Pause between two readings of the ledger's events")
+    lease_s: float = Field(
+        30.0, ge=1, le=3600, description="Seconds after which the queue gives a silent process's work to another"
+    )
+    poll_s: float = Field(1.0, ge=0.02, le=60, description="Seconds between two reads of the ledger's events")
     takeover_s: float = Field(
-        60.0, ge=0, description="How long the next validator waits for the one before it; 0: nobody waits"
+        60.0, ge=0, description="Seconds that a validator leaves to each one before it in the order; 0 for no delay"
     )
     awake_s: float = Field(
-        7200.0, ge=1, description="A validator that was not heard of on the ledger for so long is waited for by nobody"
+        7200.0, ge=1, description="Seconds without activity on the ledger after which no validator waits for another"
     )
-    verdicts_per_transaction: int = Field(64, ge=1, le=256, description="Verdicts sent together, if so many wait")
+    verdicts_per_transaction: int = Field(64, ge=1, le=256, description="Maximum number of verdicts per transaction")
     verdict_transactions: int = Field(
-        2, ge=1, le=16, description="Transactions with verdicts under way at a time; more are sooner, and cost more gas"
+        2, ge=1, le=16, description="Concurrent transactions with verdicts; more lower the latency, and cost more gas"
     )
-    verdicts_waiting: int = Field(512, ge=1, description="Verdicts that may wait for the chain; then workers wait too")
-    finalise: bool = Field(True, description="Have the ledger pay, slash and expire what is due")
-    finalise_every_s: float = Field(5.0, ge=0.1, le=3600, description="Pause between two looks at what is due")
-    finalise_lag_s: float = Field(0.0, ge=0, le=86_400, description="How long others are left to do it first")
+    verdicts_waiting: int = Field(
+        512, ge=1, description="Maximum number of verdicts that wait for the chain; at the limit, workers pause"
+    )
+    finalise: bool = Field(True, description="Send transactions that pay, slash and expire due work")
+    finalise_every_s: float = Field(5.0, ge=0.1, le=3600, description="Seconds between two checks for due work")
+    finalise_lag_s: float = Field(
+        0.0, ge=0, le=86_400, description="Seconds after the due time that are left to other accounts to finalise work"
+    )
 
     attempts: int = Field(
         8,
         ge=1,
         le=1000,
-        description="Failures of one validator, or half as many of two each, after which work is parked",
+        description="Failures of one validator, or half as many of each of two, after which work is parked",
     )
-    first_pause_s: float = Field(1.0, ge=0.05, description="Pause after the first failure; each further one doubles it")
-    longest_pause_s: float = Field(60.0, ge=0.1, description="Longest pause between two tries")
+    first_pause_s: float = Field(
+        1.0, ge=0.05, description="Seconds before the retry after the first failure; each further failure doubles them"
+    )
+    longest_pause_s: float = Field(60.0, ge=0.1, description="Longest pause between two attempts, in seconds")
     file_most_bytes: int = Field(
-        256 * MEBIBYTE, ge=1, description="Largest file of work that is read; of larger ones only the size is judged"
+        256 * MEBIBYTE, ge=1, description="Largest rollout file that is read; of larger ones only the size is checked"
     )
-    file_most_rows: int = Field(1 << 18, ge=1, description="Most rows of one")
-    file_most_tokens: int = Field(1 << 18, ge=1, description="Most tokens of one row's prompt and output")
-    file_decoded_bytes: int = Field(512 * MEBIBYTE, ge=1, description="Most bytes of one when decoded")
-    reserve_bytes: int = Field(GIBIBYTE, ge=0, description="Disk that stays free where files lie")
+    file_most_rows: int = Field(1 << 18, ge=1, description="Maximum number of rows of a rollout file")
+    file_most_tokens: int = Field(1 << 18, ge=1, description="Maximum number of tokens of each prompt or output")
+    file_decoded_bytes: int = Field(512 * MEBIBYTE, ge=1, description="Maximum bytes of a decoded rollout file")
+    reserve_bytes: int = Field(GIBIBYTE, ge=0, description="Bytes that stay free on the disk of `directory`")
 
     epoch_s: float = Field(
-        3600.0, ge=1, description="How long one secret draws rows; no shorter than the pool's judge period"
+        3600.0, ge=1, description="Seconds for which one audit secret draws rows; at least the pool's judge period"
     )
-    trial: int = Field(8, ge=1, description="Clean verdicts in a row before anything of a new node is left out")
-    halved_after: int = Field(8, ge=1, description="With each further so many, the share of rows is halved")
-    trial_after_failure: int = Field(64, ge=1, description="As trial, for a node that failed once")
-    looks_at_accepted: float = Field(0.05, ge=0, le=1, description="Share of others' acceptances to look at again")
-    looks_at_rejected: float = Field(0.25, ge=0, le=1, description="Share of others' rejections to look at again")
-    looks_at_forged: float = Field(
-        1.0, ge=0, le=1, description="Share of others' verdicts that say forged to look at again"
+    trial: int = Field(
+        8, ge=1, description="Consecutive clean verdicts of a new node before fewer than all rows are recomputed"
     )
+    halved_after: int = Field(
+        8, ge=1, description="Further clean verdicts after which the share of recomputed rows is halved each time"
+    )
+    trial_after_failure: int = Field(64, ge=1, description="Same as `trial`, for a node that failed once")
+    looks_at_accepted: float = Field(0.05, ge=0, le=1, description="Share of others' acceptances for a second look")
+    looks_at_rejected: float = Field(0.25, ge=0, le=1, description="Share of others' rejections for a second look")
+    looks_at_forged: float = Field(1.0, ge=0, le=1, description="Share of others' forgery verdicts for a second look")
 
-    relays: tuple[RelayUrl, ...] = Field((), description="Where versions are fetched, instead of the run's own relays")
-    policies: Path | None = Field(None, description="Folder of versions that are here already; looked in first")
-    calibration: Path | None = Field(None, description="File of limits; without one, those that were shipped")
-    device: str | None = Field(None, description="Where torch computes; an accelerator if there is one")
-    dtype: str | None = Field(None, description="What it computes in; what each file names by default")
-    threads: int = Field(1, ge=1, le=256, description="Threads of torch per worker, on a CPU")
+    relays: tuple[RelayUrl, ...] = Field((), description="Relays to fetch versions from, instead of the run's relays")
+    policies: Path | None = Field(None, description="Folder of versions on this machine, searched before the relays")
+    calibration: Path | None = Field(None, description="File of calibrated limits; by default the shipped ones")
+    device: str | None = Field(None, description="Torch device; by default an accelerator if there is one, else `cpu`")
+    dtype: str | None = Field(None, description="Type of prefills; by default the type that each file names")
+    threads: int = Field(1, ge=1, le=256, description="Torch threads of each worker, on a CPU")
     policy_memory_bytes: int | None = Field(
         None,
         ge=1,
-        description="Weights that one worker holds in memory; half of the machine's or the GPU's memory / workers",
+        description="Bytes of weights that each worker holds; by default half of the memory (or GPU memory) / workers",
     )
     kept_versions: int | None = Field(
         None,
         ge=1,
-        description="Fetched versions that stay on disk beside those in use; 3, or fewer within a tenth of the disk",
+        description="Unused fetched versions that stay on disk; by default 3, or fewer within a tenth of the disk",
     )
     slash_margin: float | None = Field(
-        None, ge=1, description="How far beyond its limits a statistical failure has to be to be forgery"
+        None, ge=1, description="Factor on the limits beyond which a statistical failure is forgery; 4 by default"
     )
-    examination_s: float = Field(600.0, ge=1, description="Longest examination of one piece of work")
+    examination_s: float = Field(600.0, ge=1, description="Time limit of one examination, in seconds")
     scoring_s: float = Field(
         180.0,
         ge=1,
-        description="Longest scoring of one file, at most a third of examination_s; later rows are undecided",
+        description="Seconds for scoring one file, at most a third of `examination_s`; later rows stay undecided",
     )
 
     def pieces(self) -> int:
-        """Returns the number of items that may be leased at a time."""
+        """Returns the maximum number of items that this process leases at a time."""
         return 2 * self.workers + 6 if self.in_hand is None else self.in_hand
 
     def retry_policy(self) -> RetryPolicy:
-        """Returns the retry limits."""
+        """Returns the retry policy for work that could not be judged."""
         return RetryPolicy(
             attempts=self.attempts,
             first=timedelta(seconds=self.first_pause_s),
@@ -139,7 +153,7 @@ class ValidatorSettings(Settings):
         )
 
     def rate_policy(self) -> RatePolicy:
-        """Returns the audit rate policy."""
+        """Returns the policy by which the share of recomputed rows falls."""
         return RatePolicy(
             trial=self.trial, halved_after=self.halved_after, trial_after_failure=self.trial_after_failure
         )

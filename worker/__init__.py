@@ -1,1 +1,1 @@
-"""The worker: a daemon on a contributor's machine that joins a pool and runs the tasks assigned to it."""
+"""The worker: daemon on a contributor's machine that joins a pool and runs its tasks."""

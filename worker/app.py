@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 def node_key(settings: WorkerSettings) -> Key:
-    """Returns the node's key, from `MUSTER_NODE_KEY` or its keystore.
+    """Returns the node's key, from `MUSTER_NODE_KEY` or the node's keystore.
 
     Raises:
         MusterError: There is no key, or the keystore can't be decrypted.
@@ -44,12 +44,16 @@ def node_key(settings: WorkerSettings) -> Key:
 
 
 def docker_runtime(settings: WorkerSettings, node: Address) -> DockerRuntime:
-    """Returns this worker's Docker runtime; tasks run as the worker's own user unless that is root."""
+    """Returns this worker's Docker runtime.
+
+    Tasks run as the worker's own user. If that user is root, tasks run as the user of their image.
+    """
     user = None if os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
     return DockerRuntime(
         node,
         socket=engine_socket(settings.docker_host),
         allow_host_network=settings.allow_host_network,
+        readable=settings.readable,
         user=user,
     )
 
@@ -66,17 +70,19 @@ def process_runtime(settings: WorkerSettings, node: Address, state: StateDirecto
 
 
 async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDirectory) -> Runtime:
-    """Returns the configured runtime; without one, Docker if an engine answers, else the process sandbox.
+    """Returns the configured runtime.
+
+    If none is configured, it returns Docker if an engine answers, else the process sandbox.
 
     Raises:
-        MusterError: The configured runtime, or without one both runtimes, can't be used.
+        MusterError: The configured runtime can't be used; or none is configured, and neither runtime can be used.
     """
     docker_error: MusterError
     if settings.runtime is not RuntimeKind.PROCESS:
         try:
             docker = docker_runtime(settings, node)
             if settings.runtime is RuntimeKind.DOCKER:
-                return docker  # the engine is not checked: if it is down now, the worker waits for it
+                return docker  # no check: if the engine is down now, the worker waits for it
             await docker.check()
         except (RuntimeDown, InvalidInput) as error:
             if settings.runtime is RuntimeKind.DOCKER:
@@ -92,7 +98,10 @@ async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDi
 
 
 async def describe_software(runtime: Runtime, inventory: GpuInventory) -> tuple[str | None, bool]:
-    """Returns the Docker engine's version (None if unknown) and whether containers can use GPUs."""
+    """Returns the Docker engine's version and whether containers can use GPUs.
+
+    The version is None if it is unknown.
+    """
     if not isinstance(runtime, DockerRuntime):
         return None, bool(inventory.gpus)
     try:
@@ -102,6 +111,7 @@ async def describe_software(runtime: Runtime, inventory: GpuInventory) -> tuple[
 
 
 RuntimeChoice = Callable[[WorkerSettings, Address, StateDirectory], Awaitable[Runtime]]
+"""Function that chooses the runtime; see `choose_runtime`."""
 
 
 async def run_worker(
@@ -111,11 +121,12 @@ async def run_worker(
 
     Args:
         settings: The worker's settings.
-        choose: Chooses the runtime.
-        deliver: Class that delivers files to the pool; the attack kit passes another one.
+        choose: Function that chooses the runtime.
+        deliver: Class that delivers files to the pool. The attacks of the devnet pass another class.
 
     Raises:
-        MusterError: The worker can't start: no key, state directory in use, no runtime, or bad deployment file.
+        MusterError: The worker can't start: there is no key or no runtime, another worker uses the state directory, or
+            the deployment file is malformed.
     """
     key = node_key(settings)
     clock = SystemClock()

@@ -1,4 +1,4 @@
-"""Exponential back-off with jitter."""
+"""Exponential back-off with jitter, for retries without a limit on attempts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from protocol.runtime.randomness import jittered
 
 
 class GrowingPause:
-    """Exponential back-off with jitter, without a limit on attempts. A success resets it.
+    """Pause between retries that doubles with each failure, with jitter.
+
+    A success resets the pause. The number of attempts is not limited.
 
     Args:
-        first: Pause after the first failure; each further failure doubles it.
-        longest: Upper limit of the pause.
+        first: Pause after the first failure, before jitter. Each further failure doubles the pause.
+        longest: Maximum pause.
     """
 
     def __init__(self, *, first: timedelta, longest: timedelta) -> None:
@@ -22,7 +24,7 @@ class GrowingPause:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Resets the pause."""
+        """Resets the pause after a success."""
         self._failures = 0
 
     def failed(self) -> timedelta:

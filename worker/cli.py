@@ -1,4 +1,7 @@
-"""`muster worker` commands that talk to the daemon's control socket. They need no access to the chain."""
+"""`muster worker` commands that talk to the daemon through its control socket.
+
+These commands need no access to the chain.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ from worker.settings import WorkerSettings, default_state
 from worker.situation import WorkerStatus
 from worker.state import StateDirectory
 
-StateOption = Annotated[Path | None, typer.Option(help="The worker's state directory; default from the settings.")]
+StateOption = Annotated[
+    Path | None, typer.Option(help="The worker's state directory; by default the one in the settings.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 _FOLLOW_SECONDS = 0.5
@@ -64,7 +69,7 @@ def drain(
     state: StateOption = None,
     undo: Annotated[bool, typer.Option("--undo", help="Accept new tasks again.")] = False,
 ) -> None:
-    """Finish the running task and accept no new one; lasts until `--undo`, also after a restart."""
+    """Finish the running task and accept no new task, until `--undo`, also after a restart."""
     _control(config, state).drain(on=not undo)
     typer.echo(
         "accepts new tasks again" if undo else "accepts no new task; `muster worker status` shows when it is done"
@@ -72,15 +77,22 @@ def drain(
 
 
 def resume(config: ConfigOption = None, state: StateOption = None) -> None:
-    """Lease slots again after the worker stopped leasing because delivered work was not paid (see `status`)."""
+    """Lease slots again after leasing has stopped because work was not paid (see `status`)."""
     control = _control(config, state)
     was = control.status().stopped
     control.resume()
-    typer.echo("leasing again; three more unpaid pieces in a row stop leasing" if was else "leasing had not stopped")
+    typer.echo(
+        "leases slots again; three more unpaid pieces of work in a row stop leasing again"
+        if was
+        else "leasing had not stopped"
+    )
 
 
 def leave(config: ConfigOption = None, state: StateOption = None) -> None:
-    """Stop the task, deliver queued files, leave the pool on the ledger and end the daemon. This frees the stake."""
+    """Stop the task, deliver queued files, leave the pool on the ledger and end the daemon.
+
+    Leaving frees the stake that the membership locks.
+    """
     control = _control(config, state)
     control.leave()
     typer.echo("leaving: stopping the task and delivering queued files", err=True)
@@ -90,11 +102,11 @@ def leave(config: ConfigOption = None, state: StateOption = None) -> None:
         except MusterError:
             break
         time.sleep(_FOLLOW_SECONDS)
-    typer.echo("the worker has ended; `muster node show` shows whether the membership has ended")
+    typer.echo("the worker has ended; check with `muster node show` that the membership has ended too")
 
 
 def retry(
-    item: Annotated[str, typer.Argument(help="Id of a parked file, from `muster worker status`.")],
+    item: Annotated[str, typer.Argument(help="Id of a parked file, as `muster worker status` shows it.")],
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
@@ -104,17 +116,20 @@ def retry(
 
 
 def upgrade() -> None:
-    """Print how to install the newest release and what happens to the running task."""
+    """Print how to install the newest release, and what happens to the running task."""
     typer.echo(
         f"this is muster {__version__}\n"
         f"1. {upgrade_command()}\n"
-        "2. restart the worker (systemctl restart muster-worker): SIGTERM stops the task and delivers files first;\n"
-        "   to keep a container running over the restart, use `kill -9` instead: the new worker finds the container"
+        "2. restart the worker (systemctl restart muster-worker): SIGTERM first stops the task and delivers files;\n"
+        "   to keep the container running during the restart, use `kill -9` instead: the new worker finds it again"
     )
 
 
 def upgrade_command() -> str:
-    """Returns the command that upgrades this installation from its recorded source (PEP 610)."""
+    """Returns the command that upgrades this installation from its recorded source.
+
+    pip records the source in `direct_url.json` (PEP 610).
+    """
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     try:
         origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
@@ -129,7 +144,11 @@ def upgrade_command() -> str:
 
 
 def _control(config: Path | None, state: Path | None) -> DaemonControl:
-    """Returns the client of the state directory given, else of the one in the settings, else of the default one."""
+    """Returns the client of the daemon with the given state directory.
+
+    Without a given directory, it uses the state directory in the settings, or the default if the settings can't be
+    read.
+    """
     if state is None:
         try:
             state = WorkerSettings.load(file=config).state
@@ -153,10 +172,10 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
     if found.node_state:
         heard = datetime.fromtimestamp(found.last_answer_ms / 1000, UTC)
         lines.append(
-            ("orchestrator", f"says {found.node_state}, {heard:%H:%M:%S} UTC, next in {found.interval_s:.0f} s")
+            ("orchestrator", f"answered {found.node_state} at {heard:%H:%M:%S} UTC, next in {found.interval_s:.0f} s")
         )
     if found.silent_because:
-        lines.append(("", f"not reached: {found.silent_because}"))
+        lines.append(("", f"can't be reached: {found.silent_because}"))
     report = found.assignment
     if report is not None:
         text = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")
@@ -164,14 +183,14 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
     if found.refused:
         lines.append(("refused", _printable(found.refused)))
     lines += [("discovery", f"{url}: {state}") for url, state in found.discovery.items()]
-    lines.append(("runtime", found.runtime + (f": {found.runtime_trouble}" if found.runtime_trouble else "")))
+    lines.append(("runtime", found.runtime + (f": {found.runtime_error}" if found.runtime_error else "")))
     lines.append(("queue", ", ".join(f"{count} {stage}" for stage, count in found.queue.items() if count) or "empty"))
     lines += [("parked", text) for text in found.parked]
     lines += [("given up", text) for text in found.given_up]
     lines += [("notice", _printable(text)) for text in found.notices]
     lines += [("warning", text) for text in found.warnings]
     if abs(found.clock_skew_s) >= 1:
-        lines.append(("clock", f"{found.clock_skew_s:+.1f} s against the orchestrator's"))
+        lines.append(("clock", f"{found.clock_skew_s:+.1f} s compared with the orchestrator's"))
     return lines
 
 

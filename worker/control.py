@@ -1,4 +1,7 @@
-"""Local control of a running daemon: HTTP on a unix socket that only the worker's own user can open."""
+"""Control interface of a running daemon: HTTP on a unix socket.
+
+Only the worker's own user can open the socket.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from worker.state import StateDirectory
 
 
 class LogPage(WireModel):
-    """A page of log lines with the sequence number of the next one."""
+    """A page of log lines, and the sequence number of the next line."""
 
     assignment_id: str
     lines: tuple[LogLine, ...]
@@ -42,12 +45,12 @@ def create_control(
     """Builds the HTTP API behind `muster worker status|logs|drain|resume|leave|retry`.
 
     Args:
-        status: Returns the daemon's status.
-        logs: Returns the log store of the current task; None if no task has run yet.
-        queue: The delivery queue, for retrying parked items.
-        drain: Starts or ends draining.
-        leave: Stops the task, leaves the pool and ends the daemon.
-        resume: Allows leasing again after it stopped because work was not paid.
+        status: Function that returns the daemon's status.
+        logs: Function that returns the log store of the current task; None if no task has run yet.
+        queue: The delivery queue, whose parked items can be retried.
+        drain: Function that starts or ends draining.
+        leave: Function that stops the task, leaves the pool and ends the daemon.
+        resume: Function that allows leasing again after leasing stopped because work was not paid.
     """
     app = create_service("worker", version=__version__)
 
@@ -60,7 +63,10 @@ def create_control(
     async def read(
         since: Annotated[int | None, Query(ge=0)] = None, tail: Annotated[int, Query(ge=0, le=5000)] = 100
     ) -> LogPage:
-        """Returns output of the current task: lines from number `since` on, or the last `tail` lines."""
+        """Returns output of the current task.
+
+        These are the lines from number `since` on, or else the last `tail` lines.
+        """
         store = logs()
         if store is None:
             raise NotFound("this worker has run no task yet", hint="`muster worker status` shows why")
@@ -80,17 +86,20 @@ def create_control(
 
     @app.post("/v1/lease-again", status_code=204)
     async def lease_again() -> None:
-        """Allows leasing again after it stopped because work was not paid."""
+        """Allows leasing again after leasing stopped because work was not paid."""
         resume()
 
     @app.post("/v1/leave", status_code=202)
     async def go() -> None:
-        """Starts to leave the pool; the daemon ends afterwards."""
+        """Starts to leave the pool.
+
+        The daemon ends afterwards.
+        """
         await leave()
 
     @app.post("/v1/queue/{item_id}/retry", status_code=204)
     async def retry(item_id: Identifier) -> None:
-        """Unparks a file so that its delivery is retried."""
+        """Unparks a file, so that its delivery is tried again."""
         await run_in_thread(queue.get, item_id)
         await run_in_thread(queue.unpark, item_id)
 
@@ -116,7 +125,10 @@ class DaemonControl:
         return parse_answer(WorkerStatus, self._call("GET", "/v1/status"))
 
     def logs(self, *, since: int | None = None, tail: int = 100) -> LogPage:
-        """Returns output of the current task, from line `since` on or the last `tail` lines."""
+        """Returns output of the current task.
+
+        These are the lines from number `since` on, or else the last `tail` lines.
+        """
         query = f"tail={tail}" if since is None else f"since={since}"
         return parse_answer(LogPage, self._call("GET", f"/v1/logs?{query}"))
 
@@ -125,7 +137,7 @@ class DaemonControl:
         self._call("POST", "/v1/drain" if on else "/v1/resume")
 
     def resume(self) -> None:
-        """Allows leasing again after the daemon stopped it because work was not paid."""
+        """Allows leasing again after leasing stopped because work was not paid."""
         self._call("POST", "/v1/lease-again")
 
     def leave(self) -> None:
@@ -133,7 +145,7 @@ class DaemonControl:
         self._call("POST", "/v1/leave")
 
     def retry(self, item_id: str) -> None:
-        """Unparks a file so that its delivery is retried."""
+        """Unparks a file, so that its delivery is tried again."""
         self._call("POST", f"/v1/queue/{item_id}/retry")
 
     def _call(self, method: str, target: str) -> bytes:
@@ -144,8 +156,8 @@ class DaemonControl:
                     answer = client.request(method, target)
             except httpx.TransportError as error:
                 raise Unavailable(
-                    f"no worker runs in {self._state.root}",
-                    hint="start it with `muster worker run`, or name its directory with --state",
+                    f"no worker runs with the state directory {self._state.root}",
+                    hint="start one with `muster worker run`, or name its state directory with --state",
                     code="worker-not-running",
                 ) from error
         if answer.status_code >= 400:

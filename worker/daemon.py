@@ -1,14 +1,14 @@
 """The worker daemon: runs the background loops and the membership loop until it is stopped.
 
-    registrar   keeps the node registered at discovery, fetches invites
-    reconciler  starts and stops containers to match the assignment
+    discovery   keeps the node registered at discovery services, fetches invites
+    converge    starts and stops containers to match the assignment
     queue       uploads files and submits work
     pay         checks whether delivered work is paid
     logs        pushes task output to the orchestrator
     membership  waits for an invite, joins, sends heartbeats; starts over when the membership ends
 
-The loops are independent. While the chain, the orchestrator or the container engine is down, the loops that need it
-retry and the others continue.
+Each line of this list begins with the name that the loop has in the log. The loops are independent: while the chain,
+the orchestrator or the container engine is down, the loops that need it retry and the others continue.
 """
 
 from __future__ import annotations
@@ -45,11 +45,14 @@ from worker.status_report import SelfReport
 from worker.tasks.reconciler import Reconciler
 
 _FINAL_HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+"""Time limit of each of the two heartbeats at shutdown."""
 _log = structlog.get_logger(__name__)
 
 
 class Daemon:
-    """One worker. `run` returns after `stop` was called and the shutdown sequence has finished.
+    """One worker.
+
+    `run` returns after `stop` was called and the shutdown has finished.
 
     Args:
         dependencies: Settings, key, clients and clock of the worker.
@@ -121,7 +124,10 @@ class Daemon:
         )
 
     def stop(self) -> None:
-        """Starts an orderly shutdown. May be called repeatedly, also from a signal handler of the event loop."""
+        """Starts an orderly shutdown.
+
+        This method may be called several times, also from a signal handler of the event loop.
+        """
         self._stopping.set()
 
     async def leave(self) -> None:
@@ -131,14 +137,17 @@ class Daemon:
         self.stop()
 
     def drain(self, on: bool) -> None:
-        """Starts or ends draining; the next heartbeat reports it. A draining node accepts no new task."""
+        """Starts or ends draining, and sends a heartbeat early to report it.
+
+        A draining node accepts no new task.
+        """
         self.situation.draining = on
         self._dependencies.state.write("drain", {"draining": on})
         if self._heartbeat is not None:
             self._heartbeat.send_early.set()
 
     async def run(self) -> None:
-        """Runs all loops until `stop`, then shuts down in order."""
+        """Runs all loops until `stop` is called, then shuts down in order."""
         orphans = await run_in_thread(self._queue.recover)
         if orphans:
             _log.info("spool-cleaned", removed=orphans)
@@ -158,13 +167,16 @@ class Daemon:
                 membership.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await membership
-            await self._hand_over()
+            await self._shut_down()
         finally:
             await control.stop()
             await self._close()
 
     async def _keep_membership(self) -> None:
-        """Joins the pool and sends heartbeats; repeats when the membership, URL or orchestrator key changes."""
+        """Joins the pool and sends heartbeats, in an endless loop.
+
+        The loop starts over when the membership ends or the URL or key of the orchestrator changes.
+        """
         dependencies, settings = self._dependencies, self._dependencies.settings
         membership = load_membership(dependencies.state, settings.pool_id)
         while not self._stopping.is_set():
@@ -225,7 +237,10 @@ class Daemon:
                 await orchestrator.aclose()
 
     async def _with_new_key(self, membership: OrchestratorLocation) -> OrchestratorLocation:
-        """Returns the membership with the ledger's current orchestrator key; unchanged if the ledger can't be read."""
+        """Returns the membership with the orchestrator key that the ledger names now.
+
+        If the ledger can't be read, the membership is unchanged.
+        """
         try:
             key = await self._dependencies.chain.orchestrator()
         except MusterError:
@@ -235,13 +250,17 @@ class Daemon:
         save_membership(self._dependencies.state, changed)
         return changed
 
-    async def _hand_over(self) -> None:
-        """Announces the stop to the orchestrator, ends the task, delivers queued files, reports the final state."""
+    async def _shut_down(self) -> None:
+        """Shuts down in order, before the process ends.
+
+        The daemon announces the stop to the orchestrator, ends the task, delivers queued files and reports the final
+        state.
+        """
         self.situation.phase = Phase.LEAVING if self._leaving else Phase.STOPPED
         self.situation.draining = True
         await self._send_final_heartbeat()
         try:
-            await self.reconciler.hand_over()
+            await self.reconciler.shut_down()
         except MusterError as error:
             _log.warning("not-handed-over", detail=error.detail, hint=error.hint)
         await self._bridge.release_slots()
@@ -258,7 +277,10 @@ class Daemon:
                 await self._heartbeat.send()
 
     async def _deliver_queued(self) -> None:
-        """Delivers queued files for up to `stop_grace_s` seconds; undelivered ones stay queued for the next start."""
+        """Delivers queued files for up to `stop_grace_s` seconds.
+
+        Files that are not delivered stay queued for the next start.
+        """
         left = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._dependencies.settings.stop_grace_s):

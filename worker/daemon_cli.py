@@ -1,4 +1,7 @@
-"""`muster worker run` and `doctor`: the commands that import the whole worker and the ledger client."""
+"""The commands `muster worker run` and `muster worker doctor`.
+
+These commands are in a separate module, because they import the whole worker and the ledger client.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,20 @@ def run(
     runtime: Annotated[RuntimeKind | None, typer.Option(help="Runtime for tasks.")] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
-    """Run the worker until SIGTERM or SIGINT, which stop the task and deliver queued files first."""
+    """Run the worker until SIGTERM or SIGINT.
+
+    After the signal, the worker first stops the task and delivers queued files.
+    """
     configure_logs(level=log_level)
     flags = {"state": state, "pool_id": pool, "runtime": runtime}
     asyncio.run(run_worker(WorkerSettings.load(file=config, flags=flags)))
 
 
 def doctor(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
-    """Check everything that joining needs. Exits with 0 if all is well, 1 on warnings, 2 if the worker can't join."""
+    """Check everything that a node needs to join the pool.
+
+    Exits with 0 if all is well, 1 with warnings, and 2 if the worker can't join.
+    """
     settings, settings_error = None, None
     try:
         settings = WorkerSettings.load(file=config, flags={"state": state})

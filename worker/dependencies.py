@@ -11,7 +11,7 @@ from protocol.clients import DiscoveryClient
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock
 from protocol.wire.nodes import Registration
-from worker.chain.ledger_chain import WorkerChain
+from worker.chain.ledger_chain import LedgerChain
 from worker.delivery.pool_delivery import PoolDelivery
 from worker.runtime.interface import Runtime
 from worker.settings import WorkerSettings
@@ -21,20 +21,27 @@ from worker.tasks.container_spec import InstalledGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """Objects that the daemon needs; `app.run_worker` creates them, tests pass substitutes."""
+    """Objects that the daemon needs.
+
+    `app.run_worker` creates them; tests pass substitutes.
+    """
 
     settings: WorkerSettings
     key: Key
     state: StateDirectory
     runtime: Runtime
     gpus: tuple[InstalledGpu, ...]
-    chain: WorkerChain
+    """GPUs of the machine that tasks can use."""
+    chain: LedgerChain
     discovery: Sequence[DiscoveryClient]
     describe: Callable[[], Registration]
+    """Function that returns the current description of the machine, for discovery."""
     clock: Clock
     task_user: int | None = None
+    """User id of tasks in the process sandbox; None if tasks run as the worker's own user, and for Docker."""
     warnings: Sequence[str] = ()
+    """Warnings that `muster worker status` shows from the start."""
     deliver: type[PoolDelivery] = PoolDelivery
     """Class that delivers files to the pool."""
     transport: httpx.AsyncBaseTransport | None = None
-    """HTTP transport to the orchestrator, for tests that serve it in the same process."""
+    """HTTP transport to the orchestrator, for tests that run it in the same process."""

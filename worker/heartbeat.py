@@ -1,6 +1,9 @@
-"""Sends heartbeats to the orchestrator at the interval that it sets, and applies its signed answers.
+"""Sends heartbeats to the orchestrator and applies its signed answers.
 
-While the orchestrator is down, the running task continues and heartbeats are retried with bounded back-off.
+The orchestrator sets the interval.
+
+While the orchestrator is down, the running task continues. The worker keeps sending heartbeats, with a bounded
+back-off.
 """
 
 from __future__ import annotations
@@ -21,41 +24,55 @@ from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer, NodeState
 from worker.backoff import GrowingPause
-from worker.chain.ledger_chain import NodeStatus, WorkerChain, describe_error
+from worker.chain.ledger_chain import LedgerChain, NodeStatus, describe_error
 from worker.logs.push import LogPusher
 from worker.session.orchestrator_client import OrchestratorSession
 from worker.situation import Phase, Situation
 from worker.tasks.reconciler import Reconciler
 
 REQUEST_TIMEOUT = timedelta(seconds=10)
+"""Time limit of one heartbeat."""
 MIN_EARLY_PAUSE = timedelta(seconds=1)
-"""Minimum time between a heartbeat and an early one that reports a change of the task."""
+"""Minimum time from a heartbeat to the next one, if the worker sends the next one early to report a change of the
+task."""
 SKEW_TO_REPORT = timedelta(seconds=10)
+"""Difference between this machine's clock and the orchestrator's from which the worker logs a warning."""
 LEAST_INTERVAL = timedelta(milliseconds=100)
-"""Lower bound of the interval that an orchestrator can set."""
+"""Shortest interval between heartbeats that an orchestrator can set."""
 BANNED_INTERVAL = timedelta(minutes=1)
+"""Shortest interval between heartbeats of a banned node."""
 SILENT_AFTER = 3
-"""Consecutive unanswered heartbeats before the worker checks its membership and the orchestrator's URL. HTTP answers
-429 and 503 count as unanswered: otherwise a stranger who controls an abandoned URL could keep the worker there."""
+"""Number of unanswered heartbeats in a row after which the worker checks its membership and the orchestrator's URL.
+
+HTTP answers 429 and 503 count as unanswered: otherwise a stranger who controls an abandoned URL could keep the worker
+at that URL.
+"""
 FIRST_CHECK_PAUSE = timedelta(seconds=15)
 LONGEST_CHECK_PAUSE = timedelta(minutes=5)
-"""Shortest and longest pause between two checks of membership and URL. The pauses have jitter, because all workers of
-an overloaded orchestrator start to check at about the same time."""
+"""Shortest and longest pause between two checks of membership and URL. The pauses have jitter, because the workers of
+an
+overloaded orchestrator all start to check at about the same time."""
 READS_TO_LEAVE = 2
-"""Consecutive ledger reads without a membership of this node after which the worker ends it. One read is not enough:
-an RPC endpoint that is some blocks behind does not show a node that has just joined."""
+"""Number of ledger reads in a row without a membership of this node after which the worker ends the membership.
+
+One read is not enough: an RPC endpoint that is some blocks behind does not show a node that has just joined.
+"""
 MOST_REMEMBERED = 16 * MAX_COMMANDS
-"""Maximum remembered ids of executed commands: the orchestrator repeats a command until it is acknowledged."""
+"""Maximum number of ids of executed commands that are remembered.
+
+The ids are needed because the orchestrator repeats a command until the worker acknowledges it.
+"""
 
 _MEMBER_STATES = {NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING}
+"""States that the orchestrator reports for members of the pool."""
 _log = structlog.get_logger(__name__)
 
 
 class HeartbeatStop(StrEnum):
-    """Reason why heartbeats ended."""
+    """Reason why the heartbeat loop ended."""
 
     NOT_A_MEMBER = "not-a-member"
-    """The node is no longer a member of the pool: wait for another invite."""
+    """The node is no longer a member of the pool. The worker waits for another invite."""
     KEY_CHANGED = "key-changed"
     """The ledger names another orchestrator key."""
     MOVED = "moved"
@@ -64,21 +81,21 @@ class HeartbeatStop(StrEnum):
 
 
 class HeartbeatLoop:
-    """Sends heartbeats for one membership.
+    """Sends heartbeats during one membership.
 
     Args:
         orchestrator: Session with the orchestrator.
-        known_key: The orchestrator key that answers must be signed with.
-        pool_id: The pool.
-        chain: The ledger; read when the orchestrator does not know this node or signs with another key.
-        reconciler: Receives assignments and reports the task's state.
-        pusher: Executes `send-logs` commands.
-        gauges: Returns load metrics of machine and task.
-        situation: Updated with the orchestrator's answers.
-        clock: Used for waiting.
-        stopping: Ends the loop when set.
-        longest_pause: Upper limit of the pause between attempts while the orchestrator is down.
-        has_moved: Returns whether a newer invite names another URL.
+        known_key: Address of the orchestrator key, which must sign the answers.
+        pool_id: Number of the pool.
+        chain: The ledger, which is read when the orchestrator does not know this node or signs with another key.
+        reconciler: Reconciler, which receives assignments and reports the task's state.
+        pusher: Log pusher, which executes `send-logs` commands.
+        gauges: Function that returns the gauges of machine and task.
+        situation: Status of the worker, which is updated with the orchestrator's answers.
+        clock: Clock that measures intervals and pauses.
+        stopping: Event that ends the loop.
+        longest_pause: Maximum pause between attempts while the orchestrator is down.
+        has_moved: Function that returns whether a newer invite names another URL.
     """
 
     def __init__(
@@ -87,7 +104,7 @@ class HeartbeatLoop:
         orchestrator: OrchestratorSession,
         known_key: Address,
         pool_id: int,
-        chain: WorkerChain,
+        chain: LedgerChain,
         reconciler: Reconciler,
         pusher: LogPusher,
         gauges: Callable[[], Mapping[str, float]],
@@ -111,14 +128,14 @@ class HeartbeatLoop:
         self._has_moved = has_moved
         self._unanswered = 0
         self._absent = 0
-        """Consecutive ledger reads that showed no membership of this node."""
+        """Number of ledger reads in a row that showed no membership of this node."""
         self._check_pause = GrowingPause(first=FIRST_CHECK_PAUSE, longest=LONGEST_CHECK_PAUSE)
         self._next_check = 0.0
         self._acknowledged: list[str] = []
         self._executed: dict[str, None] = {}
         self._reported: tuple[object, ...] = ()
         self.send_early = asyncio.Event()
-        """Set it to send the next heartbeat early."""
+        """Event that makes the loop send the next heartbeat early."""
 
     async def run(self) -> HeartbeatStop:
         """Sends heartbeats until the membership ends, the URL or key changes, or the worker stops."""
@@ -148,7 +165,8 @@ class HeartbeatLoop:
         """Sends one heartbeat and applies the answer.
 
         Raises:
-            MusterError: There was no answer, or its signature is wrong.
+            MusterError: There was no answer, the orchestrator refused the heartbeat, or the answer's signature is
+                wrong.
         """
         report = self._reconciler.report()
         acknowledged = tuple(self._acknowledged[:MAX_COMMANDS])
@@ -172,7 +190,7 @@ class HeartbeatLoop:
             _log.info("orchestrator-is-back")
         self._pause.succeeded()
         self._unanswered = 0
-        if self._clock.monotonic() >= self._next_check:  # an answer soon after a check must not reset the pause
+        if self._clock.monotonic() >= self._next_check:  # one answer between two checks must not reset the pause
             self._check_pause.succeeded()
         skew = self._orchestrator.time.update(answer.server_time_ms)
         if abs(skew) >= SKEW_TO_REPORT and abs(situation.clock_skew_s) < SKEW_TO_REPORT.total_seconds():
@@ -188,7 +206,7 @@ class HeartbeatLoop:
         for command in answer.commands:
             if command.id not in self._executed:
                 self._execute(command)
-            self._executed[command.id] = self._executed.pop(command.id, None)  # move to the newest end
+            self._executed[command.id] = self._executed.pop(command.id, None)  # moved to the end, as the newest
             if len(self._executed) > MOST_REMEMBERED:
                 del self._executed[next(iter(self._executed))]
             if command.id not in self._acknowledged:
@@ -219,12 +237,17 @@ class HeartbeatLoop:
                 _log.warning("notice-from-the-pool", text=command.text)
                 self._situation.notices.append(command.text)
             case CommandKind.DRAIN:
-                self._situation.notices.append(f"the pool drains this node: {command.text or 'no reason given'}")
+                self._situation.notices.append(
+                    f"the pool's owner drains this node: {command.text or 'no reason given'}"
+                )
             case CommandKind.RESUME:
-                self._situation.notices.append("the pool gives this node work again")
+                self._situation.notices.append("the pool's owner has ended the drain: this node gets tasks again")
 
     async def _membership_ended(self, answer: HeartbeatAnswer) -> bool:
-        """Returns whether the ledger confirms the end of the membership; an orchestrator may lag behind the ledger."""
+        """Returns whether the ledger confirms that the membership has ended.
+
+        The orchestrator's answer alone is not enough, because the orchestrator may lag behind the ledger.
+        """
         try:
             status = await self._chain.node_status()
         except MusterError:
@@ -232,12 +255,17 @@ class HeartbeatLoop:
         return self._is_absent(status) and not (answer.state is NodeState.BANNED and status.banned)
 
     def _is_absent(self, status: NodeStatus) -> bool:
-        """Counts a ledger read; returns True after `READS_TO_LEAVE` consecutive reads without a membership."""
+        """Counts consecutive ledger reads that found no membership.
+
+        Returns True after `READS_TO_LEAVE` reads in a row without a membership.
+        """
         self._absent = 0 if status.member else self._absent + 1
         return self._absent >= READS_TO_LEAVE
 
     async def _check_membership(self) -> HeartbeatStop | None:
-        """Counts an unanswered heartbeat; from `SILENT_AFTER` on, checks the membership and the orchestrator's URL.
+        """Counts an unanswered heartbeat, and checks membership and URL from `SILENT_AFTER` on.
+
+        Returns the reason to end the loop, or None.
 
         The running task continues unless the node is no longer a member.
         """
@@ -248,7 +276,7 @@ class HeartbeatLoop:
         try:
             status = await self._chain.node_status()
         except MusterError:
-            return None  # without the chain a newer invite could not be verified either
+            return None  # without the chain, a newer invite can't be verified either
         if self._is_absent(status):
             self._reconciler.offer(None)
             return HeartbeatStop.NOT_A_MEMBER
@@ -271,7 +299,10 @@ class HeartbeatLoop:
         await sleep_or(self._clock, pause, self._stopping)
 
     async def _wait(self, answer: HeartbeatAnswer) -> None:
-        """Waits for the interval less up to 5 % jitter; returns early when the task's state has changed."""
+        """Waits for the interval minus up to 5 % jitter.
+
+        Returns early when there is a change to report.
+        """
         interval = max(LEAST_INTERVAL, timedelta(seconds=answer.next_interval_seconds))
         if answer.state is NodeState.BANNED:
             interval = max(interval, BANNED_INTERVAL)

@@ -1,4 +1,7 @@
-"""Settings of a worker: `[worker]` in the settings file, `MUSTER_WORKER_…` variables, or flags."""
+"""Settings of a worker, in the table `[worker]` of the configuration file.
+
+Settings can also come from `MUSTER_WORKER_…` variables and flags.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ GIBIBYTE = 1 << 30
 
 
 def default_state() -> Path:
-    """Returns `/var/lib/muster/worker` for root, else a directory below the user's data directory."""
+    """Returns the default state directory.
+
+    It is `/var/lib/muster/worker` for root, else a directory below the user's data directory.
+    """
     if os.geteuid() == 0:
         return Path("/var/lib/muster/worker")
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
@@ -46,7 +52,7 @@ class WorkerSettings(Settings):
     )
     docker_host: str | None = Field(None, description="The engine's unix socket, as unix:///path; default DOCKER_HOST")
     readable: tuple[Path, ...] = Field(
-        (), description="Further directories that tasks in the process sandbox may read (packages, data sets)"
+        (), description="Further files and directories that tasks may read, at the same paths (packages, data sets)"
     )
     task_niceness: int = Field(
         0, ge=0, le=19, description="Niceness added to tasks in the process sandbox, as by `nice`"
@@ -54,7 +60,9 @@ class WorkerSettings(Settings):
     allow_host_network: bool = Field(
         False, description="Let tasks use this machine's network: tasks with network host; without Docker also bridge"
     )
-    allow_plain_http: bool = Field(False, description="Allow http to other machines; only for an encrypted network")
+    allow_plain_http: bool = Field(
+        False, description="Allow plain http to other machines; only inside an encrypted network"
+    )
     labels: Labels = Field({}, description="Labels by which tasks can select this machine")
     most_file_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Maximum bytes of a file that a task delivers")
     most_spooled_bytes: int = Field(20 * GIBIBYTE, ge=1, description="Maximum bytes of all queued files together")

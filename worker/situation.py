@@ -1,4 +1,4 @@
-"""The daemon's state as `muster worker status` shows it."""
+"""The daemon's state, as `muster worker status` shows it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from protocol.identifiers import WireAddress
 from protocol.wire.heartbeat import AssignmentReport
 
 MOST_NOTICES = 20
+"""Maximum number of notices that are kept; the oldest are dropped."""
 
 
 class Phase(StrEnum):
@@ -19,7 +20,7 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     WAITING = "waiting"
-    """Registered with discovery; waits for an invite, or until an obstacle to joining is removed."""
+    """The node is registered with discovery and waits for an invite. `detail` names any obstacle to joining."""
     JOINING = "joining"
     MEMBER = "member"
     BANNED = "banned"
@@ -30,24 +31,26 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Situation:
-    """Mutable status that the daemon's loops update."""
+    """Mutable status of the worker, which the daemon's loops update."""
 
     phase: Phase = Phase.STARTING
     detail: str = ""
     """Explanation for the contributor, with the action to take if there is one."""
     node_state: str = ""
-    """This node's state in the orchestrator's last answer."""
+    """State of this node in the orchestrator's last answer."""
     orchestrator: str = ""
+    """URL of the orchestrator."""
     last_answer_ms: int = 0
     interval_s: float = 0.0
+    """Time until the next heartbeat in seconds, as the last answer set it."""
     silent_because: str = ""
-    """Error of the last heartbeat; empty if it was answered."""
+    """Error of the last heartbeat; empty if the orchestrator answered it."""
     clock_skew_s: float = 0.0
-    """This machine's clock minus the orchestrator's."""
+    """This machine's time minus the orchestrator's, in seconds."""
     discovery: dict[str, str] = field(default_factory=dict)
-    """Per service URL: when the registration expires, or the error."""
+    """By URL of each discovery service: when the registration expires, or the error."""
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_NOTICES))
-    """Messages from the pool owner."""
+    """Messages of the pool's owner to the contributor."""
     warnings: list[str] = field(default_factory=list)
     draining: bool = False
 
@@ -72,17 +75,17 @@ class WorkerStatus(BaseModel):
     notices: list[str]
     warnings: list[str]
     stopped: str = ""
-    """Reason why no slots are leased (delivered work was not paid); empty while leasing is allowed."""
+    """Reason why the worker leases no slots (delivered work was not paid); empty while leasing is allowed."""
     draining: bool
     runtime: str
-    runtime_trouble: str
+    runtime_error: str
     task: str
     task_id: str
     assignment: AssignmentReport | None
     metrics: dict[str, float]
     refused: str = ""
-    """The last task that this machine refused, with the reason and remedy; empty once another task has started."""
+    """The last task that this machine refused, with the reason and what to do. Empty when another task has started."""
     queue: dict[str, int]
     parked: list[str]
     given_up: list[str] = []
-    """Files that could not be delivered, newest first, each with the reason."""
+    """Files that were not delivered, newest first, each with the reason."""

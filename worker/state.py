@@ -1,4 +1,4 @@
-"""The worker's state directory: persistent state, locked so that only one worker uses it."""
+"""The worker's state directory, which is locked so that only one worker uses it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from protocol.runtime.files import FileLocked, locked_file, write_atomically
 from protocol.runtime.randomness import token_hex
 
 MOST_FILE_BYTES = 1 << 20
+"""Maximum size of a saved JSON object, in bytes."""
 
 
 class StateInUse(Conflict):
-    """Another worker uses this directory."""
+    """Another worker uses this state directory."""
 
     code = "state-in-use"
 
@@ -36,48 +37,51 @@ class TaskDiskFull(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class StateDirectory:
-    """Paths of one worker's files. The directory is readable by the worker's user only (mode 0700)."""
+    """Paths of one worker's files.
+
+    Only the worker's user can read the directory (mode 0700).
+    """
 
     root: Path
 
     @property
     def tasks(self) -> Path:
-        """Task volumes, one directory per task."""
+        """Directory of task volumes, with one directory per task."""
         return self.root / "tasks"
 
     @property
     def shared(self) -> Path:
-        """The volume shared by successive tasks."""
+        """The shared volume, which successive tasks use."""
         return self.root / "shared"
 
     @property
     def processes(self) -> Path:
-        """Files of the process runtime."""
+        """Directory of the process runtime's files."""
         return self.root / "processes"
 
     @property
     def logs(self) -> Path:
-        """Task output, one directory per assignment."""
+        """Directory of task output, with one directory per assignment."""
         return self.root / "logs"
 
     @property
     def bridges(self) -> Path:
-        """Bridge sockets, one directory per assignment."""
+        """Directory of bridge sockets, with one directory per assignment."""
         return self.root / "bridges"
 
     @property
     def spool(self) -> Path:
-        """Copies of files that wait for delivery."""
+        """Directory with copies of files that wait for delivery."""
         return self.root / "spool"
 
     @property
     def queue(self) -> Path:
-        """The queue's database."""
+        """Path of the queue's database."""
         return self.root / "queue.sqlite"
 
     @property
     def control_socket(self) -> Path:
-        """Unix socket of the daemon's control API."""
+        """Path of the unix socket of the daemon's control API."""
         return self.root / "control.sock"
 
     def prepare(self) -> None:
@@ -89,10 +93,10 @@ class StateDirectory:
         make_volume(self.shared)
 
     def fingerprint_secret(self) -> bytes:
-        """Returns the HMAC key of container fingerprints, created at first use.
+        """Returns the HMAC key of container fingerprints; creates it at first use.
 
-        Fingerprints cover the task's secrets and are stored in readable container labels. Without a key, others could
-        guess a secret and check the guess.
+        Fingerprints cover the task's secrets and are stored in container labels, which others can read. With a plain
+        hash, a reader could guess a secret and check the guess.
         """
         path = self.root / "fingerprint.secret"
         if not path.exists():
@@ -100,7 +104,7 @@ class StateDirectory:
         return path.read_bytes()
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Returns the JSON object written under this name; None if it is missing or damaged."""
+        """Returns the JSON object saved under this name; None if the object is missing or damaged."""
         try:
             with (self.root / f"{name}.json").open("rb") as file:
                 content = json.loads(file.read(MOST_FILE_BYTES))
@@ -109,7 +113,7 @@ class StateDirectory:
         return content if isinstance(content, dict) else None
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Writes a JSON object atomically and syncs it to disk."""
+        """Saves a JSON object atomically and syncs it to disk."""
         write_atomically(self.root / f"{name}.json", json.dumps(dict(content)).encode())
 
     def forget(self, name: str) -> None:
@@ -122,7 +126,7 @@ class StateLock:
 
     Args:
         directory: The state directory.
-        node: The worker's node; a directory that was used for another node is refused.
+        node: Address of the worker's node. A directory that another node has used is refused.
     """
 
     def __init__(self, directory: StateDirectory, node: Address) -> None:
@@ -136,15 +140,15 @@ class StateLock:
             self._lock.enter_context(locked_file(self._directory.root / "lock"))
         except FileLocked as error:
             raise StateInUse(
-                f"another worker uses {self._directory.root}",
-                hint="give each worker a state directory and a node key of its own, or stop the other one",
+                f"another worker uses the state directory {self._directory.root}",
+                hint="give each worker its own state directory and node key, or stop the other worker",
             ) from error
         known = self._directory.read("worker")
         if known is not None and known.get("node") != self._node:
             self._lock.close()
             raise StateInUse(
                 f"{self._directory.root} belongs to the node {known.get('node')}, not to {self._node}",
-                hint="give this node a state directory of its own",
+                hint="give this node its own state directory",
                 code="state-of-another-node",
             )
         self._directory.write("worker", {"node": self._node})
@@ -157,7 +161,10 @@ class StateLock:
 
 
 def make_volume(path: Path, *, user: int | None = None) -> None:
-    """Creates a directory that a task can write to as any user; the parent (mode 0700) keeps other users out."""
+    """Creates a directory to which a task can write as any user.
+
+    The parent directory has mode 0700, which keeps other users out.
+    """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o777)
     if user is not None:
@@ -168,21 +175,23 @@ def check_room(place: Path, needed_bytes: int) -> None:
     """Checks that the file system of a directory has `needed_bytes` free.
 
     Raises:
-        TaskDiskFull: It has less; delivering queued files may free some.
+        TaskDiskFull: Too little space is free. Delivering queued files may free space.
     """
     free = shutil.disk_usage(place).free
     if free < needed_bytes:
         raise TaskDiskFull(
-            f"the task asks for {needed_bytes / 2**30:.1f} GiB of disk, {free / 2**30:.1f} GiB are free",
-            hint="free some space where the worker's state is, or choose nodes with more",
+            f"the task needs {needed_bytes / 2**30:.1f} GiB of disk space, but only {free / 2**30:.1f} GiB are free",
+            hint="free space on the disk of the worker's state directory, or choose nodes with more space",
         )
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory with untrusted content; symbolic links are removed, never followed.
+    """Removes a directory with untrusted content.
 
-    Nested directories are made writable and moved to the top level first, so that a tree of any depth needs few
-    descriptors and no recursion. Entries that can't be removed because another user owns them stay.
+    Symbolic links are removed, never followed.
+
+    Nested directories are first made writable and moved to the top level. So a tree of any depth needs few descriptors
+    and no recursion. Entries that another user owns may stay, if they can't be removed.
     """
     try:
         top = _open_directory(str(path), None)
@@ -199,7 +208,10 @@ def remove_tree(path: Path) -> None:
 
 
 def _level(top: int) -> bool:
-    """Empties and removes the directories now in `top`; returns whether nested ones were moved into `top`."""
+    """Empties and removes the directories in `top`.
+
+    Returns whether it moved nested directories into `top`.
+    """
     moved = False
     for name in _names(top):
         try:
@@ -224,9 +236,9 @@ def _names(directory: int) -> list[str]:
 
 
 def _remove_or_move(name: str, directory: int, top: int) -> bool:
-    """Removes a file, or moves a directory to `top`; returns True if it moved a directory."""
+    """Removes a file, or moves a directory into `top`; returns True if it moved a directory."""
     with contextlib.suppress(OSError):
-        os.close(_open_directory(name, directory))  # makes the directory writable: otherwise it can't be moved
+        os.close(_open_directory(name, directory))  # makes the directory writable: a read-only directory can't be moved
         os.rename(name, token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
         return True
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Collects the worker's status for the contributor and its metrics for heartbeats."""
+"""Collects the worker's status for the contributor and its gauges for heartbeats."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from worker.slots.task_bridge import TaskBridge
 from worker.tasks.reconciler import Reconciler
 
 FINISHED = frozenset({"delivered", "given_up", "parked"})
-"""Queue counts of items that the queue no longer works on."""
+"""Names of those counts in `QueueStore.counts` whose items the queue no longer processes."""
 
 
 class SelfReport:
-    """Collects status and metrics from the worker's components.
+    """Collects status and gauges from the worker's components.
 
     Args:
         dependencies: Settings, clients and clock of the worker.
-        situation: State of the membership.
-        reconciler: State of the task.
-        bridge: Source of the task's metrics and lease warnings.
+        situation: Status that the loops of the daemon update.
+        reconciler: Reconciler, which knows the state of the task.
+        bridge: Bridge, which knows the task's gauges and warnings about its leases.
         queue: The delivery queue.
-        pay: Tells whether leasing has stopped because work was not paid.
+        pay: Payment watch, which knows whether leasing has stopped because work was not paid.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SelfReport:
         self._pay = pay
 
     def gauges(self) -> Mapping[str, float]:
-        """Returns machine load, queue lengths and the task's own metrics, by name."""
+        """Returns machine load, queue lengths and the task's own gauges, by name."""
         counts = self._queue.counts()
         waiting = sum(count for stage, count in counts.items() if stage not in FINISHED)
         queue = {"queue.waiting": float(waiting), "queue.parked": float(counts["parked"])}
@@ -75,7 +75,7 @@ class SelfReport:
             stopped=self._pay.stopped,
             draining=situation.draining,
             runtime=dependencies.runtime.kind,
-            runtime_trouble=self._reconciler.runtime_error,
+            runtime_error=self._reconciler.runtime_error,
             task=task.task_name if task is not None else "",
             task_id=task.task_id if task is not None else "",
             assignment=self._reconciler.report(),

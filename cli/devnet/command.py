@@ -6,7 +6,6 @@ import asyncio
 import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -37,16 +36,7 @@ from protocol.runtime.extras import MissingExtra, require_extra
 from protocol.wire.nodes import RuntimeKind
 from rollouts.precision import EngineName
 from trainer.presets import devnet_base
-
-
-class AsynchronyChoice(StrEnum):
-    """Distance by which generation may run ahead of learning."""
-
-    ON_POLICY = "on-policy"
-    ONE_STEP = "one-step"
-    TWO_STEP = "two-step"
-    OFF_POLICY = "off-policy"
-    PERIODIC = "periodic"
+from trainer.run.asynchrony import AsynchronyName
 
 
 def devnet(
@@ -70,7 +60,7 @@ def devnet(
         str | None, typer.Option(help="Its environment; default: what the folder's recipe.json says.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="key=value for the environment; repeatable.")
+        list[str] | None, typer.Option("--option", "-o", help="key=value or @FILE for the environment; repeatable.")
     ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="With --environment: longest answer in tokens; default: 128.")
@@ -85,7 +75,7 @@ def devnet(
     validators: Annotated[int, typer.Option(min=1, max=3, help="Validators to run.")] = 1,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
     asynchrony: Annotated[
-        AsynchronyChoice | None,
+        AsynchronyName | None,
         typer.Option(
             help="Distance of generation ahead of learning; default: two-step, or one-step for larger models."
         ),
@@ -124,10 +114,10 @@ def devnet(
     """Run a whole network on this machine until its policy has learned; Ctrl-C stops everything.
 
     Exits 0 only if the policy learned (held-out greedy accuracy rose; lengths came near the wanted ones), no honest
-    submission was rejected as forged, and the cheater was slashed and evicted. The report is in DIRECTORY/report.
+    submission was judged forged, and the cheater was slashed and evicted. The report is in DIRECTORY/report.
     """
     _check_cheat(cheat)
-    own = ModelChoice(
+    own = ModelFlags(
         model=model,
         environment=environment,
         option=tuple(option or ()),
@@ -137,10 +127,16 @@ def devnet(
         learning_rate=learning_rate,
     )
     own.check(preset)
+    if (model is not None or preset is not None) and (ledger_only or task is not FirstTask.LEARN):
+        raise InvalidInput(
+            f"{'--preset' if model is None else '--model'} with {'--ledger-only' if ledger_only else '--task hello'}",
+            hint="such a devnet trains no model: leave one of the two out",
+        )
     chosen = OWN_MODEL if model is not None else PRESETS[preset or PresetName.ANSWERS]
     honest = chosen.workers if workers is None else workers
     run = RunOptions(
         name=model.resolve().name if model is not None else (preset or PresetName.ANSWERS).value,
+        own_model=model is not None,
         task=chosen.task,
         steps=steps or (chosen.fast_steps if fast else chosen.steps),
         asynchrony=chosen.asynchrony if asynchrony is None else asynchrony.value,
@@ -183,8 +179,8 @@ def devnet(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelChoice:
-    """Options for a model of the user's own."""
+class ModelFlags:
+    """Flags for a model of the user's own, as given."""
 
     model: Path | None
     environment: str | None
@@ -195,10 +191,10 @@ class ModelChoice:
     learning_rate: float | None
 
     def check(self, preset: PresetName | None) -> None:
-        """Checks that the options go together.
+        """Checks that the flags fit together.
 
         Raises:
-            InvalidInput: They don't.
+            InvalidInput: Two flags exclude each other, or a flag needs another flag that is missing.
         """
         if self.model is None:
             if given := [name for name in ("environment", "option", "groups", "learning_rate") if getattr(self, name)]:
@@ -215,7 +211,7 @@ class ModelChoice:
             )
 
 
-def _with_model(options: DevnetOptions, preset: Preset, own: ModelChoice) -> RunOptions:
+def _with_model(options: DevnetOptions, preset: Preset, own: ModelFlags) -> RunOptions:
     """Returns the run's options with the model and the sizes that follow from it.
 
     Raises:
@@ -224,11 +220,16 @@ def _with_model(options: DevnetOptions, preset: Preset, own: ModelChoice) -> Run
     run = options.run
     if own.model is None and preset.base is not None:
         return replace(run, model=RunModel(folder=devnet_base(preset.base)))
-    from cli.devnet.model import ModelChoices, size_own_model, size_smollm2  # noqa: PLC0415 - loads transformers
+    from cli.devnet.model import ModelChoices, Network, size_own_model, size_smollm2  # noqa: PLC0415 - loads transformers
 
-    workers = options.workers + options.cheats
+    network = Network(
+        directory=options.directory,
+        workers=options.workers + options.cheats,
+        validators=options.validators,
+        steps=run.steps,
+    )
     if own.model is None:
-        sized = size_smollm2(workers=workers, directory=options.directory, on_event=note)
+        sized = size_smollm2(network, on_event=note)
     else:
         choices = ModelChoices(
             folder=own.model,
@@ -239,7 +240,7 @@ def _with_model(options: DevnetOptions, preset: Preset, own: ModelChoice) -> Run
             groups=own.groups,
             learning_rate=own.learning_rate,
         )
-        sized = size_own_model(choices, workers=workers, directory=options.directory)
+        sized = size_own_model(choices, network)
     note(f"{run.name}: {sized.summary(steps=run.steps)}")
     return replace(run, model=sized.model, scale=sized.scale, task=sized.task)
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.devnet.options import RunModel
 from protocol.errors import Conflict, InvalidInput
-from protocol.runtime.files import try_lock, write_atomically
+from protocol.runtime.files import try_lock
 
 _MARKER = "devnet.lock"
 
@@ -52,9 +51,22 @@ class DevnetDirectory:
         return self.path / "policies"
 
     @property
+    def relays(self) -> Path:
+        """Stores of the relays, each in a folder named by its number."""
+        return self.path / "relays"
+
+    @property
     def base(self) -> Path:
-        """Copy of the model that the run starts from, with its recipe; only if the model's folder has none."""
+        """Copy of the model that the run starts from, with the run's recipe.
+
+        The copy exists only if the model's folder has no recipe.
+        """
         return self.path / "base"
+
+    @property
+    def model(self) -> Path:
+        """Record of the model and the recipe that the run started from."""
+        return self.path / "model.json"
 
     @property
     def trainer(self) -> Path:
@@ -79,7 +91,7 @@ class DevnetDirectory:
 
 @contextmanager
 def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
-    """Locks the folder for one devnet; without `keep`, removes the files of an earlier one.
+    """Locks the folder for one devnet; without `keep`, removes the files of an earlier devnet.
 
     Raises:
         Conflict: A devnet is running in the folder.
@@ -100,23 +112,6 @@ def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
         if not keep:
             _empty(path)
         yield DevnetDirectory(path)
-
-
-def make_base(directory: DevnetDirectory, model: RunModel) -> Path:
-    """Returns the folder that the trainer starts from; makes a copy with the recipe if the model's folder has none."""
-    from rollouts.recipe import RECIPE_FILE  # noqa: PLC0415 - loads numpy
-
-    if model.recipe is None:
-        return model.folder
-    base, recipe = directory.base, directory.base / RECIPE_FILE
-    if not recipe.exists():
-        shutil.rmtree(base, ignore_errors=True)
-        base.mkdir(mode=0o700)
-        for path in model.folder.iterdir():
-            if path.is_file() and path.name != RECIPE_FILE:
-                shutil.copyfile(path, base / path.name)
-        write_atomically(recipe, model.recipe + "\n")
-    return base
 
 
 def _empty(path: Path) -> None:

@@ -57,6 +57,8 @@ RUN_TERMS = replace(
 minutes. The penalty is large enough to be visible on a stake of 100 MUST."""
 
 CHEATER = ("cheater-provider", "cheater")
+CONTRIBUTOR = ("provider", "node")
+"""Names of keys that have funds but no worker, for the user's own commands."""
 """Names of the provider and node keys of the cheating worker."""
 
 _SCRYPT_N = 2**12  # a low work factor: the keys protect nothing, and decryption has to be quick
@@ -81,11 +83,6 @@ def run_terms(scale: RunScale) -> Terms:
     # The orchestrator leases no slot for longer than the notice of a change of terms.
     notice = max(RUN_TERMS.notice_period, scale.lease)
     return replace(RUN_TERMS, judge_period=scale.judge_period, notice_period=notice)
-
-
-def contributor_names(count: int) -> list[tuple[str, str]]:
-    """Returns names of provider and node keys without a worker, for the user's own commands."""
-    return [("provider", "node") if i == 1 else (f"provider-{i}", f"node-{i}") for i in range(1, count + 1)]
 
 
 def worker_names(count: int, *, cheater: bool = False) -> list[tuple[str, str]]:
@@ -116,7 +113,6 @@ async def found_economy(
     chain_id: int,
     directory: DevnetDirectory,
     *,
-    contributors: int = 1,
     workers: Sequence[tuple[str, str]] = (),
     terms: Terms = TERMS,
     on_event: Callable[[str], None],
@@ -127,13 +123,12 @@ async def found_economy(
         rpc: A development chain.
         chain_id: Id of the chain.
         directory: Folder of the devnet, for keys and addresses.
-        contributors: Number of key pairs that have funds but no worker.
         workers: Names of the provider and node keys of the workers that run, each with a provider of its own.
         terms: Terms of the pool.
         on_event: Called with a line per step.
     """
-    strangers, pairs = contributor_names(contributors), list(workers)
-    names = [name for pair in (*strangers, *pairs) for name in pair]
+    pairs = [CONTRIBUTOR, *workers]
+    names = [name for pair in pairs for name in pair]
     keys = await asyncio.to_thread(make_keys, directory, [*ROLES, *names])
     on_event(f"{len(keys)} keys are in {directory.keys}")
     await _give_gas(rpc, chain_id, [key.address for key in keys.values()])
@@ -142,7 +137,7 @@ async def found_economy(
     deployment = await _deploy(rpc, chain_id, keys["governor"], unbonding=_unbonding(terms))
     on_event(f"{len(deployment.contracts)} contracts are deployed")
     async with Ledger.connect(rpc, deployment, key=keys["governor"]) as ledger:
-        providers = [keys[provider].address for provider, _ in (*strangers, *pairs)]
+        providers = [keys[provider].address for provider, _ in pairs]
         await asyncio.gather(
             ledger.domains.create(name="text", uri="about:blank"),
             ledger.token.mint(keys["owner"].address, _OWNER_MONEY),
@@ -158,8 +153,7 @@ async def found_economy(
         )
     on_event(f"pool {pool} is active and funded")
     await asyncio.gather(*[_enlist(rpc, deployment, keys[provider], keys[node]) for provider, node in pairs])
-    if pairs:
-        on_event(f"{len(pairs)} providers have staked and registered their nodes")
+    on_event(f"{len(pairs)} providers have staked and registered their nodes")
     deployment.save(directory.deployment)  # saved last, because a set-up without this file is repeated
     return Economy(deployment, keys)
 

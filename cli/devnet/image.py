@@ -1,4 +1,6 @@
-"""Container images made without a registry, of this machine's own Python, a shell, and their libraries.
+"""Makes container images without a registry, from this machine's Python and shell.
+
+The images also contain the libraries of both.
 
 `python -m cli.devnet.image hello` makes the image of the task `hello`. With `rollouts` instead of
 `hello`, it makes the image with torch and this code.
@@ -52,7 +54,7 @@ _ETC = {
 
 
 def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterable[Path] = ()) -> str:
-    """Makes the image in some seconds, about 75 MB, and returns its tag.
+    """Makes the image, about 75 MB, in a few seconds, and returns its tag.
 
     Args:
         client: Client of the local engine.
@@ -80,11 +82,15 @@ def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterabl
 def make_rollouts_image(client: docker.DockerClient) -> str:
     """Makes the image of the task `rollouts` and returns its tag.
 
-    The base image holds the packages installed on this machine; it is made again only when a lock changes (half a
-    minute, 1.5 GB). This code is a layer on top of the base, as in `deploy/images/rollouts/Dockerfile`.
+    The base image holds the packages installed on this machine; it is made again only when a file with locked package
+    versions changes (half a minute, 1.5 GB). This code is a layer on top of the base, as in
+    `deploy/images/rollouts/Dockerfile`.
     """
     root = Path(__file__).resolve().parents[2]
-    locks = (root / "requirements.lock", root / "deploy/locks/torch-cpu.lock")
+    locks = (
+        root / "requirements.lock",
+        *(root / "deploy/locks" / f"{name}.lock" for name in ("torch-cpu", "reasoning-gym")),
+    )
     lock = hashlib.sha256(b"".join(path.read_bytes() for path in locks)).hexdigest()[:12]
     base = f"{_BASE}:{lock}-{sys.version_info.major}.{sys.version_info.minor}"
     if not client.images.list(name=base):

@@ -40,13 +40,15 @@ from cli.devnet.tasks import (
     rollouts_task,
 )
 from cli.devnet.view import View
+from cli.quantities import counted
 from ledger.devchain import chain_command, free_port
 from protocol.runtime.waiting import cancel_all, run_unless
 from protocol.wire.nodes import RuntimeKind
 
 CHAIN_ID = 31_337
 GATHER = timedelta(milliseconds=25)
-"""Time a transaction waits for others to share its block; short, because a verdict needs two blocks in sequence."""
+"""Time a transaction waits for others to share its block. The time is short, because a verdict needs two blocks in
+sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class NetworkStart:
 
     Args:
         options: Options of the devnet.
-        directory: Its folder.
+        directory: Folder of the devnet.
         supervisor: Owner of the processes.
         reaper: Ends the processes and containers if this process dies.
         view: Shows events.
@@ -149,7 +151,7 @@ class NetworkStart:
             await self._await_work(network, places)
         elif nodes:
             await await_hello(directory, places, nodes=nodes, on_event=self._view.event)
-            self._view.event(f"the first task runs on {nodes} nodes")
+            self._view.event(f"the first task runs on {counted(nodes, 'node')}")
 
     async def aclose(self) -> None:
         """Cancels the build of the image."""
@@ -170,7 +172,7 @@ class NetworkStart:
         )
         await run_unless(over, waiting)
         if not over.is_set():
-            self._view.event(f"work of {len(honest)} honest nodes is on the ledger")
+            self._view.event(f"work of {counted(len(honest), 'honest node')} is on the ledger")
 
     async def _start_learners(self, places: ServicePlaces) -> None:
         self.trainer, *_ = await asyncio.gather(
@@ -186,9 +188,9 @@ class NetworkStart:
         for pair in network.workers:
             name = pair[1]
             cheat = self._options.cheat if pair == CHEATER else ""
-            # The attack kit replaces the task's program, which only the process sandbox lets a machine's owner do.
+            # The attack kit replaces the task's program, and only the process sandbox lets a machine's owner do this.
             runtime = RuntimeKind.PROCESS if cheat else network.runtime
-            settings = write_worker_settings(self._directory, places, name, runtime)
+            settings = write_worker_settings(self._directory, places, name, runtime, self._options.run)
             specs.append(worker_spec(name, settings, cheat=cheat))
         await asyncio.gather(*[self._supervisor.start(spec) for spec in specs])
 
@@ -203,7 +205,10 @@ class NetworkStart:
         self._view.event(f"the task {spec.name} is posted; {network.runtime.value} runs it")
 
     async def _make_image(self, runtime: RuntimeKind) -> None:
-        """Makes the containers' image while the services start; in a separate process, so that it can be cancelled."""
+        """Makes the containers' image while the services start.
+
+        A separate process makes the image, so that the build can be cancelled.
+        """
         options = self._options
         if runtime is RuntimeKind.PROCESS or options.ledger_only or not options.workers:
             return

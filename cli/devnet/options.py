@@ -1,7 +1,8 @@
 """Options of a devnet, and the presets of its run.
 
-The preset `answers` rewards the right answer. `length` rewards it too, and subtracts a penalty for each token that an
-answer is longer or shorter than its prompt requests. `smollm2` rewards right answers of a pretrained chat model.
+The preset `answers` rewards the right answer. `length` rewards the right answer, too, and subtracts a penalty for each
+token that an answer is longer or shorter than its prompt requests. `smollm2` rewards right answers of a pretrained chat
+model.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ or the file only declares a type or build that the recipe does not allow."""
 ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
 """Attacks of `NEVER_SLASHED` that are stopped only by a verdict.
 
-A run in which none of their files was judged therefore says nothing about them.
+A run in which no file of such an attack was judged therefore says nothing about the attack.
 """
 NOT_SHOWN: Mapping[str, str] = {
     "banned-in-between": "a devnet bans no node, and until its ban this node works honestly",
@@ -93,13 +94,17 @@ class RunScale:
         evaluation_prompts: Held-out prompts of an evaluation.
         evaluation_samples: Sampled answers to each held-out prompt, in addition to the greedy one.
         relays: Number of relays; each holds several versions.
-        keep_versions: Versions that trainer and relays keep on disk; None for their own defaults.
+        keep_versions: Versions that trainer and relays keep on disk, besides those that leases or open work need; None
+            keeps the defaults of trainer and relays.
+        share_versions: Whether validators read the trainer's versions, relays share their files with the trainer, and
+            tasks keep no version but the one in use.
         state_every: Steps between two full states of the trainer.
         lease: Longest time for a slot.
         judge_period: Time for a verdict on a file, on the ledger.
         polling: Factor of the pauses between polls of chain, orchestrator and validator. Short pauses cost CPU time,
             which a long step needs.
         first_rollouts: Longest time until each honest node has submitted work.
+        first_step: Longest time from those submissions until a step was learned, with `--check`.
         task_memory: Memory limit of a worker's task in bytes.
         learning: Learning settings that differ from the defaults in `trainer.learning.settings`.
     """
@@ -112,11 +117,13 @@ class RunScale:
     evaluation_samples: int = 4
     relays: int = 2
     keep_versions: int | None = None
+    share_versions: bool = False
     state_every: int = 1
     lease: timedelta = timedelta(seconds=60)
     judge_period: timedelta = timedelta(seconds=60)
     polling: float = 1.0
     first_rollouts: timedelta = timedelta(minutes=5)
+    first_step: timedelta = timedelta(seconds=120)
     task_memory: int = 2 << 30
     learning: Mapping[str, object] = field(default_factory=lambda: LEARNING)
 
@@ -127,11 +134,13 @@ class RunModel:
 
     Args:
         folder: The model's folder.
-        recipe: Recipe as JSON, which the devnet writes beside a copy of the model; None if the folder has one.
+        recipe: Recipe as JSON, which the devnet writes beside a copy of the model; None if the folder's own is used.
+        datasets: Files that the recipe's environment reads, which tasks must be able to read.
     """
 
     folder: Path
     recipe: str | None = None
+    datasets: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +217,9 @@ class RunOptions:
     """Settings of the run."""
 
     name: str = PresetName.ANSWERS.value
-    """Name of the preset, or of the model's folder."""
+    """Name of the preset, or of the model's folder if `own_model`."""
+    own_model: bool = False
+    """True if the user gave the model's folder."""
     task: str = PRESETS[PresetName.ANSWERS].task
     """Description for the report."""
     model: RunModel | None = None
@@ -222,8 +233,20 @@ class RunOptions:
     """Quality that the policy must reach."""
 
     @property
+    def about(self) -> dict[str, str]:
+        """The settings that the report shows, by name."""
+        return {
+            "model" if self.own_model else "preset": self.name,
+            "task": self.task,
+            "steps": str(self.steps),
+            "asynchrony": self.asynchrony,
+            "seed": str(self.seed),
+            "engine": self.engine.value,
+        }
+
+    @property
     def async_level(self) -> int:
-        """Number of steps beyond the newest version that may be leased."""
+        """Number of steps beyond the newest version for which slots may be leased."""
         return {"on-policy": 0, "periodic": 0, "one-step": 1, "two-step": 2, "off-policy": 8}[self.asynchrony]
 
 

@@ -28,7 +28,9 @@ _ROUNDS = 20
 
 
 class OrphanReaper:
-    """Runs the reaper as a separate process; leaving the context lets it clean up once more and end.
+    """Runs the reaper as a separate process.
+
+    Leaving the context lets the reaper clean up once more and end.
 
     Args:
         network_id: Id in the environment of the network's processes.
@@ -59,7 +61,7 @@ class OrphanReaper:
 
 
 def processes_of(network_id: str) -> Iterator[psutil.Process]:
-    """Yields every running process of the network except this one."""
+    """Yields every running process of the network except the calling process."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue

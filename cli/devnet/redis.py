@@ -35,7 +35,9 @@ def find_redis() -> Path:
 
 
 def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path]:
-    """Returns the spec of the process, and the file with its URL and password, which are in no command line.
+    """Returns the spec of the process, and the file with Redis's URL and password.
+
+    No command line contains the URL or the password.
 
     Args:
         directory: Folder of the devnet.

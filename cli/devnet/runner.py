@@ -8,7 +8,9 @@ import signal
 import uuid
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
+from pathlib import Path
 
+from cli.devnet.base import bind_model
 from cli.devnet.directory import DevnetDirectory, claim_directory
 from cli.devnet.economy import CHEATER
 from cli.devnet.network import CHAIN_ID, NetworkStart, RunningNetwork
@@ -22,19 +24,22 @@ from cli.devnet.report.work import work_timelines
 from cli.devnet.settings import POOL, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed, Supervisor
 from cli.devnet.tasks import open_orchestrator
+from cli.devnet.version_links import share_versions
 from cli.devnet.view import Dashboard, View
+from cli.quantities import counted
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all, wait_first
 
 _REFRESH = timedelta(seconds=1)
 _FACTS_EVERY = 3
-"""Number of refreshes per read of the facts, because a read takes several chain calls."""
+"""Number of refreshes of the screen for each read of the facts, because a read takes several chain calls."""
 _LAST_REPORT_TIMEOUT = timedelta(seconds=10)
-_FIRST_STEP_TIMEOUT = timedelta(seconds=120)
+_SHARE_EVERY = timedelta(seconds=2)
 _FINALITY_TIMEOUT = timedelta(seconds=20)
 
 
@@ -42,11 +47,11 @@ async def run_devnet(options: DevnetOptions, view: View) -> RunResult | None:
     """Runs a devnet until its run is over, it receives SIGINT or SIGTERM, or a process fails for good.
 
     Returns:
-        Result of the run; None if it was stopped, or the devnet has no run.
+        Result of the run; None if the run was stopped, or the devnet has no run.
 
     Raises:
         ProcessFailed: A process did not start, or ended for good.
-        Conflict: A devnet already runs in the folder.
+        Conflict: A devnet already runs in the folder, or the kept devnet trains another model or uses another recipe.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -54,6 +59,8 @@ async def run_devnet(options: DevnetOptions, view: View) -> RunResult | None:
         loop.add_signal_handler(signum, stop.set)
     network_id = uuid.uuid4().hex
     with claim_directory(options.directory, keep=options.keep) as directory, OrphanReaper(network_id) as reaper:
+        if options.learns:
+            bind_model(directory, options.run)
         supervisor = Supervisor(directory.path, network_id=network_id)
 
         def on_event(event: str) -> None:
@@ -105,10 +112,13 @@ class _Runner:
                     self._detect_finished(self._recorder)
                 showing = asyncio.create_task(self._show(network))
                 stack.push_async_callback(cancel_all, [showing])
+                if self._options.learns and self._options.run.scale.share_versions:
+                    sharing = asyncio.create_task(self._share_versions())
+                    stack.push_async_callback(cancel_all, [sharing])
                 if places is not None:
                     await self._start.services(network, places)
                 command = "pool nodes" if places is not None else "pool show"
-                self._view.event(f"ready: try `.venv/bin/muster {command}` in another terminal, here in this folder")
+                self._view.event(f"ready: try `{_program()} {command}` in another terminal, here in this folder")
                 if places is not None:
                     self._view.event(f"or open {places.page} with the token in {self._directory.owner_token}")
                 return await self._wait_for_end(showing)
@@ -121,7 +131,8 @@ class _Runner:
         if report.exists() and steps_before(recorder.snapshot()) >= wanted:
             self._finished = self._reported = True
             self._view.event(
-                f"nothing is left to learn: all {wanted} steps were learned before; the report is unchanged: {report}"
+                f"nothing is left to learn: all of {counted(wanted, 'step')} learned before; the report is unchanged: "
+                f"{report}"
             )
 
     async def report_early(self) -> None:
@@ -157,17 +168,17 @@ class _Runner:
             await cancel_all([over, failed])
 
     async def _first_step(self, recorder: RunRecorder) -> None:
-        """Returns when a step was learned.
+        """Waits until a step was learned.
 
         Raises:
             ProcessFailed: No step was learned in time.
         """
-        clock = SystemClock()
-        deadline = clock.monotonic() + _FIRST_STEP_TIMEOUT.total_seconds()
+        clock, within = SystemClock(), self._options.run.scale.first_step.total_seconds()
+        deadline = clock.monotonic() + within
         while not any(line.get("kind") == "step" for line in recorder.snapshot().progress):
             if clock.monotonic() > deadline:
                 raise ProcessFailed(
-                    f"no step was learned within {_FIRST_STEP_TIMEOUT.total_seconds():.0f} s",
+                    f"no step was learned within {within:.0f} s",
                     hint=f"logs are in {self._directory.path / 'logs'}",
                 )
             await clock.sleep(timedelta(milliseconds=200))
@@ -203,29 +214,20 @@ class _Runner:
             )
             for provider, node in network.workers
         ]
-        about = {
-            "preset": run.name,
-            "task": run.task,
-            "steps": str(run.steps),
-            "asynchrony": run.asynchrony,
-            "seed": str(run.seed),
-            "engine": run.engine.value,
-            "runtime": network.runtime.value,
-        }
         return RunRecorder(
             self._directory,
             places,
             network.economy.deployment,
             self._supervisor,
             contributors=contributors,
-            about=about,
+            about={**run.about, "runtime": network.runtime.value},
             steps_under_way=run.async_level + 1,
             polling=run.scale.polling,
             began=self._began,
         )
 
     async def _show(self, network: RunningNetwork) -> None:
-        """Refreshes the view until it is cancelled."""
+        """Refreshes the view until the task is cancelled."""
         async with AsyncExitStack() as stack:
             ledger = await stack.enter_async_context(Ledger.connect(network.rpc, network.economy.deployment))
             orchestrator = None
@@ -246,6 +248,12 @@ class _Runner:
                     )
                 await asyncio.sleep(_REFRESH.total_seconds())
 
+    async def _share_versions(self) -> None:
+        """Frees the relays' copies of versions until the task is cancelled."""
+        while True:
+            await asyncio.sleep(_SHARE_EVERY.total_seconds())
+            await run_in_thread(share_versions, self._directory)
+
     async def _facts(self, network: RunningNetwork, ledger: Ledger) -> dict[str, str]:
         pool, escrow, totals = (
             await ledger.pools.get(POOL),
@@ -255,7 +263,7 @@ class _Runner:
         page, token = network.places and network.places.page, self._directory.owner_token
         return ({"web page": f"{page}, with the token in {token}"} if page else {}) | {
             "chain": f"{network.rpc} (id {CHAIN_ID}), block {await ledger.block()}",
-            "pool": f"{POOL} {pool.status.name.lower()}, {pool.member_count} members",
+            "pool": f"{POOL} {pool.status.name.lower()}, {counted(pool.member_count, 'member')}",
             "escrow": f"{format_amount(escrow.balance)} MUST, {format_amount(escrow.reserved)} reserved for open work",
             "earned": f"{format_amount(totals.accrued)} MUST, {format_amount(totals.paid)} of it claimed",
             "configuration": str(self._directory.configuration),
@@ -263,7 +271,7 @@ class _Runner:
 
 
 async def _await_finality(recorder: RunRecorder, *, within: timedelta, clock: Clock) -> None:
-    """Returns when all work submitted by now is paid, slashed or expired, or after a timeout."""
+    """Waits until all work submitted by now is paid, slashed or expired, or until a timeout."""
     deadline = clock.monotonic() + within.total_seconds()
     submitted = {one.key for one in work_timelines(recorder.snapshot())}
     while clock.monotonic() < deadline:
@@ -277,3 +285,9 @@ async def _node_states(orchestrator: OrchestratorClient | None) -> dict[str, str
         with suppress(MusterError):
             return {node.address: node.state.value async for node in orchestrator.nodes()}
     return {}
+
+
+def _program() -> str:
+    """Returns how a user in this folder calls the command line: from the folder's environment, if it has one."""
+    local = Path(".venv/bin/muster")
+    return str(local) if local.exists() else "muster"

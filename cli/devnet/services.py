@@ -44,7 +44,7 @@ def relay_spec(
     directory: DevnetDirectory, places: ServicePlaces, number: int, *, keep: int | None = None
 ) -> ProcessSpec:
     """Returns the process of a `muster shardcast relay`; `keep` limits the versions on its disk."""
-    store = directory.path / "relays" / str(number)
+    store = directory.relays / str(number)
     store.mkdir(parents=True, exist_ok=True, mode=0o700)
     arguments = ("relay", "--upstream", places.origin, "--store", store, *(("--keep", str(keep)) if keep else ()))
     return _shardcast_spec(directory, f"relay-{number}", places.relay_ports[number - 1], *arguments)

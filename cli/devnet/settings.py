@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.devnet.directory import DevnetDirectory, make_base
+from cli.devnet.base import make_base
+from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import VALIDATORS
 from cli.devnet.options import RunOptions, RunScale
 from protocol.http.tokens import hash_token, new_token
@@ -23,7 +24,8 @@ from trainer.presets import devnet_base
 POOL = 1
 RUN = "devnet"
 LANES = 4
-"""Limit of unconfirmed transactions, of the relayer and of each validator: many nodes submit at once; gas is free."""
+"""Maximum number of unconfirmed transactions of the relayer, and of each validator. Many nodes submit at once, and gas
+is free."""
 ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds this code's packages."""
 
@@ -145,7 +147,7 @@ def write_configuration(
         },
     }
     if worker is not None:
-        tables["worker"] = _worker_table(directory, places, *worker)
+        tables["worker"] = _worker_table(directory, places, *worker, run=run)
     _write_settings(directory.configuration, tables, head=_HEAD, tail=_token_table(directory))
 
 
@@ -159,17 +161,21 @@ def write_ledger_configuration(directory: DevnetDirectory, rpc: str, chain_id: i
     _write_settings(directory.configuration, tables, head=_HEAD)
 
 
-def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind) -> Path:
+def write_worker_settings(
+    directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind, run: RunOptions
+) -> Path:
     """Writes the settings of one worker, and returns the file."""
     path = directory.path / "workers" / f"{name}.toml"
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    _write_settings(path, {"worker": _worker_table(directory, places, name, runtime)})
+    _write_settings(path, {"worker": _worker_table(directory, places, name, runtime, run=run)})
     return path
 
 
 def _worker_table(
-    directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind
+    directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind, *, run: RunOptions
 ) -> dict[str, object]:
+    code = () if runtime is RuntimeKind.DOCKER else (ROOT,)  # the image has its own copy
+    datasets = () if run.model is None else run.model.datasets
     return {
         "pool_id": POOL,
         "discovery": [places.discovery],
@@ -185,7 +191,7 @@ def _worker_table(
         "runtime": runtime,
         # Relays listen on this machine's loopback, which a container with a network of its own can't reach.
         "allow_host_network": True,
-        "readable": [str(ROOT)],
+        "readable": [str(path) for path in (*code, *datasets)],
     }
 
 
@@ -251,7 +257,8 @@ def write_validator_settings(
         "first_pause_s": 0.2,
         "longest_pause_s": 2.0,
         "reserve_bytes": 0,
-        "epoch_s": scale.judge_period.total_seconds(),  # a validator refuses shorter ones
+        "policies": directory.policies if scale.share_versions else None,
+        "epoch_s": scale.judge_period.total_seconds(),  # a validator refuses shorter epochs
         "device": "cpu",
     }
     path = directory.path / f"{name}.toml"
@@ -282,7 +289,10 @@ def _as_toml(tables: Tables) -> str:
 
 
 def _value(value: object) -> str:
-    """Formats a value: JSON is TOML for strings, numbers, booleans and arrays; tables are written inline."""
+    """Formats a value as TOML.
+
+    JSON text is valid TOML for strings, numbers, booleans and arrays; tables are written inline.
+    """
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + " }"
     return json.dumps(str(value) if isinstance(value, Path) else value)

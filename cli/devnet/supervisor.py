@@ -114,11 +114,11 @@ class SupervisedProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None if it does not run."""
+        """Process id; None if the process does not run."""
         return self.handle.pid if self.handle is not None and self.handle.returncode is None else None
 
     def log_tail(self, lines: int = 20) -> str:
-        """Returns the last lines of its log; reads at most 64 KiB."""
+        """Returns the last lines of the process's log; reads at most 64 KiB."""
         if not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as log:
@@ -265,7 +265,7 @@ class Supervisor:
         consecutive = 0
         while process.handle is not None:
             process.exit_code = await process.handle.wait()
-            _kill_group(process.handle.pid)  # its descendants must not disturb the restarted process
+            _kill_group(process.handle.pid)  # descendants of the ended one must not disturb the restarted process
             if self._stopping:
                 return
             if process.spec.ends and process.exit_code == 0:

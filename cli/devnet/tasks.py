@@ -17,6 +17,7 @@ from cli.devnet.settings import ROOT, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
 from cli.output import printable
 from cli.pool.nodes import failure_of
+from cli.quantities import counted
 from protocol.clients import OrchestratorClient
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address
@@ -86,7 +87,7 @@ def check_engine(engine: EngineName, runtime: RuntimeKind) -> None:
 
 
 def hello_task() -> TaskSpec:
-    """Returns the task that prints the node's name and counts."""
+    """Returns the task that prints the node's name and then numbers, one per second."""
     return TaskSpec(
         name=HELLO,
         image=TAG,
@@ -110,6 +111,7 @@ def rollouts_task(runtime: RuntimeKind, engine: EngineName, scale: RunScale = Ru
             python,
             *("-m", "rollouts", "--engine", engine.value, "--dtype", "float32", "--device", "cpu", "--threads", "1"),
             *("--groups", str(scale.groups_per_slot)),
+            *(("--keep-versions", "1") if scale.share_versions else ()),
         ),
         environment={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} if runtime is RuntimeKind.PROCESS else {},
         resources=Resources(cpus=1.0, memory_bytes=scale.task_memory),
@@ -125,7 +127,7 @@ def open_orchestrator(directory: DevnetDirectory, places: ServicePlaces) -> Orch
 
 
 async def post_task(directory: DevnetDirectory, places: ServicePlaces, spec: TaskSpec) -> None:
-    """Posts a task for every node, unless a task of its name exists already."""
+    """Posts a task for every node, unless a task of the same name exists already."""
     async with open_orchestrator(directory, places) as client:
         if not [task async for task in client.tasks() if task.spec.name == spec.name]:
             await client.create_task(NewTask(spec=spec))
@@ -173,8 +175,8 @@ async def await_hello(
     """Returns when the task `hello` runs on this many nodes.
 
     Raises:
-        ProcessFailed: The task does not run on them within a minute, or a node has given it up; the message has the
-            states of the nodes.
+        ProcessFailed: The task does not run on this many nodes within a minute, or a node has given the task up; the
+            message has the states of the nodes.
     """
     clock, failures = SystemClock(), FailureWatch(HELLO, on_event)
     deadline = clock.monotonic() + _HELLO_TIMEOUT.total_seconds()
@@ -187,7 +189,7 @@ async def await_hello(
             failures.check(known)
             if clock.monotonic() > deadline:
                 raise ProcessFailed(
-                    f"the task does not run on {nodes} nodes: {_states(known) or 'no node is known'}",
+                    f"the task does not run on {counted(nodes, 'node')}: {_states(known) or 'no node is known'}",
                     hint=f"the workers' logs are in {directory.path / 'logs'}",
                 )
             await clock.sleep(_POLL)
@@ -208,9 +210,9 @@ async def await_first_rollouts(
         directory: Folder of the devnet.
         places: Addresses of its services.
         nodes: Nodes to wait for.
-        on_event: Called with the task's first failure on each of them.
-        within: Time between the first files of two nodes; a busy machine takes minutes to start ten processes that
-            import torch.
+        on_event: Called with the task's first failure on each of these nodes.
+        within: Longest time between the first files of two nodes; a busy machine takes minutes to start ten processes
+            that import torch.
         clock: Source of time.
 
     Raises:
@@ -230,7 +232,7 @@ async def await_first_rollouts(
             failures.check(known)
             if clock.monotonic() > since + within.total_seconds():
                 raise ProcessFailed(
-                    f"{len(missing)} honest nodes have submitted no work: "
+                    f"{counted(len(missing), 'honest node')} without submitted work: "
                     f"{_states(known) or 'the pool does not know them'}",
                     hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows the output of tasks",
                 )

@@ -138,7 +138,7 @@ class PlainView:
         sys.stdout.flush()
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """Prints each fact once; only the live view shows later changes of its numbers."""
+        """Prints each fact once; only the live view shows later changes of a fact's numbers."""
         for name, value in facts.items():
             if name not in self._printed:
                 self.event(f"{name}: {value}")
@@ -319,7 +319,7 @@ def _node_news(before: NodeAccount | None, now: NodeAccount) -> list[str]:
     forged, evicted, slashed = (0, "", 0) if before is None else (before.forged, before.evicted, before.slashed)
     lines = []
     if now.forged > forged:
-        lines.append(f"{now.name}: {now.forged - forged} of its files called forged")
+        lines.append(f"{now.name}: {now.forged - forged} of its files judged forged")
     if now.slashed > slashed:
         lines.append(f"{now.name}: {format_amount(now.slashed - slashed)} MUST of its stake slashed")
     if now.evicted and not evicted:

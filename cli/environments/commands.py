@@ -1,12 +1,13 @@
 """`muster env`: lists and checks environments, shows prompts, scores answers, and filters prompts by difficulty.
 
-No command uses the network. `filter` runs a model; the others need none.
+No command uses the network. `filter` runs a model; the other commands need none.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -19,17 +20,20 @@ from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from protocol.errors import InvalidInput, MusterError
 from rollouts.environments import Environment, load_environment
 from rollouts.environments.interface import Prompt
+from rollouts.environments.mixture import parts_of
 from rollouts.environments.registry import environment_names, find_family
+from rollouts.environments.validation import CheckedEnvironment
 
 app = typer.Typer(no_args_is_help=True, help="Environments: families of tasks with checkable answers.")
 
 _LONGEST_COMPLETION = 16 * 1024 * 1024
+_LARGEST_OPTIONS = 256 * 1024
+"""Maximum size of an options file in bytes; a whole recipe has the same limit."""
 
 Name = Annotated[str, typer.Argument(help="Name of the environment; `muster env list` lists all.")]
 Version = Annotated[str | None, typer.Option(help="Required version; default: the installed one.")]
-OptionList = Annotated[
-    list[str] | None, typer.Option("--option", "-o", help="key=value, the value as JSON or plain text; repeatable.")
-]
+OPTION_HELP = "key=value, the value as JSON or plain text; or @FILE, a TOML or JSON file of options; repeatable."
+OptionList = Annotated[list[str] | None, typer.Option("--option", "-o", help=OPTION_HELP)]
 
 
 @app.command(name="list")
@@ -62,12 +66,25 @@ def show(
     prompts = [environment.prompt(index) for index in range(first, end)]
     if as_json:
         shown = [_as_json(environment, prompt) for prompt in prompts]
-        show_json({"name": environment.name, "version": environment.version, "size": size, "prompts": shown})
+        facts = {"name": environment.name, "version": environment.version, "rewards": environment.rewards}
+        show_json({**facts, "size": size, "prompts": shown})
         return
     sized = "without end" if size is None else size
-    show_fields({"name": environment.name, "version": environment.version, "prompts": sized})
-    rows = [(prompt.index, prompt.text, environment.demonstration(prompt)) for prompt in prompts]
-    show_table(("prompt", "text", "demonstration"), rows, empty="no prompts there")
+    facts = {"name": environment.name, "version": environment.version, "rewards": environment.rewards.value}
+    show_fields({**facts, "prompts": sized})
+    parts = parts_of(name, parse_options(option or []))
+    mixed = len(parts.names) > 1
+    columns = ("prompt", *(("environment",) if mixed else ()), "text", "demonstration")
+    rows = [
+        (
+            prompt.index,
+            *((parts.labels[parts.part(prompt.index)],) if mixed else ()),
+            prompt.text,
+            environment.demonstration(prompt),
+        )
+        for prompt in prompts
+    ]
+    show_table(columns, rows, empty="no prompts there")
 
 
 @app.command()
@@ -113,7 +130,15 @@ def check(
         show_json({**asdict(report), "passed": report.passed})
     else:
         sized = "without end" if report.size is None else report.size
-        show_fields({"name": name, "version": report.version, "prompts": sized, "checked": report.items})
+        show_fields(
+            {
+                "name": name,
+                "version": report.version,
+                "rewards": report.rewards.value,
+                "prompts": sized,
+                "checked": report.items,
+            }
+        )
         show_fields({each.name: each.fault or "yes" for each in report.properties})
         show_fields({figure.replace("_", " "): f"{value:.3g}" for figure, value in report.figures.items()})
     if not report.passed:
@@ -169,25 +194,58 @@ def filter_(
         say(f"recipe.json and prompts.u64 are in {out}: publish them beside the weights")
 
 
-def _load(name: str, version: str | None, options: list[str] | None) -> Environment:
+def _load(name: str, version: str | None, options: list[str] | None) -> CheckedEnvironment:
     return load_environment(name, version=version, options=parse_options(options or []))
 
 
 def parse_options(given: list[str]) -> dict[str, JsonValue]:
-    """Returns options of an environment from `key=value` texts, with values as JSON or plain text.
+    """Returns options of an environment from `key=value` and `@FILE` texts; later ones replace earlier ones.
+
+    Values are JSON or plain text. The file is a TOML or JSON table of options.
 
     Raises:
-        InvalidInput: A text has no `=`.
+        InvalidInput: A text has no `=`, or a file can't be read.
     """
     found: dict[str, JsonValue] = {}
     for each in given:
+        if each.startswith("@"):
+            found |= _options_file(Path(each[1:]))
+            continue
         key, equals, text = each.partition("=")
         if not equals or not key:
             raise InvalidInput(f"{each[:80]!r} is no option", hint="write key=value, such as digits=2")
-        try:
-            found[key] = json.loads(text)
-        except ValueError:
-            found[key] = text
+        found[key] = parse_value(text)
+    return found
+
+
+def parse_value(text: str) -> JsonValue:
+    """Returns an option's value: parsed if it is JSON, otherwise the text."""
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def _options_file(path: Path) -> dict[str, JsonValue]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_OPTIONS + 1)
+    except OSError as error:
+        raise InvalidInput(
+            f"the options file {path} can't be read: {error.strerror}", hint="write -o @FILE with a path of a file"
+        ) from error
+    if len(data) > _LARGEST_OPTIONS:
+        raise InvalidInput(f"the options file {path} has more than {_LARGEST_OPTIONS} bytes", hint="name another file")
+    kind = "TOML" if path.suffix == ".toml" else "JSON"
+    hint = "give a JSON object or, with the ending .toml, a TOML table: one entry for each option"
+    try:
+        found = tomllib.loads(data.decode()) if kind == "TOML" else json.loads(data)
+        json.dumps(found)  # raises TypeError for a TOML date, which no option can hold
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidInput(f"the options file {path} is not {kind}: {error}", hint=hint) from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"the options file {path} has no table of options", hint=hint)
     return found
 
 

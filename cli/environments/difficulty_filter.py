@@ -1,4 +1,7 @@
-"""Implements `muster env filter`: measures how often a model solves prompts, and writes the table of eligible ones."""
+"""Implements `muster env filter`, which writes the table of eligible prompts.
+
+The filter measures how often a model solves each prompt.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ class FilterChoices:
 
 
 def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> dict[str, object]:
-    """Measures the prompts that the journal lacks, and writes the table of eligible ones; returns statistics.
+    """Measures the prompts that the journal lacks, and writes the table of eligible prompts.
+
+    Returns statistics.
 
     Raises:
         MusterError: Loading, generating or writing failed; the journal keeps earlier measurements.
@@ -81,7 +86,7 @@ def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> di
 
 
 def _candidates(choices: FilterChoices, recipe: Recipe, environment: Environment) -> Sequence[int]:
-    """Returns the candidate prompts: a range or those of the recipe, without held-out prompts."""
+    """Returns the candidate prompts: a range or the recipe's prompts, without held-out ones."""
     size = environment.size()
     if choices.first is None and choices.count is None:
         indices: Sequence[int] = eligible_prompts(choices.folder, recipe)

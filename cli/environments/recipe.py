@@ -9,6 +9,7 @@ import typer
 from pydantic import JsonValue, ValidationError
 
 from cli.environments.commands import OptionList, Version, parse_options
+from cli.environments.questions import choose_environment, complete_options
 from cli.groups import CommandGroup
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from protocol.errors import Conflict, InvalidInput, plain_message
@@ -25,7 +26,9 @@ def init(
     folder: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="A model: config, weights and tokenizer.")
     ],
-    environment: Annotated[str, typer.Option(help="The environment; `muster env list` lists all.")],
+    environment: Annotated[
+        str | None, typer.Option(help="The environment; `muster env list` lists all. At a terminal: asks for it.")
+    ] = None,
     version: Version = None,
     option: OptionList = None,
     max_new_tokens: Annotated[
@@ -59,7 +62,7 @@ def init(
     """Write recipe.json beside a model's weights.
 
     The command measures prompts with the model's tokenizer and checks that prompts and answers fit into the context.
-    docs/rollouts.md describes all fields.
+    At a terminal it asks for required values that are missing. docs/rollouts.md describes all fields.
     """
     from rollouts.recipe import RECIPE_FILE  # noqa: PLC0415 - loads numpy
     from rollouts.recipe_proposal import RecipeChoices, propose_recipe  # noqa: PLC0415 - loads transformers
@@ -73,10 +76,11 @@ def init(
         if chat is False:
             raise InvalidInput("--no-chat excludes a system prompt and template options", hint="leave one of them out")
         form = _chat_format(system_prompt or "", parse_options(template_option or []))
+    name = choose_environment(environment)
     choices = RecipeChoices(
-        environment=environment,
+        environment=name,
         version=version,
-        options=parse_options(option or []),
+        options=complete_options(name, parse_options(option or [])),
         max_new_tokens=max_new_tokens,
         max_prompt_tokens=max_prompt_tokens,
         group_size=group_size,
@@ -96,7 +100,7 @@ def init(
     write_atomically(target, proposed.recipe.model_dump_json(indent=2) + "\n", mode=0o644)
     figures = {
         "recipe": str(target),
-        "environment": f"{environment} {proposed.recipe.environment.version}",
+        "environment": f"{name} {proposed.recipe.environment.version}",
         "prompts": proposed.recipe.prompts.count,
         "chat": bool(proposed.recipe.chat),
         "longest_prompt_tokens": proposed.longest_prompt,
@@ -109,9 +113,21 @@ def init(
     if as_json:
         show_json(figures)
         return
-    show_fields({name.replace("_", " "): value for name, value in figures.items()})
-    if proposed.row_tokens > LearningSettings().row_tokens and proposed.context > LearningSettings().row_tokens:
-        warn(f"set learning.row_tokens to {proposed.row_tokens} or more in the trainer's settings")
+    show_fields({figure.replace("_", " "): value for figure, value in figures.items()})
+    longest, row_tokens = min(proposed.row_tokens, proposed.context), LearningSettings().row_tokens
+    if longest > row_tokens:
+        warn(
+            f"a prompt and its answer may have {longest} tokens, and the trainer's rows have {row_tokens}: "
+            f"set learning.row_tokens to {longest} or more in the trainer's settings"
+        )
+    answer, demonstrated = proposed.recipe.sampling.max_new_tokens, proposed.longest_demonstration
+    if demonstrated is not None and demonstrated > answer:
+        warn(
+            f"{name} demonstrates an answer of {demonstrated} tokens with the end of sequence, and answers have up to "
+            f"{answer}: one that is cut off is never right; raise --max-new-tokens"
+        )
+    if not proposed.recipe.held_out:
+        warn("no prompts are held out, so nothing can be evaluated: give --held-out 0.02")
     say(f"next: muster trainer eval {folder}")
 
 

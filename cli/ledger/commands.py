@@ -23,8 +23,8 @@ app = CommandGroup(no_args_is_help=True, help="Deploy, show and govern the contr
 domains = CommandGroup(no_args_is_help=True, help="Domains: the fields of work that pools belong to.")
 app.add_typer(domains, name="domain")
 
-_ROOM = 4096
-"""Maximum size of a deployment file."""
+_DEPLOYMENT_BYTES = 4096
+"""Maximum size of a deployment file, in bytes."""
 
 Receiver = Annotated[str, typer.Argument(help="Address or key name.")]
 Must = Annotated[str, typer.Argument(help="Amount in MUST.")]
@@ -64,10 +64,10 @@ async def deploy(
 
 
 def _require_room_for(out: Path) -> None:
-    """Checks that the deployment file can be written before any gas is paid."""
+    """Checks, before any gas is paid, that the deployment file can be written."""
     try:
         with NamedTemporaryFile(dir=out.parent) as file:
-            file.write(bytes(_ROOM))
+            file.write(bytes(_DEPLOYMENT_BYTES))
     except OSError as error:
         raise InvalidInput(
             f"can't write to {out.parent}: {error.strerror}", hint="nothing was deployed; choose another --out"

@@ -14,6 +14,7 @@ from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, note, say, show_fields
 from ledger.client import Ledger
+from ledger.errors import TransactionReverted
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest
 from protocol.identity.keys import Key
@@ -134,18 +135,21 @@ async def leave(
     """Leave a pool and release the stake of the membership; open work is still judged and paid."""
     node, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
     async with open_ledger(context.obj, carrier or key) as ledger:
-        if carrier is None:
-            await ledger.pools.leave(pool_id, node.address)
-        else:
-            deadline = datetime.now(UTC) + CONSENT_VALID
-            word = Leave(
-                pool_id=pool_id,
-                node=node.address,
-                nonce=await ledger.pools.joins(pool_id, node.address),
-                deadline=int(deadline.timestamp()),
-            )
-            signature = word.sign(node, ledger.pools.domain)
-            await ledger.pools.leave(pool_id, node.address, deadline=deadline, node_signature=signature)
+        joins = await ledger.pools.joins(pool_id, node.address)
+        try:
+            if carrier is None:
+                await ledger.pools.leave(pool_id, node.address)
+            else:
+                deadline = datetime.now(UTC) + CONSENT_VALID
+                word = Leave(pool_id=pool_id, node=node.address, nonce=joins, deadline=int(deadline.timestamp()))
+                signature = word.sign(node, ledger.pools.domain)
+                await ledger.pools.leave(pool_id, node.address, deadline=deadline, node_signature=signature)
+        except TransactionReverted as error:
+            # The orchestrator removes a node whose worker has ended, and an earlier attempt may have been mined late.
+            if error.name != "NotMember" or not joins:
+                raise
+            say(f"{node.address} is no longer a member of pool {pool_id}: it left before, or the pool removed it")
+            return
     say(f"{node.address} left pool {pool_id}")
 
 

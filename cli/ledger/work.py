@@ -54,7 +54,8 @@ _VERDICT_REFUSALS = {
     "OtherSubmission": ("the node submitted another file", "`muster work show` shows the SHA-256 of that file"),
     "TooLate": ("the deadline for this verdict has passed", "`muster work finalize` finalises the work"),
 }
-"""Text and hint of the errors of a verdict; the ledger reports them without arguments, since verdicts are batched."""
+"""Text and hint of the errors of a verdict; the ledger reports these errors without arguments, since verdicts are
+batched."""
 
 Key = Annotated[str, typer.Argument(help="The work's key, from `muster work submit` or `muster work list`.")]
 Keys = Annotated[list[str], typer.Argument(help="Keys of works.")]
@@ -238,7 +239,7 @@ async def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orches
 
 @app.command()
 async def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> None:
-    """Show the state of a work, and its reward or penalty."""
+    """Show the state of a work item, and its reward or penalty."""
     async with open_ledger(context.obj) as ledger:
         work = await ledger.work.get(digest(key_text))
         if work is None:

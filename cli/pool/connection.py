@@ -12,9 +12,9 @@ import typer
 from cli.configuration import Configuration
 from cli.keys import open_key
 from protocol.clients import OrchestratorClient
-from protocol.clients.location import ServiceLocation
 from protocol.errors import InvalidInput, NotFound
 from protocol.http.client import Unreachable
+from protocol.http.location import ServiceLocation
 from protocol.identifiers import Address
 from protocol.wire.pool import NodeView
 from protocol.wire.tasks import Task
@@ -54,7 +54,9 @@ async def open_orchestrator(
 
 
 async def find_task(client: OrchestratorClient, text: str) -> Task:
-    """Returns the task with this id, prefix of an id, or name; the newest of several with one name.
+    """Returns the task with this id, prefix of an id, or name.
+
+    Of several tasks with the same name, returns the newest.
 
     Raises:
         NotFound: No task has this id, prefix or name.

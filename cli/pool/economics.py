@@ -113,8 +113,8 @@ def attacks(
 def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
     """Returns the probability of a second look by an honest validator at work that a corrupt one accepted.
 
-    The ledger may draw one paid look, but a second corrupt validator can take that look. Each honest validator draws
-    further, unpaid looks with its own secret.
+    The ledger may assign one paid look by lot, but a second corrupt validator can take that look. Each honest validator
+    chooses further, unpaid looks by its own secret.
     """
     if honest == 0:
         return 0.0

@@ -288,7 +288,9 @@ async def economics(
         float, typer.Option(min=0.1, help="Seconds until a submission without its file stops occupying its step.")
     ] = 5.0,
     delivery_least: Annotated[int, typer.Option(min=1, help="`run_delivery_least` of the orchestrator.")] = 5,
-    rest: Annotated[float, typer.Option(min=1, help="Seconds; `run_rest_s` of the orchestrator.")] = 600.0,
+    throttle_pause: Annotated[
+        float, typer.Option(min=1, help="Seconds; `run_throttle_pause_s` of the orchestrator.")
+    ] = 600.0,
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -302,7 +304,7 @@ async def economics(
         lease=timedelta(seconds=lease),
         typical=timedelta(seconds=slot_time),
         least=delivery_least,
-        rest=timedelta(seconds=rest),
+        pause=timedelta(seconds=throttle_pause),
         providers_per_step=3,
     )
     cost = parse_amount(look_cost)

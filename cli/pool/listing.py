@@ -39,7 +39,7 @@ async def list_(
 ) -> None:
     """List pools, newest first, with the outcomes of their newest 200 works.
 
-    `refused` is the share that validators rejected or found forged, `expired` the share that none judged in time, and
+    `refused` is the share that validators rejected or judged forged, `expired` the share that none judged in time, and
     `leaving` the escrow whose withdrawal the owner has announced.
     """
     async with open_ledger(context.obj) as ledger:

@@ -52,18 +52,18 @@ async def roles(
             await ledger.pools.add_validator(pool_id, resolve_address(context.obj, add_validator))
         if remove_validator is not None:
             await ledger.pools.remove_validator(pool_id, resolve_address(context.obj, remove_validator), until=until)
-        seats = {role: await ledger.pools.seat(pool_id, role) for role in Role}
+        holders = {role: await ledger.pools.role_holder(pool_id, role) for role in Role}
         owner = (await ledger.pools.get(pool_id)).owner
         validators = await ledger.pools.validators(pool_id)
     rows: list[tuple[object, ...]] = [("owner", owner, None, None)]
-    for role, seat in seats.items():
-        former = seat.previous_until > datetime.now(UTC)
+    for role, current in holders.items():
+        former = current.previous_until > datetime.now(UTC)
         rows.append(
             (
                 role.name.lower(),
-                seat.holder,
-                seat.previous if former else None,
-                seat.previous_until if former else None,
+                current.holder,
+                current.previous if former else None,
+                current.previous_until if former else None,
             )
         )
     rows += [("validator", each, None, None) for each in validators]

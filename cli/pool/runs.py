@@ -13,7 +13,7 @@ from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
-from cli.quantities import ago, format_size, moment
+from cli.quantities import ago, counted, format_size, moment
 from protocol.identifiers import digest
 from protocol.verdicts import Outcome, reason_name
 from protocol.wire.listings import RolloutItem
@@ -134,9 +134,9 @@ async def demand(
     if as_json:
         show_json(view)
     elif view.closed:
-        say(f"step {view.step} is closed with {view.accepted} accepted groups")
+        say(f"step {view.step} is closed with {counted(view.accepted, 'accepted group')}")
     else:
-        say(f"step {view.step} needs {view.demand} groups, of which {view.need} are missing")
+        say(f"step {view.step} needs {counted(view.demand, 'group')}, {view.need} missing")
 
 
 @app.command()

@@ -156,7 +156,7 @@ def read_replicas(text: str | None) -> int | Literal["every-node"] | None:
     """Parses a number of replicas, or `every-node`.
 
     Raises:
-        InvalidInput: The text is neither.
+        InvalidInput: The text is neither a number nor `every-node`.
     """
     if text is None:
         return None
@@ -172,7 +172,7 @@ def _size(text: str | None) -> int | None:
 
 
 def _over(fields: dict[str, Any], table: str, **said: object) -> dict[str, Any] | None:
-    """Returns the file's table with the options' values."""
+    """Returns a table of the task file, in which given options replace the file's values."""
     merged = {**fields.get(table, {}), **{key: value for key, value in said.items() if value is not None}}
     return merged or None
 

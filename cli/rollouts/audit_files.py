@@ -1,4 +1,7 @@
-"""Reads audit files for commands. They are public, so a new random key signs the requests and no token is needed."""
+"""Reads audit files for commands.
+
+Audit files are public, so a new random key signs the requests and no token is needed.
+"""
 
 from __future__ import annotations
 

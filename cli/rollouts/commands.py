@@ -1,7 +1,7 @@
-"""`muster rollouts`: files of rollouts, read by people and held against the version that they name.
+"""`muster rollouts`: shows rollout files, and verifies them against the version that generated them.
 
-Nothing here talks to a network. `verify` ends with 0 if nothing is wrong, 1 if the file is rejected, and 2 if it could
-not be looked at.
+No command uses the network. `verify` exits with 0 if nothing is wrong, 1 if the file is rejected, and 2 if it could not
+be checked.
 """
 
 from __future__ import annotations

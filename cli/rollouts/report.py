@@ -124,7 +124,7 @@ def _seed_parts(given: GivenParts) -> SeedParts | None:
     """Returns all parts of the seed; None if no part was given.
 
     Raises:
-        InvalidInput: Some parts are missing, or one is no digest.
+        InvalidInput: Some parts are missing, or a part is no digest.
     """
     if not given.given:
         return None
@@ -166,8 +166,8 @@ def _print(verification: Verification) -> None:
     for one in verification.results:
         if one.note:
             warn(f"{one.check}: {one.note}")
-    if verification.not_taken:
-        say(f"{verification.not_taken}: not paid, and no slash")
+    if verification.not_accepted:
+        say(f"{verification.not_accepted}: not paid, and no slash")
     words = "rejected" if verification.rejected else "nothing is wrong with it"
     if verification.unknown and not verification.rejected:
         words += f", as far as it could be checked: not {', '.join(one.check for one in verification.unknown)}"
@@ -196,7 +196,7 @@ def _place(finding: CheckFinding) -> str:
 def _report(verification: Verification) -> dict[str, object]:
     return {
         "rejected": verification.rejected,
-        "not_taken": verification.not_taken,
+        "not_accepted": verification.not_accepted,
         "header": None if verification.file is None else verification.file.header,
         "checks": verification.results,
         "limits": verification.limits,

@@ -12,7 +12,7 @@ import typer
 from cli.groups import CommandGroup
 from cli.keys import open_key
 from cli.output import JsonOption, say, show_json, show_table
-from cli.quantities import format_size
+from cli.quantities import counted, format_size
 from cli.shardcast.allowlist import allowlist
 from cli.shardcast.progress import Bars, run_until_signal, served_bytes
 from cli.shardcast.registration import registered
@@ -124,7 +124,7 @@ async def origin(
             await run_until_signal(FolderWatcher(publishing, keep=keep, anchor_every=anchor_every).run())
         newest = publishing.newest
         last = "nothing complete" if newest is None else f"newest version {newest.version}, digest {newest.digest}"
-        say(f"stopped: {len(publishing.versions)} versions, {last}, {served_bytes(publishing.server)} sent")
+        say(f"stopped: {counted(len(publishing.versions), 'version')}, {last}, {served_bytes(publishing.server)} sent")
 
 
 @app.command()
@@ -188,7 +188,7 @@ async def relay(
                     await stack.enter_async_context(registered(client, url, clock=SystemClock()))
                 with Bars(relaying.versions, doing="held"):
                     await run_until_signal(relaying.run())
-            say(f"stopped: {len(relaying.versions)} versions held, {served_bytes(relaying.server)} sent")
+            say(f"stopped: {counted(len(relaying.versions), 'version')} held, {served_bytes(relaying.server)} sent")
 
 
 @app.command()

@@ -30,7 +30,7 @@ from shardcast.manifest.signers import Signers
 ROTATION_SEEN_WITHIN = timedelta(seconds=15)
 NEEDS_SEEN_WITHIN = timedelta(minutes=1)
 NEEDED_FOR = timedelta(hours=5)
-"""Assumed need of a superseded version if there is no ledger: the sum of a pool's default periods."""
+"""Time for which a superseded version counts as needed if there is no ledger: the sum of a pool's default periods."""
 
 _log = structlog.get_logger(__name__)
 
@@ -124,7 +124,7 @@ class LedgerAnnouncements:
         self._run = run
 
     async def latest(self) -> AnnouncedVersion | None:
-        """Returns the newest announced version; None before the first."""
+        """Returns the newest announced version; None before the first announcement."""
         found = await self._ledger.checkpoints.latest(self._pool_id, self._run)
         return None if found is None else AnnouncedVersion(found.version, found.attempt, found.digest)
 
@@ -150,7 +150,7 @@ async def source_of(
     async with open_ledger(configuration) as ledger:
 
         async def now() -> Signers:
-            return signers_at(await ledger.pools.seat(pool_id, Role.PUBLISHER))
+            return signers_at(await ledger.pools.role_holder(pool_id, Role.PUBLISHER))
 
         announcements = LedgerAnnouncements(ledger, pool_id=pool_id, run=run_id(run_name))
         needs = VersionNeeds(ledger, pool_id=pool_id, run=run_id(run_name), clock=SystemClock())

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.output import JsonOption, note, say, show_json, show_table
+from cli.quantities import counted
 from cli.trainer.export import export
+from cli.trainer.results import solved_by_environment
 from cli.trainer.run import run
 from cli.trainer.trial import try_
 
@@ -81,7 +83,7 @@ def sft(
     if not (to / RECIPE_FILE).exists():
         note(f"it has no {RECIPE_FILE}, which a run needs: muster recipe init {to} --environment NAME")
     if found is not None:
-        say(f"right greedy answers: {found.greedy:.1%} of {found.prompts} held-out prompts")
+        say(f"right greedy answers: {found.greedy:.1%} of {counted(found.prompts, 'held-out prompt')}")
 
 
 @app.command(name="eval")
@@ -115,9 +117,11 @@ def eval_(
         return
     at = sorted({k for _, evaluation in found for k in evaluation.pass_at})
     wanted = any(evaluation.distance is not None for _, evaluation in found)
+    mixed = any(evaluation.environments for _, evaluation in found)
     columns = (
         *("version", "prompts", "greedy", *(f"pass@{k}" for k in at), "reward", "tokens", "finished"),
         *(("from wanted length", "mean length by wanted") if wanted else ()),
+        *(("greedy by environment",) if mixed else ()),
     )
     rows = [
         (
@@ -129,6 +133,7 @@ def eval_(
             f"{one.greedy_tokens:.1f}",
             f"{one.greedy_finished:.1%}",
             *(_lengths(one) if wanted else ()),
+            *((solved_by_environment(one.environments),) if mixed else ()),
         )
         for folder, one in found
     ]

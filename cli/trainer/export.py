@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from cli.output import note, say
+from cli.quantities import counted
 from protocol.errors import InvalidInput, NotFound, Unavailable
 
 PROGRESS_FILE = "progress.jsonl"
 _EXPORTED = frozenset({"step", "evaluation", "published"})
-"""Kinds of lines that are exported, at the number of their version."""
+"""Kinds of log lines that are exported; the line's version number is the x value of its points."""
 _NOT_CURVES = frozenset({"step", "version", "at_ms"})
 
 
@@ -55,11 +56,11 @@ def export(
     points = read_points(folder / PROGRESS_FILE if folder.is_dir() else folder)
     if tensorboard is not None:
         write_events(tensorboard, points)
-        say(f"{len(points)} points are in {tensorboard}: tensorboard --logdir {tensorboard}")
+        say(f"wrote {counted(len(points), 'point')} to {tensorboard}: tensorboard --logdir {tensorboard}")
     if wandb is not None:
         home = folder.resolve() if folder.is_dir() else folder.resolve().parent
         place = log_run(points, project=wandb, name=name or home.name)
-        say(f"{len(points)} points are logged to {wandb}: {place}")
+        say(f"logged {counted(len(points), 'point')} to {wandb}: {place}")
 
 
 def read_points(file: Path) -> list[ExportedPoint]:
@@ -82,9 +83,9 @@ def read_points(file: Path) -> list[ExportedPoint]:
                 number = int(parsed["version"])
                 found[parsed["kind"], number] = _point(parsed, number=number)
         except (ValueError, KeyError, TypeError):
-            broken += 1  # the last line may still be being written
+            broken += 1  # the trainer may still be writing the last line
     if broken:
-        note(f"{broken} lines of {file} are not readable and were skipped")
+        note(f"skipped {counted(broken, 'unreadable line')} of {file}")
     if not found:
         raise InvalidInput(f"{file} has no step to export", hint="wait for the trainer's first step")
     return [found[key] for key in sorted(found, key=lambda key: (key[1], key[0]))]
@@ -109,7 +110,7 @@ def write_events(folder: Path, points: Sequence[ExportedPoint]) -> None:
 
 
 def log_run(points: Sequence[ExportedPoint], *, project: str, name: str) -> str:
-    """Logs a run to Weights & Biases; returns its URL, or its folder if it is offline."""
+    """Logs a run to Weights & Biases; returns the run's URL, or its folder in offline mode."""
     import wandb  # noqa: PLC0415 - an extra
 
     # Only the run's figures and answers leave this machine: no host, command line, Git remote or console output.
@@ -158,7 +159,7 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _as_table(answers: Sequence[tuple[str, str, bool]]) -> str:
-    """Formats answers as a Markdown table, with the text as it is: TensorBoard escapes HTML."""
+    """Formats answers as a Markdown table, with unescaped text: TensorBoard itself escapes HTML."""
     rows = [
         f"| {_cell(prompt)} | {_cell(answer)} | {'right' if correct else 'wrong'} |"
         for prompt, answer, correct in answers

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.output import JsonOption, say, show_json
+from cli.quantities import counted
 from protocol.runtime.configuration_file import ConfigOption
 
 
@@ -75,6 +76,6 @@ def run(
     if as_json:
         show_json({"steps": learned, "of": settings.steps, "done": learned >= settings.steps})
     elif learned >= settings.steps:
-        say(f"all {learned} steps are learned; version {learned} is in {settings.policies / str(learned)}")
+        say(f"learned all {counted(learned, 'step')}; version {learned} is in {settings.policies / str(learned)}")
     else:
-        say(f"stopped after {learned} of {settings.steps} steps; run the same command again to continue")
+        say(f"stopped after {learned} of {counted(settings.steps, 'step')}; run the same command again to continue")

@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from cli.environments.commands import OptionList, parse_options
 from cli.output import JsonOption, note, say, shorten, show_json
+from cli.quantities import counted
+from cli.trainer.results import solved_by_environment
 from protocol.errors import InvalidInput, plain_message
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def try_(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A trainer's settings file; its [trainer] table is used."),
+        typer.Option(exists=True, dir_okay=False, help="A trainer's settings file; its \\[trainer] table is used."),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps; default: 10.")] = None,
     groups: Annotated[int | None, typer.Option(min=1, help="Groups with signal in a step; default: 16.")] = None,
@@ -48,7 +50,13 @@ def try_(
         int | None, typer.Option(min=0, max=64, help="Steps between the policy that answers and the one that learns.")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    prompts: Annotated[int | None, typer.Option(min=1, help="Held-out prompts; default: 256.")] = None,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="Held-out prompts; default: 256, or 64 of a larger model.")
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=0, help="Sampled answers to each held-out prompt; default: 4, or 1 of a larger model."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of prompts and answers.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator.")] = None,
     to: Annotated[Path | None, typer.Option(help="Write the trained policy as a version to this new folder.")] = None,
@@ -72,6 +80,7 @@ def try_(
         "groups_per_step": groups,
         "staleness": staleness,
         "evaluation_prompts": prompts,
+        "evaluation_samples": samples,
         "seed": seed,
         "device": device,
     }
@@ -79,7 +88,7 @@ def try_(
     with tempfile.TemporaryDirectory(prefix="muster-trial-") as scratch:
         trial = Trial(Path(scratch), settings, base=folder, recipe=recipe)
         try:
-            note(f"evaluating {settings.evaluation_prompts} held-out prompts")
+            note(f"evaluating {counted(settings.evaluation_prompts, 'held-out prompt')}")
             _show_evaluation(0, trial.evaluate(), as_json=as_json)
             for number in range(settings.steps):
                 if number == 0 and not as_json:
@@ -89,7 +98,7 @@ def try_(
                 except NoSignal as error:
                     if number == 0:
                         raise
-                    note(f"{error.detail}: the trial ends after {number} of {settings.steps} steps")
+                    note(f"{error.detail}: the trial ends after {number} of {counted(settings.steps, 'step')}")
                     break
                 _show_step(step, as_json=as_json)
             _show_evaluation(trial.steps, trial.evaluate(), as_json=as_json)
@@ -104,23 +113,24 @@ def try_(
 def _recipe(
     folder: Path, environment: str | None, option: list[str], *, max_new_tokens: int | None, group_size: int | None
 ) -> Recipe | None:
-    """Returns a recipe for the environment; None for the one in the folder."""
-    if environment is None:
-        if option or max_new_tokens or group_size:
-            raise InvalidInput(
-                "options of an environment without --environment", hint="give --environment NAME, or leave them out"
-            )
-        return None
-    from rollouts.recipe_proposal import RecipeChoices, propose_recipe  # noqa: PLC0415 - loads transformers
+    """Returns a recipe for the environment; None if the folder's recipe, after a check, is used.
 
-    choices = RecipeChoices(
+    Raises:
+        MusterError: The model, the environment or the recipe is not usable.
+    """
+    from rollouts.recipe_proposal import choose_recipe  # noqa: PLC0415 - loads transformers
+
+    if environment is None and (option or max_new_tokens or group_size):
+        raise InvalidInput(
+            "options of an environment without --environment", hint="give --environment NAME, or leave them out"
+        )
+    return choose_recipe(
+        folder,
         environment=environment,
         options=parse_options(option),
-        max_new_tokens=max_new_tokens or 128,
-        group_size=group_size or 8,
-        held_out=0.1,
+        max_new_tokens=max_new_tokens,
+        group_size=group_size,
     )
-    return propose_recipe(folder, choices).recipe
 
 
 def _settings(
@@ -131,7 +141,7 @@ def _settings(
     recipe: Recipe | None,
     folder: Path,
 ) -> TrialSettings:
-    """Returns the settings of the file, changed by the options; rows fit the recipe unless the file has them.
+    """Returns the settings of the file, changed by the options; other sizes follow from the model and the recipe.
 
     Raises:
         InvalidInput: The file or a value is invalid.
@@ -139,7 +149,7 @@ def _settings(
     from rollouts.models.devices import find_device  # noqa: PLC0415
     from rollouts.models.facts import read_model  # noqa: PLC0415
     from rollouts.recipe import read_recipe  # noqa: PLC0415 - loads numpy
-    from trainer.rates import default_learning_rate  # noqa: PLC0415
+    from trainer.rates import default_evaluation, default_learning_rate, default_rows_at_once  # noqa: PLC0415
     from trainer.trial import TrialSettings  # noqa: PLC0415
 
     values: dict[str, Any] = {}
@@ -155,7 +165,12 @@ def _settings(
     values["device"] = str(find_device(values.get("device")))
     learning = dict(values.get("learning", {}))
     facts, used = read_model(folder), recipe or read_recipe(folder)
-    learning.setdefault("row_tokens", min(facts.context, used.max_prompt_tokens + used.sampling.max_new_tokens))
+    row = learning.setdefault("row_tokens", min(facts.context, used.max_prompt_tokens + used.sampling.max_new_tokens))
+    if isinstance(row, int) and row > 0:
+        learning.setdefault("rows_at_once", default_rows_at_once(row, vocabulary=facts.vocabulary))
+    evaluation = default_evaluation(facts.parameters)
+    values.setdefault("evaluation_prompts", evaluation.prompts)
+    values.setdefault("evaluation_samples", evaluation.samples)
     optimiser = dict(learning.get("optimiser", {}))
     optimiser.setdefault("learning_rate", default_learning_rate(facts.parameters))
     if learning_rate is not None:
@@ -187,6 +202,8 @@ def _show_step(step: TrialStep, *, as_json: bool) -> None:
             f"{step.seconds:.1f}",
         )
     )
+    if step.environments:
+        say(f"       solved: {solved_by_environment(step.environments)}")
     for one in step.examples[:_EXAMPLES_SHOWN]:
         say(f"       {_example(one)}")
 
@@ -196,7 +213,12 @@ def _show_evaluation(version: int, found: Evaluation, *, as_json: bool) -> None:
         show_json({"kind": "evaluation", "version": version, **asdict(found)}, one_line=True)
         return
     sampled = f", sampled {found.pass_at[1]:.1%}" if found.pass_at else ""
-    say(f"held-out prompts answered right: greedy {found.greedy:.1%}{sampled}, of {found.prompts}")
+    partial = (
+        f", mean reward of greedy answers {found.greedy_reward:.3f}" if found.greedy_reward != found.greedy else ""
+    )
+    say(f"held-out prompts answered right: greedy {found.greedy:.1%}{sampled}, of {found.prompts}{partial}")
+    if found.environments:
+        say(f"       greedy by environment: {solved_by_environment(found.environments)}")
     for one in found.examples[:_EXAMPLES_SHOWN]:
         say(f"       {_example(one)}")
 

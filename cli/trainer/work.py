@@ -93,6 +93,11 @@ def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
         if not equals or not key:
             raise BadSettings(f"{change[:80]!r} is no setting", hint="write key=value, such as steps=500")
         _set(values, key, _value(text))
+    if "start" not in values:
+        raise BadSettings(
+            f"{source}: no start weights are named",
+            hint="give --from with a Hugging Face folder, or --preset NAME, or `start` in --config (docs/trainer.md)",
+        )
     return check_settings(values, source=source)
 
 
@@ -141,7 +146,7 @@ def _environment(text: str) -> dict[str, object]:
 
 
 def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
-    """Returns the name of the preset or file, and its content; empty content without either."""
+    """Returns the name of the preset or file, and its content; no content if neither is given."""
     if choices.preset is None:
         return (
             ("the options", {}) if choices.config is None else (str(choices.config), read_settings_file(choices.config))

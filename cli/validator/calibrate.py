@@ -41,10 +41,10 @@ def calibrate(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Derive limits of the checks from honest work that each engine and type generates, and that torch checks.
+    """Derive limits of the checks from honest work: each engine generates in each data type, and torch checks.
 
-    A validator judges only files of models, engines and types with limits. Run this on machines like the nodes, with
-    every engine that the pool allows; measurements of several machines are merged into one file.
+    A validator judges only files whose model, engine and data type have limits. Run this on machines like the nodes,
+    with every engine that the pool allows; measurements of several machines are merged into one file.
     """
     import torch  # noqa: PLC0415 - slow to load, and `--help` does not need it
 
@@ -112,7 +112,7 @@ def _show(measured: list[MeasuredEntry], *, as_json: bool) -> None:
 
 
 def _check_place(out: Path) -> None:
-    """Checks before hours of measuring that the calibration can be written.
+    """Checks, before hours of measurements, that the calibration can be written.
 
     Raises:
         InvalidInput: The folder of `out` is not writable.

@@ -17,8 +17,8 @@ from cli.validator.audit import audit_log
 from cli.validator.calibrate import calibrate
 from cli.validator.status import show_parked, show_status
 from protocol.clients import ServiceLocation
-from protocol.clients.base import TypedClient
 from protocol.errors import InvalidInput, NotFound
+from protocol.http.client import ServiceClient
 from protocol.identity.keystores import find_key
 from protocol.runtime.configuration_file import ConfigOption
 from validator.api.views import ParkedList, Resolve, StatusView, Unparked
@@ -101,7 +101,7 @@ async def resolve(
     say(f"{found.ids[0]} will be {decision.value}; the verdict is on the ledger within seconds")
 
 
-async def _named(client: TypedClient, text: str) -> str:
+async def _named(client: ServiceClient, text: str) -> str:
     """Returns the parked item with this id or prefix of an id.
 
     Raises:
@@ -126,15 +126,15 @@ async def _named(client: TypedClient, text: str) -> str:
 
 
 @asynccontextmanager
-async def _opened(config: Path | None, where: str | None) -> AsyncIterator[TypedClient]:
+async def _opened(config: Path | None, where: str | None) -> AsyncIterator[ServiceClient]:
     """Yields a client of the validator's API, with a token (`MUSTER_VALIDATOR_TOKEN`) or the validator's key."""
     settings = ValidatorSettings.load(file=config)
     url = where or f"http://{settings.host}:{settings.port}"
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():
-        client = TypedClient(url, token=token)
+        client = ServiceClient(url, token=token)
     else:
         key = find_key("validator", keystore=settings.keystore, password_file=settings.password_file)
-        client = TypedClient(ServiceLocation(ServiceLocation.parse(url).url, key.address), key=key)
+        client = ServiceClient(ServiceLocation(ServiceLocation.parse(url).url, key.address), key=key)
     async with client:
         yield client
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from cli.output import note, say, show_fields, show_table
 from cli.pool.connection import short
-from cli.quantities import ago, format_span, moment
+from cli.quantities import ago, counted, format_span, moment
 from validator.api.views import LatencyView, MemberView, ParkedView, StatusView
 
 SHORT = 14
@@ -111,7 +111,7 @@ def _ledger(found: StatusView) -> str:
     if found.chain_block is None or found.next_block is None:
         return "not read yet by this process; another one on this Redis may read it"
     behind = found.chain_block + 1 - found.next_block
-    return f"block {found.chain_block}, " + (f"{behind} blocks behind" if behind > 0 else "read to the end")
+    return f"block {found.chain_block}, " + (f"{counted(behind, 'block')} behind" if behind > 0 else "read to the end")
 
 
 def _latency(latency: LatencyView) -> str:

@@ -55,7 +55,7 @@ async def dispute(
     ] = "node",
     where: Where = None,
 ) -> None:
-    """Dispute a verdict on your work within the challenge period; the decision of another validator is final.
+    """Dispute a verdict on your work within the challenge period. Another validator then decides.
 
     A dispute that succeeds, or that no validator decides, costs nothing. If a rejection is upheld, a tenth of the
     work's penalty is taken from the provider's stake; if the work is judged forged, the whole penalty.
@@ -105,7 +105,10 @@ def _evidence(key: Digest, signer: Key, *, because: str, evidence: Path | None) 
 
 
 async def _keep(configuration: Configuration, signer: Key, content: bytes, *, where: str | None) -> None:
-    """Uploads the evidence to the pool's store, if the store accepts it; the dispute does not depend on it."""
+    """Uploads the evidence to the pool's store, if the store accepts the evidence.
+
+    The dispute does not depend on the upload.
+    """
     location = where or configuration.pool.orchestrator
     if location is None:
         return

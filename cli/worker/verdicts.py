@@ -59,7 +59,7 @@ async def verdicts(
     *,
     node: Annotated[
         str | None,
-        typer.Option(help="Address or key name of the node; by default that of [worker] keystore."),
+        typer.Option(help="Address or key name of the node; by default that of \\[worker] keystore."),
     ] = None,
     last: Annotated[int, typer.Option(min=1, max=1000, help="Number of newest submissions to show.")] = 20,
     work: Annotated[str | None, typer.Option(help="Show only this work, with all findings.")] = None,

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 
 venv=${MUSTER_VENV:-.venv}
 stamp="$venv/.installed"
-want=$(cat requirements.lock deploy/locks/torch-*.lock pyproject.toml | sha256sum | cut -d' ' -f1)
+want=$(cat requirements.lock deploy/locks/torch-*.lock deploy/locks/reasoning-gym.lock pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then exit 0; fi
 
 find_python() {
@@ -56,6 +56,9 @@ say "installing $(grep -c '^[a-z0-9].*==' requirements.lock) pinned packages (ab
 install_locked() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: "$@"; }
 install_locked -r requirements.lock ||
   fail "pip could not install requirements.lock; when the cause above is mended, $again"
+# reasoning-gym's metadata name packages that have no wheels and are not used.
+install_locked --no-deps -r deploy/locks/reasoning-gym.lock ||
+  fail "pip could not install deploy/locks/reasoning-gym.lock; when the cause above is mended, $again"
 
 # The lock omits torch: a machine without an NVIDIA driver gets the CPU build, which saves three gigabytes of CUDA, if pip's
 # index or torch's own index has that build.

@@ -1,1 +1,1 @@
-"""The REST API of discovery."""
+"""The REST API of the discovery service."""

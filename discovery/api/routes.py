@@ -1,4 +1,7 @@
-"""The REST API. Callers are authorised before a request body is parsed."""
+"""Routes of the discovery service.
+
+A caller is authorised before its request's body is parsed.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,24 @@ from protocol.wire.mailbox import InviteList
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 LONGEST_WAIT_S = 30
-"""Longest poll; below the idle time-out of common proxies (60 s)."""
+"""Longest long poll, in seconds; below the idle time-out of common reverse proxies (60 s)."""
 REGISTRATION_LIMIT = 24 * 1024
+"""Maximum bytes of a registration's request body."""
 INVITE_LIMIT = 4 * 1024
+"""Maximum bytes of an invite's request body."""
 
 router = APIRouter(prefix="/v1")
 
 
 async def _require_own_record(signer: Address, request: Request) -> None:
-    """Refuses a signer other than the node in the path."""
+    """Refuses a request that was not signed by the node in its path."""
     named = address(request.path_params["node"])
     if signer != named:
         raise Forbidden(f"{signer} may not act for {named}", hint="sign with the node's own key", code="another-node")
 
 
 def _body(model: type[Registration | SignedInvite]) -> dict[str, object]:
-    """Returns the OpenAPI entry of a body that the route reads from the signed request."""
+    """Returns the OpenAPI declaration of a body that the route parses from the signed request."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
@@ -49,7 +54,10 @@ PoolPath = Annotated[int, Path(description="The pool's number on the ledger", ge
 
 @router.get("/identity", tags=["identity"])
 async def identity(request: Request) -> ServiceIdentity:
-    """Return the service's address and its contract. Unsigned: TLS or a pinned address protects it."""
+    """Return the service's address and the contract of its pools.
+
+    The answer is not signed. Clients that don't trust TLS pin the service's address in their settings.
+    """
     pools = _directory(request).pools
     return ServiceIdentity(
         service="discovery", address=_key(request).address, chain_id=pools.chain_id, contract=pools.contract
@@ -58,7 +66,10 @@ async def identity(request: Request) -> ServiceIdentity:
 
 @router.put("/nodes/{node}", response_model=NodeRecord, tags=["nodes"], openapi_extra=_body(Registration))
 async def register(node: NodePath, signed: ByNode, request: Request) -> Response:
-    """Register a node or refresh its record. The node signs the request, this service the response."""
+    """Register a node or refresh its record.
+
+    The node signs the request, and this service signs the answer.
+    """
     record = await _directory(request).register(
         node, signed.read(Registration), ip=request.scope.get("muster.ip", "local")
     )
@@ -67,7 +78,7 @@ async def register(node: NodePath, signed: ByNode, request: Request) -> Response
 
 @router.get("/nodes/{node}", response_model=NodeRecord, tags=["nodes"])
 async def show(node: NodePath, signed: ByNode, request: Request) -> Response:
-    """Return the node's own record; other callers are refused."""
+    """Return a node's record to the node itself; other callers are refused."""
     return signed.answer(_key(request), await _directory(request).record(node))
 
 
@@ -86,7 +97,10 @@ async def list_nodes(
     cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = DEFAULT_PER_PAGE,
 ) -> NodePage:
-    """List the nodes that want to join a pool. For its owner, manager, orchestrator and validators only."""
+    """List the nodes that want to join a pool.
+
+    Only the pool's owner, manager, orchestrator and validators may call this, because the records contain IPs.
+    """
     return await _directory(request).page(pool_id, signed.address, after=read_cursor(cursor), most=limit)
 
 
@@ -102,9 +116,12 @@ async def invites(
     node: NodePath,
     signed: ByNode,
     request: Request,
-    wait: Annotated[int, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for the first one")] = 0,
+    wait: Annotated[int, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for the first invite")] = 0,
 ) -> Response:
-    """Return the node's invites, by long poll. They stay until they expire or are acknowledged."""
+    """Return the node's invites; with `wait`, by long poll.
+
+    An invite is returned until it expires or the node acknowledges it.
+    """
     found = await _directory(request).invites(
         node,
         ip=request.scope.get("muster.ip", "local"),
@@ -116,7 +133,7 @@ async def invites(
 
 @router.delete("/nodes/{node}/invites/{nonce}", status_code=204, tags=["invites"])
 async def acknowledge(node: NodePath, nonce: NoncePath, _signed: ByNode, request: Request) -> Response:
-    """Acknowledge an invite that the node has used or can't use; it is not delivered again."""
+    """Delete an invite that the node has used or can't use."""
     await _directory(request).mailbox.acknowledge(node, nonce)
     return Response(status_code=204)
 

@@ -1,1 +1,1 @@
-"""The ledger as discovery reads it: roles, events and cached facts."""
+"""Access to the ledger: roles on request, events, and facts that are cached in Redis."""

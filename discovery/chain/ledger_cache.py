@@ -1,4 +1,7 @@
-"""Ledger facts about nodes, cached in Redis for all instances and for outages of the chain."""
+"""Ledger facts about nodes, cached in Redis for all instances.
+
+The cached facts are also used while the chain is down.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,25 @@ _AS_OF = KEYS.of("ledger", "asof")
 
 @dataclass(slots=True, kw_only=True)
 class FactChanges:
-    """Changes from a batch of events. Entries are whole new values, so applying them is idempotent."""
+    """Changes of facts that follow from a batch of events.
+
+    An entry is the new value of a fact, so that it may be applied twice.
+    """
 
     providers: dict[Address, Address | None] = field(default_factory=dict)
-    """Provider by node; None for a retired node."""
+    """Provider of each node; None for a retired node."""
     stakes: dict[Address, int] = field(default_factory=dict)
-    """Active stake by provider."""
+    """Active stake of each provider, in 10⁻¹⁸ MUST."""
     bans: dict[tuple[int, Address], bool] = field(default_factory=dict)
-    """Ban by (pool, node or provider)."""
+    """Whether a pool bans a node or provider, by the number of the pool and the address."""
     pools: set[int] = field(default_factory=set)
-    """Pools that exist."""
+    """Numbers of pools that were created."""
     joined: set[Address] = field(default_factory=set)
     """Nodes that joined a pool by an invite."""
 
 
 class FactStore:
-    """Reads and writes cached facts; safe with several readers and writers.
+    """Reads and writes cached facts. Several instances may do so at the same time.
 
     Args:
         redis: Redis that all instances share.
@@ -46,7 +52,7 @@ class FactStore:
         self._redis = redis
 
     async def of(self, pool_id: int, nodes: Sequence[Address]) -> Mapping[Address, NodeFacts]:
-        """Returns the facts of these nodes in two round trips, however many nodes there are."""
+        """Returns facts about nodes. It takes two round trips to Redis for any number of nodes."""
         if not nodes:
             return {}
         with store_errors():
@@ -72,22 +78,23 @@ class FactStore:
             return bool(await self._redis.hexists(_PROVIDERS, node))
 
     async def has_pool(self, pool_id: int) -> bool:
-        """Returns whether the pool was seen on the ledger."""
+        """Returns whether the event of the pool's creation was read from the ledger."""
         with store_errors():
             return bool(await self._redis.sismember(_POOLS, str(pool_id)))
 
     async def age(self) -> FactsAge:
-        """Returns the age of the facts."""
+        """Returns the age of the cached facts."""
         with store_errors():
             value = await self._redis.get(_AS_OF)
         return FactsAge(as_of_ms=int(value or 0))
 
     async def apply(self, changes: FactChanges, *, as_of_ms: int | None = None) -> None:
-        """Writes changes atomically and idempotently.
+        """Writes changes atomically; writing the same changes again has no effect.
 
         Args:
             changes: Changes to write.
-            as_of_ms: Time at which events were read up to the chain's head; None while more events are unread.
+            as_of_ms: Time at which events were read up to the chain's head, in Unix milliseconds; None while further
+                events are unread.
         """
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)

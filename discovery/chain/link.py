@@ -1,4 +1,4 @@
-"""Discovery's only access to the chain: roles on request, facts from events."""
+"""Reads the chain: the roles of a pool on request, and facts about nodes from events."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 ANSWER_PATIENCE = timedelta(seconds=5)
-"""Time limit of one chain read; a caller waits for it."""
+"""Time limit of one read of the chain, for which an API request may have to wait."""
 COUNT_GOOD_FOR = timedelta(seconds=1)
-"""Time for which the number of pools is cached. Requests for unknown pools cause one read per period at most."""
+"""Time for which the number of pools is cached. So requests for unknown pools cause at most one read in this time."""
 READS_AT_ONCE = 16
 LEASE_LIFETIME = timedelta(seconds=15)
-"""Time after which another instance replaces one that crashed while it read events."""
+"""Lifetime of the event reader's leader lease. If its holder crashes, another instance takes over after this time."""
 CURSOR = "facts"
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
@@ -59,14 +59,21 @@ FOLLOWED: tuple[type[LedgerEvent], ...] = (
 
 
 class LedgerSource(Protocol):
-    """Ledger operations that the service needs. Every method may raise `Unavailable`."""
+    """Interface to the ledger. Every method may raise `Unavailable` while the chain is down."""
 
     async def roles(self, pool_id: int) -> PoolRoles:
-        """Returns the holders of all roles in a pool; raises `NotFound` for an unknown pool."""
+        """Returns the holders of all roles in a pool.
+
+        Raises:
+            NotFound: There is no such pool.
+        """
         ...
 
     async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
-        """Updates the facts from the ledger; one iteration of a loop."""
+        """Updates facts from new events, and deletes invites of nodes that joined.
+
+        A loop calls it at an interval.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -76,9 +83,10 @@ class LedgerSource(Protocol):
 
 @dataclass(slots=True)
 class Touched:
-    """Identifiers that a batch of events names; their current values are read from the chain.
+    """Identifiers in a batch of events, whose current state is read from the chain.
 
-    Reading current values keeps facts right after a reorg, and when one of two instances lags behind.
+    The values in the events themselves are not used. These values may be outdated after a reorg, or if another instance
+    has read later events already.
     """
 
     nodes: set[Address] = field(default_factory=set)
@@ -89,7 +97,7 @@ class Touched:
     joined: set[Address] = field(default_factory=set)
 
     def note(self, event: LedgerEvent, *, reverted: bool) -> None:
-        """Adds the identifiers that one event names."""
+        """Adds the identifiers in an event; `reverted`: a reorg removed the event."""
         match event:
             case events.NodeRegistered() | events.NodeRetired():
                 self.nodes.add(event.node)
@@ -114,10 +122,10 @@ class LedgerLink:
     Args:
         chain_url: JSON-RPC endpoint.
         deployment: Addresses of the contracts.
-        redis: Stores the event cursor, shared by all instances.
-        confirmations: Blocks required on top of an event's block.
-        clock: The system's by default.
-        transport: HTTP transport to a chain in the same process.
+        redis: The service's Redis, which stores up to which block events were read.
+        confirmations: Number of blocks on top of a block before its events count.
+        clock: The system's clock by default.
+        transport: HTTP transport for a chain that runs in the same process; None: the network.
     """
 
     def __init__(
@@ -142,14 +150,15 @@ class LedgerLink:
             clock=self._clock,
         )
         self._lease = LeaderLease(ScriptRunner(redis, keys=KEYS), "ledger", lifetime=LEASE_LIFETIME)
-        # Any caller can cause role reads. They have a separate connection, so that they can't delay the event reader.
+        # Any caller can cause reads of roles. These reads have a separate connection, so that they don't delay the
+        # event reader.
         self._for_events = _Connection(chain_url, deployment, clock=self._clock, transport=transport)
         self._for_roles = _Connection(chain_url, deployment, clock=self._clock, transport=transport)
         self._pools = 0
         self._count_again = 0.0
 
     async def roles(self, pool_id: int) -> PoolRoles:
-        """Returns the current holders of all roles in a pool, read over a separate connection.
+        """Reads the current holders of all roles in a pool.
 
         Raises:
             NotFound: There is no such pool.
@@ -163,8 +172,8 @@ class LedgerLink:
             raise NotFound(f"there is no pool {pool_id} on the ledger", code="unknown-pool")
         pool, manager, orchestrator, validators = await asyncio.gather(
             pools.get(pool_id),
-            pools.seat(pool_id, Role.MANAGER),
-            pools.seat(pool_id, Role.ORCHESTRATOR),
+            pools.role_holder(pool_id, Role.MANAGER),
+            pools.role_holder(pool_id, Role.ORCHESTRATOR),
             pools.validators(pool_id),
         )
         now = self._clock.now()
@@ -184,10 +193,10 @@ class LedgerLink:
         while await self._lease.hold():
             ledger = await self._for_events.get()
             batch = await self._following.poll(ledger)
-            touched = self._touched(batch)
+            touched = self._identifiers_in(batch)
             at_head = self._following.at_head(batch)
             as_of_ms = unix_ms(self._clock.now()) if at_head else None
-            await facts.apply(await self._truth(touched, ledger), as_of_ms=as_of_ms)
+            await facts.apply(await self._read_changes(touched, ledger), as_of_ms=as_of_ms)
             for node in touched.joined:
                 await mailbox.clear(node)
             await self._following.commit(batch)
@@ -200,15 +209,15 @@ class LedgerLink:
         for connection in (self._for_events, self._for_roles):
             await connection.aclose()
 
-    def _touched(self, batch: EventBatch) -> Touched:
+    def _identifiers_in(self, batch: EventBatch) -> Touched:
         touched = Touched()
         for each in self._following.decode(batch):
             touched.note(each.event, reverted=each.reverted)
         return touched
 
-    async def _truth(self, touched: Touched, ledger: Ledger) -> FactChanges:
+    async def _read_changes(self, touched: Touched, ledger: Ledger) -> FactChanges:
         async def provider_ban(key: tuple[int, Address]) -> bool:
-            # No node has address zero, so the result is the provider's ban alone.
+            # `is_banned` takes a node and its provider. No node has address zero, so the result is the provider's ban.
             return await ledger.pools.is_banned(key[0], ZERO_ADDRESS, key[1])
 
         async def stake(provider: Address) -> int:
@@ -257,6 +266,7 @@ class _Connection:
 
 
 async def _each(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+    """Reads the value of each key, at most `READS_AT_ONCE` concurrently."""
     turns = asyncio.Semaphore(READS_AT_ONCE)
 
     async def one(key: K) -> V:

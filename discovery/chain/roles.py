@@ -1,11 +1,10 @@
-"""Access control by pool roles on the ledger, cached for a short time."""
+"""Access control by the roles of a pool, read from the ledger and cached for a short time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Protocol
 
 from protocol.errors import Forbidden
 from protocol.http.lookups import Lookups
@@ -14,7 +13,7 @@ from protocol.runtime.clock import Clock
 
 
 class PoolRole(Enum):
-    """A role in a pool that discovery distinguishes."""
+    """Role in a pool, as far as discovery distinguishes them."""
 
     OWNER = auto()
     MANAGER = auto()
@@ -26,40 +25,35 @@ READERS = frozenset(PoolRole)
 """Roles that may list a pool's nodes with their IPs; publishers may not."""
 
 PoolRoles = Mapping[PoolRole, frozenset[Address]]
-"""The holders of each role."""
-
-
-class RoleSource(Protocol):
-    """Source of pool roles."""
-
-    async def roles(self, pool_id: int) -> PoolRoles:
-        """Returns the current holders of all roles in a pool.
-
-        Raises:
-            NotFound: There is no such pool.
-            Unavailable: The chain can't be read.
-        """
-        ...
+"""Keys that hold each role of a pool."""
 
 
 class Access:
-    """Checks roles against a cache in front of the ledger.
+    """Checks the roles of callers in pools, with a cache of the ledger's answers.
 
-    All roles of a pool are read together, so requests under new keys cause no further reads. Once a role holder has
-    asked about a pool, requests of other callers for other pools can't evict its roles. During an outage of the chain
-    the cached roles are used for longer. A pool whose roles were never read is refused as unavailable, not as
-    forbidden.
+    All roles of a pool are read together, so requests under new keys cause no further reads. The cache is bounded.
+    Strangers can fill it with requests for other pools, but they never evict a pool about which one of its role holders
+    has asked. While the chain is down, cached roles are used for longer. If the roles of a pool are not cached then,
+    requests fail as unavailable and not as forbidden.
 
     Args:
-        source: Reads roles from the ledger.
-        fresh: How long roles are cached.
-        stale: How long cached roles are used while the chain is unavailable.
-        clock: Source of time.
+        read: Reads the current holders of all roles of a pool from the ledger. Raises `NotFound` if there is no such
+            pool.
+        fresh: Time for which roles are cached.
+        stale: Time for which cached roles are used while the chain is down.
+        clock: Clock for the age of cached roles.
     """
 
-    def __init__(self, source: RoleSource, *, fresh: timedelta, stale: timedelta, clock: Clock) -> None:
+    def __init__(
+        self,
+        read: Callable[[int], Awaitable[PoolRoles]],
+        *,
+        fresh: timedelta,
+        stale: timedelta,
+        clock: Clock,
+    ) -> None:
         self._lookups: Lookups[int, PoolRoles] = Lookups(
-            source.roles,
+            read,
             what=lambda pool_id: f"reading the roles of pool {pool_id}",
             fresh=lambda _: fresh,
             stale=stale,
@@ -70,9 +64,9 @@ class Access:
         """Checks that `who` has one of the allowed roles.
 
         Raises:
-            Forbidden: It has none of them.
+            Forbidden: `who` has none of the allowed roles.
             NotFound: There is no such pool.
-            Unavailable: The ledger can't be read and no cached roles are left.
+            Unavailable: The ledger can't be read, and the cached roles are older than `stale`.
             RateLimited: Too many pools are being looked up.
         """
         if allowed.isdisjoint(await self.roles(pool_id, who)):
@@ -84,11 +78,11 @@ class Access:
             )
 
     async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
-        """Returns the roles of `who`, at most `fresh` old, or `stale` while the chain is unavailable.
+        """Returns the roles of `who` in a pool.
 
         Raises:
             NotFound: There is no such pool.
-            Unavailable: The ledger can't be read and no cached roles are left.
+            Unavailable: The ledger can't be read, and the cached roles are older than `stale`.
             RateLimited: Too many pools are being looked up.
         """
         holders = await self._lookups.get(pool_id)

@@ -1,1 +1,1 @@
-"""Invites waiting for their nodes, and the long polls that fetch them."""
+"""Mailbox of invites for nodes, and the long polls with which nodes fetch them."""

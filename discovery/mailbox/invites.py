@@ -14,11 +14,11 @@ from protocol.wire.invites import SignedInvite
 def signer_of(invite: SignedInvite, *, node: Address, pools: SigningDomain, now: datetime) -> Address:
     """Validates an invite and returns its signer.
 
-    The caller checks on the ledger that the signer is the pool's orchestrator.
+    It does not read the ledger: the caller must check that the signer is the pool's orchestrator.
 
     Args:
         invite: The posted invite.
-        node: Owner of the mailbox that it was posted to.
+        node: Node to which the invite was posted.
         pools: Signing domain of the contract that accepts invites.
         now: Current time.
 

@@ -1,4 +1,7 @@
-"""Limits on waiting long polls: each holds a connection and some memory for up to half a minute."""
+"""Limits the number of waiting long polls.
+
+Each poll holds a connection and some memory for up to half a minute.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ RETRY_AFTER = timedelta(seconds=5)
 
 
 class WaitingPolls:
-    """Counts waiting polls in total and per caller address.
+    """Counts waiting polls, in total and per IP.
 
     Args:
-        most: Limit of all polls; called for each poll, because it follows the limit of open files.
-        per_ip: Limit for one IPv4 address or one IPv6 /64.
+        most: Function that returns the maximum total of waiting polls. It is called for each poll, because the maximum
+            depends on the process's limit of open files, which is known only when the server runs.
+        per_ip: Maximum number of polls from one IPv4 address or one IPv6 /64.
     """
 
     def __init__(self, *, most: Callable[[], int], per_ip: int) -> None:
@@ -36,7 +40,9 @@ class WaitingPolls:
         """
         caller = counted_as(ip)
         if self._waiting[caller] >= self._per_ip:
-            raise _too_many(f"{self._per_ip} polls from {ip} are waiting already", "poll once at a time for each node")
+            raise _too_many(
+                f"{self._per_ip} polls from {ip} are waiting already", "send one poll at a time for each node"
+            )
         if self._total >= self._most():
             raise _too_many(
                 f"{self._total} polls are waiting here already", "try again later or use another discovery service"

@@ -1,4 +1,4 @@
-"""Invites in Redis, and notifications that wake a node's long poll on any instance."""
+"""Invites in Redis, and the notifications that wake a node's long poll on any instance."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from protocol.wire.mailbox import MAX_INVITES
 CHANNEL = KEYS.of("doorbell")
 
 
-class Doorbell:
-    """Wakes waiting polls when an invite arrives, whichever instance received it.
+class MailboxNotifier:
+    """Wakes a node's waiting poll when an invite for the node arrives at any instance.
 
-    A lost notification (Redis restarted, the subscription broke) delays an invite but never loses it: every poll reads
-    the mailbox when it begins, and a new subscription wakes all polls.
+    If a notification is lost, because Redis restarted or the subscription broke, the invite is only delayed: every poll
+    reads the mailbox when it begins, and a new subscription wakes all polls.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -40,7 +40,10 @@ class Doorbell:
 
     @contextmanager
     def waiting(self, node: Address) -> Iterator[asyncio.Event]:
-        """Yields an event that is set when an invite for `node` arrives; ends an older poll of the same node."""
+        """Yields an event that is set when an invite for `node` arrives.
+
+        It also wakes an older poll of the same node, so that the poll ends.
+        """
         event = asyncio.Event()
         if (older := self._waiting.get(node)) is not None:
             older.set()
@@ -65,11 +68,11 @@ class Doorbell:
                     if message is None:
                         continue
                     if message["type"] == "message":
-                        self.ring(message["data"].decode())
-                    else:  # confirms a subscription: the first, or one that redis-py renewed
+                        self.notify(message["data"].decode())
+                    else:  # Redis confirmed the first subscription, or one that redis-py renewed
                         self._ring_all()
 
-    def ring(self, node: str) -> None:
+    def notify(self, node: str) -> None:
         """Wakes the poll of `node` on this instance."""
         if (event := self._waiting.get(node)) is not None:
             event.set()
@@ -82,13 +85,13 @@ class Doorbell:
 class Mailbox:
     """Stores the invites of each node until they expire or the node acknowledges them.
 
-    Delivery is at least once: a node that crashes between fetching and joining gets the invite again. The ledger
-    accepts each invite once.
+    Delivery is at least once, so that a node that crashes after it fetched an invite gets the invite again. The ledger
+    accepts each invite only once.
     """
 
-    def __init__(self, redis: Redis, *, doorbell: Doorbell, clock: Clock, keys: RedisKeys = KEYS) -> None:
+    def __init__(self, redis: Redis, *, notifier: MailboxNotifier, clock: Clock, keys: RedisKeys = KEYS) -> None:
         self._redis = redis
-        self._doorbell = doorbell
+        self._notifier = notifier
         self._clock = clock
         self._keys = keys
         self._scripts = ScriptRunner(redis, keys=keys)
@@ -118,14 +121,14 @@ class Mailbox:
         if outcome == "unknown-node":
             raise NotFound(
                 f"{invite.node} is not registered here",
-                hint="its record expired or it signed off: invite the node when it is listed again",
+                hint="the node's record has expired or was removed; invite the node when it is listed again",
                 code="unknown-node",
             )
         if outcome == "other-pool":
             raise Conflict(f"{invite.node} wants to join another pool than {invite.pool_id}", code="other-pool")
 
     async def invites(self, node: Address) -> tuple[SignedInvite, ...]:
-        """Returns the invites that have not expired, latest expiry first.
+        """Returns a node's invites that have not expired, latest expiry first.
 
         Raises:
             NotFound: The node is not registered here, so no invite can arrive.
@@ -144,21 +147,24 @@ class Mailbox:
         return tuple(invite for text in texts if (invite := _parsed(text)) is not None)
 
     async def wait(self, node: Address, patience: timedelta, *, stopping: asyncio.Event) -> tuple[SignedInvite, ...]:
-        """Returns the invites, waiting up to `patience` for the first one or until the service stops.
+        """Returns a node's invites; waits up to `patience` for the first one.
 
-        Each poll ends at a random moment in the last fifth of its time, so that thousands of polls that began together
-        do not return together and overload Redis. A poll that was not notified does not read Redis again.
+        It returns at once when the service stops.
+
+        A poll without an invite ends at a random moment in the last fifth of `patience`. Otherwise thousands of polls
+        that began together would end together, and the next ones would overload Redis. A poll that was not notified
+        does not read Redis again.
         """
-        with self._doorbell.waiting(node) as rung:
+        with self._notifier.waiting(node) as notified:
             found = await self.invites(node)
             if found:
                 return found
             time_over = self._clock.sleep(jittered(patience, least=0.8))
-            await wait_first(rung.wait(), stopping.wait(), time_over)
-            return await self.invites(node) if rung.is_set() else ()
+            await wait_first(notified.wait(), stopping.wait(), time_over)
+            return await self.invites(node) if notified.is_set() else ()
 
     async def acknowledge(self, node: Address, nonce: str) -> None:
-        """Deletes an invite that the node has used or can't use; a missing one is ignored."""
+        """Deletes an invite that the node has used or can't use; does nothing if there is none."""
         with store_errors():
             texts: list[Any] = await self._redis.zrange(self._box(node), 0, -1)
             used = [text for text in texts if (invite := _parsed(text)) is not None and invite.nonce == nonce]
@@ -177,5 +183,5 @@ class Mailbox:
 def _parsed(text: bytes) -> SignedInvite | None:
     try:
         return SignedInvite.model_validate_json(text)
-    except ValidationError:  # unreadable: written by another release; expires by itself
+    except ValidationError:  # another release wrote the invite; it expires by itself
         return None

@@ -1,4 +1,4 @@
-"""Records in Redis: a hash per node, and sorted sets by pool, by expiry and by origin."""
+"""Records of nodes in Redis: a hash per node, and sorted sets by pool, expiry and origin."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from protocol.runtime.clock import Clock
 from protocol.wire.nodes import Registration
 
 KEYS = RedisKeys("discovery")
-"""Key prefix shared by all instances on one Redis."""
+"""Prefix of the Redis keys, which all instances share."""
 
 POOL_FULL_AGAIN = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLimits:
-    """Limits on the number and life of records."""
+    """Limits on the number and the lifetime of records."""
 
     life: timedelta
     """Time until a record expires unless it is refreshed."""
     per_origin: int
-    """Nodes per IPv4 address or IPv6 /64 within a record's life."""
+    """Maximum number of nodes from one IPv4 address or IPv6 /64 within the lifetime of a record."""
     per_pool: int
-    """Records of one pool; nodes that are not on the ledger get at most half of them."""
+    """Maximum number of records of one pool. Once half of them exist, only nodes on the ledger may register."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,8 @@ class RecordStore:
             node: Signer of the request.
             registration: Body of the request.
             ip: Source address of the request.
-            on_ledger: Whether the node is on the ledger; others are refused once the pool is half full.
+            on_ledger: Whether the node is registered on the ledger. Other nodes are refused once the pool has half of
+                its maximum number of records.
 
         Raises:
             RateLimited: Too many nodes registered from this IP, or the pool is full.
@@ -104,7 +105,7 @@ class RecordStore:
             case "pool":
                 raise _pool_full(registration.pool_id, on_ledger=on_ledger)
             case _:
-                raise Unavailable("the store's answer can't be read")
+                raise Unavailable(f"the script register_node.lua gave the unknown answer {registered.refused!r}")
 
     async def record(self, node: Address) -> StoredRecord:
         """Returns a node's record.
@@ -122,11 +123,14 @@ class RecordStore:
         raise not_registered(node)
 
     async def remove(self, node: Address) -> None:
-        """Deletes a node's record and invites; a missing one is ignored."""
+        """Deletes a node's record and invites; does nothing if there is no record."""
         await self._scripts.run(RemoveNode(address=node))
 
     async def page(self, pool_id: int, *, after: Address | None, most: int) -> StoredPage:
-        """Returns up to `most` records of a pool after an address; takes O(log n + most)."""
+        """Returns a page of up to `most` records of a pool.
+
+        It takes O(log n + most) for a pool of n records.
+        """
         page = await self._scripts.run(ListPage(pool=str(pool_id), after=after or "", limit=most, now_ms=self._now()))
         return StoredPage(
             records=tuple(_parsed(address(fields["address"]), fields) for fields in page.records),

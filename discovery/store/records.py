@@ -1,4 +1,4 @@
-"""Node records: the registration, the source IP and ledger facts. No I/O."""
+"""Records of nodes: registration, source IP and ledger facts. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ DEFAULT_PER_PAGE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
-    """A node's record as it is stored."""
+    """A node's record as it is stored in Redis, without ledger facts.
+
+    Times are in Unix milliseconds.
+    """
 
     address: Address
     registration: Registration
@@ -28,13 +31,14 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """Ledger facts about a node."""
+    """Cached facts from the ledger about a node."""
 
     provider: Address | None = None
+    """Provider that registered the node; None if none did."""
     stake: int = 0
     """Active stake of the provider, in 10⁻¹⁸ MUST."""
     banned: bool = False
-    """Whether the pool banned the node or its provider."""
+    """Whether the pool bans the node or its provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,7 @@ class FactsAge:
     """Age of the cached ledger facts."""
 
     as_of_ms: int
-    """Time of the last read up to the chain's head, Unix ms; 0 for never."""
+    """Time of the last read of events up to the chain's head, in Unix milliseconds; 0 if there was none."""
 
     def is_stale(self, *, now: datetime, after: timedelta) -> bool:
         """Returns whether the facts are older than `after`."""
@@ -50,7 +54,7 @@ class FactsAge:
 
 
 def shown(record: StoredRecord, facts: NodeFacts, age: FactsAge) -> NodeRecord:
-    """Returns the record as authorised readers see it."""
+    """Returns a node's record with ledger facts, as authorised readers see it."""
     return NodeRecord(
         address=record.address,
         registration=record.registration,
@@ -66,9 +70,10 @@ def shown(record: StoredRecord, facts: NodeFacts, age: FactsAge) -> NodeRecord:
 
 
 def origin_of(ip: str) -> str:
-    """Returns the unit that limits count: the IPv4 address, or the /64 of an IPv6 address.
+    """Returns the origin of an IP, by which nodes are counted for limits.
 
-    One customer usually controls a whole IPv6 /64.
+    The origin is the IPv4 address, or the /64 of an IPv6 address, because one customer usually controls a whole /64.
+    The origin of a caller without an IP, over a Unix socket, is `local`.
     """
     try:
         parsed = ipaddress.ip_address(ip)
@@ -82,7 +87,7 @@ def origin_of(ip: str) -> str:
 
 
 def read_cursor(text: str | None) -> Address | None:
-    """Parses a page cursor into the address after which the page begins; None for the first page.
+    """Parses a cursor into the address after which a page begins; None for the first page.
 
     Raises:
         InvalidInput: The cursor was not issued by this service.

@@ -48,7 +48,7 @@ class AuditSecrets:
         self.at = contract.at
 
     async def get(self, *, pool_id: int, validator: Address, epoch: int) -> Commitment | None:
-        """Returns a validator's commitment for an epoch; None if it made none."""
+        """Returns a validator's commitment for an epoch; None if the validator made none."""
         found = await self._contract.read_struct(Commitment, "commitmentOf", pool_id, validator, epoch)
         return None if found.commitment == ZERO_DIGEST else found
 
@@ -57,7 +57,7 @@ class AuditSecrets:
         return await self._contract.read_number("latestEpochOf", pool_id, validator)
 
     async def commit(self, *, pool_id: int, epoch: int, commitment: Digest) -> Receipt:
-        """Commits the calling validator to a secret; the epoch must be later than its last one."""
+        """Commits the calling validator to a secret for an epoch after all its earlier ones."""
         return await self._contract.send("commit", pool_id, epoch, commitment)
 
     async def reveal(self, *, pool_id: int, epoch: int, secret: bytes) -> Receipt:

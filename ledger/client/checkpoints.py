@@ -1,4 +1,4 @@
-"""Checkpoint announcements: the versions of a run's policy and the blocks that hold them."""
+"""Checkpoint announcements: a run's policy versions, each with the block that announced it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Announcement:
     version: int
     attempt: int
     block: int
-    """Height of the block with the announcement; its hash is one half of the beacon that seeds are derived from."""
+    """Height of the block with the announcement. Its hash is the beacon of seeds, unless the node joined later."""
     announced_at: datetime
     digest: Digest
 
@@ -34,11 +34,14 @@ class Checkpoints:
         return _or_none(await self._contract.read_struct(Announcement, "latestOf", pool_id, run))
 
     async def get(self, pool_id: int, run: Digest, version: int) -> Announcement | None:
-        """Returns the newest attempt of one version of a run; None if the version was never announced."""
+        """Returns the newest announcement of one version of a run; None if there is none."""
         return _or_none(await self._contract.read_struct(Announcement, "announcementOf", pool_id, run, version))
 
     async def announce(self, *, pool_id: int, run: Digest, version: int, attempt: int, digest: Digest) -> Receipt:
-        """Announces a version, or a newer attempt of the newest version. Only the pool's publisher may call this."""
+        """Announces a new version, or the newest version again with a higher `attempt`.
+
+        Only the pool's publisher may call this.
+        """
         return await self._contract.send("announce", pool_id, run, version, attempt, digest)
 
 

@@ -131,7 +131,7 @@ class BoundContract:
             ReadOnly: The client has no key.
             InvalidInput: An argument does not fit the parameter's ABI type.
             TransactionReverted: The gas estimate failed (nothing was sent), or the mined transaction failed.
-            TransactionNotMined: It was not mined before the sender's default deadline.
+            TransactionNotMined: The transaction was not mined before the sender's default deadline.
             InsufficientFunds: The sender can't pay for gas.
         """
         call = self._call(name, arguments, least_gas=least_gas)
@@ -143,7 +143,7 @@ class BoundContract:
     async def dry_run(self, subject: str, name: str, *arguments: object) -> Refusal | None:
         """Returns the error with which a transaction would revert now; None if it would succeed.
 
-        It estimates gas and sends nothing, so it costs no gas.
+        The method only estimates the gas. It sends no transaction, so the caller pays nothing.
 
         Raises:
             ReadOnly: The client has no key.

@@ -1,4 +1,4 @@
-"""Domains: categories of work, with validation rules, to which pools belong."""
+"""Domains: categories of work with validation rules. Each pool belongs to one domain."""
 
 from __future__ import annotations
 

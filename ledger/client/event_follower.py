@@ -22,7 +22,7 @@ from protocol.runtime.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class ObservedEvent:
-    """A decoded event; with `reverted`, one that a reorg removed."""
+    """A decoded event; `reverted` is True if a reorg removed the event."""
 
     event: LedgerEvent
     reverted: bool = False
@@ -95,7 +95,7 @@ class EventFollower:
                 await self._cursor.commit(batch)
 
     def decode(self, batch: EventBatch) -> list[ObservedEvent]:
-        """Decodes the events of a batch, in order; skips those that the ABI does not describe."""
+        """Decodes the events of a batch, in order; skips events that the ABI does not describe."""
         decoded = ((self._decoder.decode(each.log), each.reverted) for each in batch.events)
         return [ObservedEvent(event, reverted) for event, reverted in decoded if event is not None]
 

@@ -29,7 +29,7 @@ class PoolStatus(IntEnum):
 
 
 class Role(IntEnum):
-    """Roles of a pool that exactly one key holds. Validator is not among them, because a pool has several."""
+    """Roles of a pool that exactly one key holds; a pool may have several validators."""
 
     MANAGER = 0
     ORCHESTRATOR = 1
@@ -121,7 +121,7 @@ class Withdrawal:
     """Latest time of the withdrawal."""
 
     def takes(self, at: datetime) -> int:
-        """Returns the amount that may leave the escrow at `at` or later; 0 once the announcement has lapsed."""
+        """Returns the amount that may be withdrawn at the time `at` or later; 0 if `at` is after `lapses_at`."""
         return self.amount if at <= self.lapses_at else 0
 
 
@@ -198,7 +198,7 @@ class PoolContracts:
         """Returns the keys that may give verdicts now, in the order of their seats."""
         return [address(each) for each in await self._contract.read("validatorsOf", pool_id)]
 
-    async def seat(self, pool_id: int, role: Role) -> RoleHolder:
+    async def role_holder(self, pool_id: int, role: Role) -> RoleHolder:
         """Returns the keys that hold a role."""
         return await self._contract.read_struct(RoleHolder, "seatOf", pool_id, role)
 
@@ -234,7 +234,7 @@ class PoolContracts:
         return found.joins
 
     async def is_banned(self, pool_id: int, node: Address, provider: Address | None = None) -> bool:
-        """Returns whether the node is banned, or its provider if one is given."""
+        """Returns whether the node is banned. If `provider` is given, a banned provider counts, too."""
         if await self._contract.read_flag("nodeBanned", pool_id, node):
             return True
         return provider is not None and await self._contract.read_flag("providerBanned", pool_id, provider)
@@ -280,7 +280,10 @@ class PoolContracts:
         return await self._contract.send("fund", pool_id, amount)
 
     async def announce_withdrawal(self, pool_id: int, amount: int) -> Receipt:
-        """Announces a withdrawal of up to `amount` of free escrow after the notice period; 0 cancels it."""
+        """Announces a withdrawal of up to `amount` of free escrow after the notice period.
+
+        An amount of 0 cancels the announcement.
+        """
         return await self._contract.send("announceWithdrawal", pool_id, amount)
 
     async def withdraw_escrow(self, pool_id: int, amount: int, to: Address) -> Receipt:
@@ -288,7 +291,7 @@ class PoolContracts:
         return await self._contract.send("withdrawEscrow", pool_id, amount, to)
 
     async def set_role(self, pool_id: int, role: Role, key: Address, *, previous_until: datetime) -> Receipt:
-        """Rotates a role's key; owner or current holder only.
+        """Rotates a role's key. Only the owner or the current holder may call this.
 
         The previous key stays valid until `previous_until`, at most seven days ahead.
         """
@@ -314,7 +317,7 @@ class PoolContracts:
         return await self._contract.dry_run(join.invite.node, "join", *_abi_join(join))
 
     async def join_batch(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
-        """Submits joins of several nodes, which then need no gas; returns the refused ones with the reason."""
+        """Submits joins for several nodes, so that the nodes need no gas; returns the refused joins."""
         receipt = await self._contract.send("joinBatch", [_abi_join(join) for join in joins])
         refused = self._contract.events(JoinRefused, receipt)
         return [self._contract.refusal(event.node, event.reason) for event in refused]
@@ -327,31 +330,34 @@ class PoolContracts:
         return await self._contract.send("leavePool", pool_id, node, until, node_signature)
 
     async def remove(self, pool_id: int, nodes: list[Address], reason: str) -> Receipt:
-        """Removes nodes that are dead, without a penalty; orchestrator or manager only. Skips non-members."""
+        """Removes dead nodes without a penalty; skips non-members.
+
+        Only the orchestrator or the manager may call this.
+        """
         return await self._contract.send("remove", pool_id, nodes, reason)
 
     async def cancel_invite(self, pool_id: int, nonce: int) -> Receipt:
-        """Cancels an unused invite; owner, manager or orchestrator only."""
+        """Cancels an unused invite. Only owner, manager or orchestrator may call this."""
         return await self._contract.send("cancelInvite", pool_id, nonce)
 
     async def evict(self, pool_id: int, node: Address, reason: str) -> Receipt:
-        """Removes a node for misconduct; the manager only. The node may be invited again."""
+        """Removes a node for misconduct; the node may be invited again. Only the manager may call this."""
         return await self._contract.send("evict", pool_id, node, reason)
 
     async def ban(self, pool_id: int, node: Address, reason: str) -> Receipt:
-        """Removes a node and forbids it to join again; the manager only."""
+        """Removes a node and forbids it to join again. Only the manager may call this."""
         return await self._contract.send("ban", pool_id, node, reason)
 
     async def unban(self, pool_id: int, node: Address) -> Receipt:
-        """Lifts a node's ban; the manager only."""
+        """Lifts a node's ban. Only the manager may call this."""
         return await self._contract.send("unban", pool_id, node)
 
     async def ban_provider(self, pool_id: int, provider: Address, reason: str) -> Receipt:
-        """Forbids all nodes of a provider to join or work; only the manager may call it."""
+        """Forbids all nodes of a provider to join or work. Only the manager may call this."""
         return await self._contract.send("banProvider", pool_id, provider, reason)
 
     async def unban_provider(self, pool_id: int, provider: Address) -> Receipt:
-        """Lifts a provider's ban; the manager only."""
+        """Lifts a provider's ban. Only the manager may call this."""
         return await self._contract.send("unbanProvider", pool_id, provider)
 
 

@@ -25,7 +25,7 @@ class RegisteredNode:
 
 
 class Registry:
-    """Client of the `ComputeRegistry` contract. A registration needs the consent of both keys: provider and node."""
+    """Client of the `ComputeRegistry` contract. The keys of provider and node must both consent to a registration."""
 
     def __init__(self, contract: BoundContract) -> None:
         self._contract = contract
@@ -66,7 +66,7 @@ class Registry:
         provider_signature: bytes,
         node_signature: bytes,
     ) -> Receipt:
-        """Registers a node with the signed consents of both keys; the caller pays the gas for them."""
+        """Registers a node with the signed consents of both keys; the caller pays the gas."""
         return await self._contract.send(
             "registerNodeFor",
             provider,
@@ -79,7 +79,7 @@ class Registry:
         )
 
     async def update(self, *, node: Address, specs_hash: Digest, capacity: int) -> Receipt:
-        """Updates capacity and hardware of the calling provider's node; takes effect when it next joins a pool."""
+        """Updates capacity and hardware of the calling provider's node; they apply from its next join on."""
         return await self._contract.send("updateNode", node, specs_hash, capacity)
 
     async def retire(self, node: Address) -> Receipt:

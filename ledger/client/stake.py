@@ -18,9 +18,9 @@ class Stake:
     """A provider's stake, in the token's smallest unit."""
 
     active: int
-    """Can be locked, slashed and unbonded."""
+    """Stake that can be locked, slashed and unbonded."""
     unbonding: int
-    """In the unbonding queue; slashable until it is withdrawn."""
+    """Stake in the unbonding queue; slashable until it is withdrawn."""
     membership_lock: int
     """Part of `active` that memberships lock."""
     work_lock: int
@@ -61,7 +61,7 @@ class StakeAccounts:
         return await self._contract.read_struct(Stake, "stakeOf", provider)
 
     async def unbonds_of(self, provider: Address) -> list[Unbond]:
-        """Returns a provider's open unbonds, neither withdrawn nor cancelled, oldest first."""
+        """Returns the unbonds that the provider has not withdrawn or cancelled, oldest first."""
         first, entries = await self._contract.read("unbondsOf", provider)
         found = [struct_from_abi(_Entry, entry) for entry in entries]
         return [Unbond(first + i, entry.amount, entry.matures_at) for i, entry in enumerate(found) if entry.amount]

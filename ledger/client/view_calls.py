@@ -56,7 +56,7 @@ class ViewCall:
 
 
 def views_of(artifact: Artifact) -> dict[str, ViewCall]:
-    """Returns a contract's view functions by name; none of our contracts overloads one."""
+    """Returns a contract's view functions by name; none of our contracts overloads a view function."""
     return {
         function["name"]: ViewCall(
             function["name"],

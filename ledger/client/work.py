@@ -16,7 +16,8 @@ from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 
 LOST_DISPUTE_BPS = 1_000
-"""Share of the penalty that the node's side loses if a rejection that it disputed is upheld, in basis points.
+"""Share of the penalty, in basis points, that the provider loses if the node or the provider disputes a rejection and
+the rejection is upheld.
 
 The same as `LOST_DISPUTE_BPS` of `WorkTypes.sol`.
 """
@@ -32,7 +33,7 @@ not paid.
 """
 
 MOST_DECISIVE_GAS = 10_000_000
-"""Upper bound of the least gas limit: nodes and chains limit the gas of one transaction."""
+"""Maximum of the gas limit that is computed from `DECISIVE_GAS`: nodes and chains limit the gas of one transaction."""
 
 
 class WorkStatus(IntEnum):
@@ -44,7 +45,7 @@ class WorkStatus(IntEnum):
     DISPUTED = 3
     FINAL = 4
     EXPIRED = 5
-    """No validator judged it in time: neither paid nor slashed."""
+    """No validator judged the work in time: neither paid nor slashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,8 @@ class WorkRecord:
 class Verdict:
     """A validator's verdict on one submission, or a second look that confirms the first verdict.
 
-    The ledger refuses it if the submission under the key has another file or number of units, which can happen after a
-    chain reorganisation.
+    The ledger refuses the verdict if the submission under its key has another file or number of units, which can happen
+    after a chain reorganisation.
     """
 
     key: Digest
@@ -100,7 +101,7 @@ class Verdict:
     reason: int
     audit_hash: Digest = ZERO_DIGEST
     decisive: bool = False
-    """True if it decides a dispute. The ledger refuses a first verdict on disputed work, and the reverse."""
+    """True if the verdict decides a dispute. The ledger refuses True on undisputed work, and False on disputed work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class WorkBook:
     # Nodes
 
     async def submit(self, lease: SignedLease, *, sha256: Digest, units: int) -> Digest:
-        """Submits the calling node's own work and returns its key; reverts with the reason if the ledger refuses it.
+        """Submits the calling node's own work and returns its work key; reverts if the ledger refuses it.
 
         The node's signature is left out, which saves gas: the contract needs it only from other senders.
         """
@@ -146,7 +147,7 @@ class WorkBook:
         return self._contract.events(WorkSubmitted, receipt)[0].key
 
     async def submission_refusal(self, claim: SignedWorkClaim) -> Refusal | None:
-        """Returns why the ledger would refuse a submission now; None if it would accept it. Costs no gas."""
+        """Returns why the ledger would refuse a submission now; None if it would accept the work. Costs no gas."""
         return await self._contract.dry_run(claim.lease.lease.key.hash, "submitWork", *_abi_claim(claim))
 
     async def submit_batch(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
@@ -159,7 +160,8 @@ class WorkBook:
     ) -> Receipt:
         """Disputes a provisional verdict.
 
-        The node, its provider and other validators may; any other caller needs the node's signature.
+        The node, its provider, and validators other than the one that gave the verdict may call this. Any other caller
+        needs the node's signature.
         """
         until = 0 if deadline is None else int(deadline.timestamp())
         return await self._contract.send("dispute", key, evidence_hash, until, node_signature)
@@ -167,7 +169,7 @@ class WorkBook:
     # Validators
 
     async def judge(self, verdicts: Sequence[Verdict]) -> list[Refusal]:
-        """Records verdicts; returns the refused ones with the reason."""
+        """Records verdicts; returns the refused verdicts with the reason."""
         least_gas = min(MOST_DECISIVE_GAS, DECISIVE_GAS * sum(verdict.decisive for verdict in verdicts))
         receipt = await self._contract.send(
             "judge", [_abi_verdict(verdict) for verdict in verdicts], least_gas=least_gas
@@ -175,25 +177,26 @@ class WorkBook:
         return self._refusals(VerdictRefused, receipt)
 
     async def confirm(self, looks: Sequence[Verdict]) -> list[Refusal]:
-        """Records paid second looks that agree with the first verdict; returns the refused ones with the reason.
+        """Records paid second looks that agree with the first verdict; returns the refused looks.
 
-        The ledger refuses a look whose outcome differs from the first verdict. `units` and `decisive` are not sent.
+        The ledger refuses a look whose outcome differs from the first verdict. The verdict's `units` and
+        `decisive` are not sent.
         """
         receipt = await self._contract.send("confirm", [_abi_confirmation(look) for look in looks])
         return self._refusals(VerdictRefused, receipt)
 
     async def look_wanted(self, key: Digest) -> bool:
-        """Returns whether the pool pays for a second look at this provisional work, and none was recorded yet.
+        """Returns whether the pool pays for a second look at this work and none is recorded yet.
 
-        A block hash draws the share that is paid. The result is also False before that block exists, and 256 blocks
-        after it, when the EVM can't read its hash any more.
+        A block hash selects the work for which a second look is paid. The result is also False before that block
+        exists, and once it is more than 256 blocks old, because the EVM can't read its hash any more.
         """
         return await self._contract.read_flag("lookWanted", key)
 
     async def turn_of(self, key: Digest, validator: Address) -> datetime | None:
         """Returns the time from which a validator may decide a dispute.
 
-        None if the validator may not, or if the order of the validators is not drawn yet.
+        None if the validator may not decide the dispute, or if the order of the validators is not drawn yet.
         """
         opens_at = await self._contract.read_number("turnOf", key, validator)
         return datetime.fromtimestamp(opens_at, UTC) if opens_at else None
@@ -201,8 +204,8 @@ class WorkBook:
     async def draw_juries(self, keys: Sequence[Digest]) -> Receipt:
         """Records the block hashes that determine the order of validators in disputes.
 
-        This must happen within 256 blocks, because the EVM can't read older hashes; `judge` does it too. Keys without
-        an open dispute are skipped.
+        A hash must be recorded while its block is at most 256 blocks old, because the EVM can't read older hashes.
+        `judge` records hashes, too. Keys without an open dispute are skipped.
         """
         return await self._contract.send("drawJuries", list(keys))
 

@@ -4,10 +4,10 @@ pragma solidity 0.8.37;
 import {IComputePools} from "./interfaces/IComputePools.sol";
 
 /// @title Audit secrets of validators
-/// @notice A validator commits to a secret before it draws audits with it, and reveals it afterwards, so that anyone
-/// can repeat the draw.
-/// @dev An epoch begins with the block after its commitment and ends with the commitment of the next one. No clock is
-/// needed: submissions after `committedBlock` came after the commitment.
+/// @notice A validator draws the rows that it audits by a secret. It commits to the secret beforehand, and reveals it
+/// afterwards, so that anyone can repeat the draw.
+/// @dev An epoch begins with the block after its commitment, and ends with the commitment to the next epoch. Block
+/// numbers show the order: a submission in a block after `committedBlock` came after the commitment.
 contract AuditSecrets {
     /// @notice A validator's commitment for one epoch.
     /// @param commitment keccak256(abi.encode(poolId, validator, epoch, secret)); zero if there is none.
@@ -23,10 +23,10 @@ contract AuditSecrets {
         uint64 revealedAt;
     }
 
-    /// @notice The ComputePools contract, which knows the validators.
+    /// @notice The ComputePools contract, which holds the list of validators.
     IComputePools public immutable pools;
 
-    /// @notice The newest epoch that a validator has committed to; zero if none.
+    /// @notice The newest epoch for which a validator has committed to a secret; zero if there is none.
     mapping(uint256 poolId => mapping(address validator => uint64)) public latestEpochOf;
 
     mapping(uint256 poolId => mapping(address validator => mapping(uint64 epoch => Commitment))) private _commitments;
@@ -40,13 +40,13 @@ contract AuditSecrets {
 
     /// @notice The caller is not a validator of the pool.
     error NotValidator(uint256 poolId, address caller);
-    /// @notice The epoch must be above `latest`, the newest that the caller has committed to.
+    /// @notice The epoch must be above `latest`, the newest epoch of the caller.
     error EpochNotNewer(uint64 epoch, uint64 latest);
     /// @notice The commitment must not be zero.
     error NoCommitment();
-    /// @notice The epoch lasts until the caller commits to the next one; only then may its secret be revealed.
+    /// @notice The epoch's secret may be revealed only after the epoch, which ends when the caller commits to another.
     error EpochNotOver(uint64 epoch);
-    /// @notice The secret was revealed already.
+    /// @notice The secret of this epoch was already revealed.
     error RevealedAlready(uint64 epoch);
     /// @notice The secret does not match the caller's commitment.
     error WrongSecret(uint64 epoch);
@@ -59,7 +59,7 @@ contract AuditSecrets {
 
     /// @notice Commits the caller to a secret and begins an epoch. Only a validator of the pool may call this.
     /// @param poolId The pool.
-    /// @param epoch A number above every epoch that the caller committed to before, from 1.
+    /// @param epoch Number of the epoch; at least 1, and above all earlier epochs of the caller.
     /// @param commitment keccak256(abi.encode(poolId, validator, epoch, secret)).
     function commit(uint256 poolId, uint64 epoch, bytes32 commitment) external {
         if (!pools.isValidator(poolId, msg.sender)) revert NotValidator(poolId, msg.sender);
@@ -76,7 +76,7 @@ contract AuditSecrets {
 
     /// @notice Reveals the secret of an epoch that is over. A former validator may call this too.
     /// @param poolId The pool.
-    /// @param epoch The epoch; a current validator must have committed to a later one.
+    /// @param epoch The epoch. If the caller is still a validator, it must have committed to a later epoch.
     /// @param secret The secret.
     function reveal(uint256 poolId, uint64 epoch, bytes32 secret) external {
         Commitment storage entry = _commitments[poolId][msg.sender][epoch];
@@ -89,7 +89,7 @@ contract AuditSecrets {
         emit SecretRevealed(poolId, msg.sender, epoch, secret);
     }
 
-    /// @notice Returns a validator's commitment for an epoch; all zero if there is none.
+    /// @notice Returns a validator's commitment for an epoch; all fields are zero if there is none.
     /// @param poolId The pool.
     /// @param validator The validator.
     /// @param epoch The epoch.

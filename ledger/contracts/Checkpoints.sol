@@ -4,8 +4,8 @@ pragma solidity 0.8.37;
 import {IComputePools} from "./interfaces/IComputePools.sol";
 
 /// @title Checkpoint announcements
-/// @notice The publisher announces policy versions here, so that clients need not trust a relay for the newest one. The
-/// hash of an announcement's block is one source of the seeds.
+/// @notice The publisher announces the policy's versions here, so that clients learn the newest one without trusting a
+/// relay. The hash of the block of an announcement is part of the seed of the slots that use this version.
 contract Checkpoints {
     /// @notice One announced checkpoint.
     /// @param version The policy's version.
@@ -21,10 +21,11 @@ contract Checkpoints {
         bytes32 digest;
     }
 
-    /// @notice The most by which one announcement may raise a run's version; a run begins at version zero. An
-    /// orchestrator leases at most 64 steps ahead of a version, so a trainer never needs more than 65.
+    /// @notice One announcement may raise the version of a run by at most this number. The first version of a run is at
+    /// most this number, too. A trainer needs at most 65, because an orchestrator leases at most 64 steps ahead of a
+    /// version.
     uint64 public constant MAX_ADVANCE = 256;
-    /// @notice The ComputePools contract, which knows the publisher.
+    /// @notice The ComputePools contract, which holds the publisher's key.
     IComputePools public immutable pools;
 
     mapping(uint256 poolId => mapping(bytes32 run => mapping(uint64 version => Announcement))) private _announcements;
@@ -37,9 +38,9 @@ contract Checkpoints {
 
     /// @notice The caller is not the pool's publisher.
     error NotPublisher(uint256 poolId, address caller);
-    /// @notice (version, attempt) must be above the run's latest.
+    /// @notice The pair (version, attempt) must be above the latest one of the run.
     error NotNewer(uint64 latestVersion, uint32 latestAttempt);
-    /// @notice One announcement raises the version by at most `MAX_ADVANCE`; `highest` is the highest allowed now.
+    /// @notice One announcement may raise the version by `MAX_ADVANCE` at most; `highest` is the highest allowed now.
     error TooFarAhead(uint64 version, uint256 highest);
     /// @notice The digest must not be zero.
     error NoDigest();
@@ -50,13 +51,13 @@ contract Checkpoints {
         pools = pools_;
     }
 
-    /// @notice Announces a checkpoint. Only the pool's publisher may call this. Versions only increase, and by at most
-    /// `MAX_ADVANCE` at a time, so that a single announcement can't use up a run's version numbers.
+    /// @notice Announces a checkpoint. Only the pool's publisher may call this. Versions only increase, by at most
+    /// `MAX_ADVANCE` per announcement, so that one announcement of a very high version can't block all later ones.
     /// @param poolId The pool.
     /// @param run The run within the pool.
     /// @param version The policy's version.
-    /// @param attempt Number of the attempt at publishing this version; a higher one replaces the lower.
-    /// @param digest The version digest of the full content.
+    /// @param attempt Number of the attempt at publishing this version; a higher attempt replaces a lower one.
+    /// @param digest The version digest over all files.
     function announce(uint256 poolId, bytes32 run, uint64 version, uint32 attempt, bytes32 digest) external {
         if (!pools.isPublisher(poolId, msg.sender)) revert NotPublisher(poolId, msg.sender);
         if (digest == 0) revert NoDigest();
@@ -78,7 +79,7 @@ contract Checkpoints {
         emit CheckpointAnnounced(poolId, run, version, attempt, digest);
     }
 
-    /// @notice Returns the newest attempt announced for a version; digest zero if there is none.
+    /// @notice Returns the newest announced attempt at a version; its digest is zero if there is none.
     /// @param poolId The pool.
     /// @param run The run within the pool.
     /// @param version The policy's version.
@@ -86,7 +87,7 @@ contract Checkpoints {
         return _announcements[poolId][run][version];
     }
 
-    /// @notice Returns the run's newest announcement; digest zero if there is none.
+    /// @notice Returns the newest announcement of a run; its digest is zero if there is none.
     /// @param poolId The pool.
     /// @param run The run within the pool.
     function latestOf(uint256 poolId, bytes32 run) external view returns (Announcement memory) {

@@ -28,12 +28,13 @@ contract ComputePools is PoolEscrow, PoolMembers {
         address workLedger_
     ) PoolBook(domains_, stakeManager_, workLedger_) PoolEscrow(token_) PoolMembers(registry_) {}
 
-    /// @notice Creates a pool, pending until its owner activates it. The caller becomes its owner, but gets no role.
+    /// @notice Creates a pool, which is pending until its owner activates it. The caller becomes the owner, but gets no
+    /// other role.
     /// @param domainId An active domain.
     /// @param roles The keys of the pool's roles.
     /// @param terms The terms of work.
     /// @param dataUri URI of the pool's description.
-    /// @return poolId The id, from 1.
+    /// @return poolId The id of the pool; the first pool has id 1.
     function createPool(uint256 domainId, Roles calldata roles, Terms calldata terms, string calldata dataUri)
         external
         returns (uint256 poolId)

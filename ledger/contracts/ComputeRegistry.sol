@@ -7,10 +7,10 @@ import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/Signa
 import {IComputeRegistry} from "./interfaces/IComputeRegistry.sol";
 
 /// @title Registry of nodes
-/// @notice A node is a key on a machine; its provider's stake is slashed for the node's forged work. A registration
-/// needs the consent of both keys.
-/// @dev A node never changes its provider: stake locks and rewards find their owner through the node, even after its
-/// retirement.
+/// @notice A node is identified by a key on a machine. It belongs to a provider, which loses stake if the node submits
+/// forged work. A registration needs the consent of both keys.
+/// @dev A node never changes its provider, because other contracts look up the owner of stake locks and rewards by the
+/// node, even after the node is retired.
 contract ComputeRegistry is IComputeRegistry, EIP712 {
     bytes32 private constant _NODE_CONSENT =
         keccak256("NodeConsent(address provider,address node,uint256 nonce,uint256 deadline)");
@@ -27,11 +27,11 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
     /// @notice A node invalidated every consent that it had signed.
     event ConsentRevoked(address indexed node, uint256 nextNonce);
 
-    /// @notice A node and its provider must be two keys, neither of them zero.
+    /// @notice A node and its provider must have different keys, and the provider must not be the zero address.
     error KeysNotApart(address provider, address node);
-    /// @notice The node is in service already, or registered by another provider.
+    /// @notice The node is already in service, or is registered by another provider.
     error NodeTaken(address node, address provider);
-    /// @notice The node is not in service under the caller.
+    /// @notice The caller is not the provider of the node, or the node is not in service.
     error NotProvider(address node, address caller);
     /// @notice Capacity must be at least 1.
     error NoCapacity();
@@ -42,10 +42,10 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
 
     mapping(address node => Node) private _nodes;
 
-    /// @notice The nonce that the next consent of a node, and of its provider, must contain.
+    /// @notice The nonce that a node's next consent, and a provider's consent for this node, must contain.
     mapping(address node => uint256) public consentNonce;
 
-    /// @notice The number of a provider's nodes in service.
+    /// @notice The number of nodes that a provider has in service.
     mapping(address provider => uint256) public nodeCountOf;
 
     /// @notice Creates an empty registry.
@@ -69,7 +69,7 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
     }
 
     /// @notice Registers a node with the signed consents of both keys. Any account may call this.
-    /// @param provider The provider, an account or a contract wallet (ERC-1271).
+    /// @param provider The provider: an ordinary account, or a contract wallet (ERC-1271).
     /// @param node The node's address.
     /// @param specsHash Hash of the hardware description.
     /// @param capacity Size of the hardware, at least 1; stake requirements are per unit of capacity.
@@ -89,7 +89,8 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         bytes32 digest = _hashTypedDataV4(
             keccak256(abi.encode(_PROVIDER_CONSENT, provider, node, specsHash, capacity, nonce, deadline))
         );
-        // Try the plain signature first: an account with delegated code (EIP-7702) can still sign with its key.
+        // The ECDSA signature is tried first, because an account with delegated code (EIP-7702) still signs with its
+        // key.
         if (
             !_signed(provider, digest, providerSignature)
                 && !SignatureChecker.isValidERC1271SignatureNowCalldata(provider, digest, providerSignature)
@@ -97,8 +98,8 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         _register(provider, node, specsHash, capacity, nonce);
     }
 
-    /// @notice Updates a node. Existing memberships keep the stake lock of the capacity with which the node joined.
-    /// @param node A node in service under the caller.
+    /// @notice Updates a node. The stake that an existing membership locks does not change.
+    /// @param node A node of the caller that is in service.
     /// @param specsHash Hash of the new hardware description.
     /// @param capacity The new capacity, at least 1.
     function updateNode(address node, bytes32 specsHash, uint32 capacity) external {
@@ -110,7 +111,7 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
     }
 
     /// @notice Takes a node out of service: it can't join pools or submit work until its provider registers it again.
-    /// @param node A node in service under the caller.
+    /// @param node A node of the caller that is in service.
     function retireNode(address node) external {
         _requireProvider(node);
         _nodes[node].retired = true;
@@ -118,7 +119,7 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         emit NodeRetired(msg.sender, node);
     }
 
-    /// @notice Invalidates every unused consent of the calling node, and of providers for it.
+    /// @notice Invalidates every unused consent that the calling node has signed, and all of providers for this node.
     function revokeConsent() external {
         emit ConsentRevoked(msg.sender, ++consentNonce[msg.sender]);
     }

@@ -5,9 +5,10 @@ import {Ownable, Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step
 import {IDomainRegistry} from "./interfaces/IDomainRegistry.sol";
 
 /// @title Registry of domains
-/// @notice The governor creates domains, and sets their validation rules and the recipient of their penalties.
+/// @notice A domain is a field of work with validation rules; each pool belongs to one. The governor creates domains,
+/// and sets their rules and the recipient of their penalties.
 contract DomainRegistry is IDomainRegistry, Ownable2Step {
-    /// @notice The longest name or URI, in bytes.
+    /// @notice The maximum length of a name or URI, in bytes.
     uint256 public constant MAX_TEXT = 512;
 
     /// @notice Number of domains; their ids are 1 to this number.
@@ -24,7 +25,7 @@ contract DomainRegistry is IDomainRegistry, Ownable2Step {
 
     /// @notice There is no such domain.
     error NoSuchDomain(uint256 domainId);
-    /// @notice A name is needed.
+    /// @notice The name of a domain must not be empty.
     error NoName();
     /// @notice The text has `length` bytes; at most `limit` are allowed.
     error TextTooLong(uint256 length, uint256 limit);
@@ -36,9 +37,9 @@ contract DomainRegistry is IDomainRegistry, Ownable2Step {
     /// @notice Creates a domain. Only the governor may call this.
     /// @param name The name.
     /// @param uri URI of the description.
-    /// @param validationHash Hash of its validation parameters.
+    /// @param validationHash Hash of the domain's validation parameters.
     /// @param reserve The recipient of penalties; zero burns them.
-    /// @return domainId The id, from 1.
+    /// @return domainId The id of the domain; the first domain has id 1.
     function createDomain(string calldata name, string calldata uri, bytes32 validationHash, address reserve)
         external
         onlyOwner
@@ -54,7 +55,7 @@ contract DomainRegistry is IDomainRegistry, Ownable2Step {
     /// @param domainId The domain.
     /// @param name The name.
     /// @param uri URI of the description.
-    /// @param validationHash Hash of its validation parameters.
+    /// @param validationHash Hash of the domain's validation parameters.
     /// @param reserve The recipient of penalties; zero burns them.
     function updateDomain(
         uint256 domainId,
@@ -67,8 +68,8 @@ contract DomainRegistry is IDomainRegistry, Ownable2Step {
         _set(domainId, name, uri, validationHash, reserve);
     }
 
-    /// @notice Opens or closes a domain for new pools and members; existing ones go on. Only the governor may call
-    /// this.
+    /// @notice Opens or closes a domain for new pools and members. Existing pools and members are not affected. Only
+    /// the governor may call this.
     /// @param domainId The domain.
     /// @param active Whether it takes new pools and members.
     function setDomainActive(uint256 domainId, bool active) external onlyOwner {
@@ -77,7 +78,7 @@ contract DomainRegistry is IDomainRegistry, Ownable2Step {
         emit DomainActiveSet(domainId, active);
     }
 
-    /// @notice Returns a domain; reverts if there is none.
+    /// @notice Returns a domain; reverts if there is no domain with this id.
     /// @param domainId The domain.
     function domainOf(uint256 domainId) external view returns (Domain memory) {
         _requireExists(domainId);

@@ -6,17 +6,17 @@ import {MusterToken} from "./MusterToken.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 
 /// @title Stake of providers
-/// @notice Holds stake and the unbonding queue, and executes the slashes that WorkLedger decides.
-/// @dev Transfers can't reenter: the token is our own and makes no callbacks. Only the two addresses set at deployment
-/// can lock or slash, and no others can be added.
+/// @notice Holds the stake of providers and their unbonding queues, and slashes stake when WorkLedger calls it.
+/// @dev Transfers can't reenter this contract, because `MusterToken` makes no callbacks. Only the two contracts that
+/// are set at deployment can lock or slash stake, and no others can be added.
 contract StakeManager is IStakeManager {
     using SafeCast for uint256;
 
     /// @notice The stake of a provider, in the token's smallest unit.
     /// @param active Stake that can be locked, slashed and unbonded.
     /// @param unbonding Stake in the unbonding queue, slashable until it is withdrawn.
-    /// @param membershipLock Part of `active` that memberships lock.
-    /// @param workLock Part of `active` that open work locks.
+    /// @param membershipLock The part of `active` that memberships lock.
+    /// @param workLock The part of `active` that open work locks.
     struct Stake {
         uint128 active;
         uint128 unbonding;
@@ -25,20 +25,21 @@ contract StakeManager is IStakeManager {
     }
 
     /// @notice One entry of the unbonding queue.
-    /// @param amount What is left after slashes; zero if it was cancelled or withdrawn.
-    /// @param maturesAt Unix time in seconds from which it can be withdrawn.
+    /// @param amount The amount, less what was slashed from it; zero if the entry was cancelled or withdrawn.
+    /// @param maturesAt Unix time in seconds from which the amount can be withdrawn.
     struct Unbond {
         uint128 amount;
         uint64 maturesAt;
     }
 
-    /// @dev Entries between `head` and `tail` are open. They mature in the order of their ids.
+    /// @dev The ids of the open entries are `head` to `tail - 1`. Entries mature in the order of their ids.
     struct Queue {
         uint128 head;
         uint128 tail;
     }
 
-    /// @notice The most open entries in a provider's queue; it limits the gas of a slash and of a withdrawal.
+    /// @notice The maximum number of open entries in a provider's queue, which limits the gas of slashes and
+    /// withdrawals.
     uint256 public constant MAX_UNBONDS = 32;
 
     /// @notice The token of stake.
@@ -56,28 +57,29 @@ contract StakeManager is IStakeManager {
 
     /// @notice An account added to a provider's stake.
     event Staked(address indexed provider, address indexed from, uint256 amount);
-    /// @notice A provider began to unbond stake.
+    /// @notice A provider began to unbond stake, which it can withdraw from `maturesAt` on.
     event UnbondStarted(address indexed provider, uint256 indexed id, uint256 amount, uint256 maturesAt);
-    /// @notice A provider cancelled an unbond.
+    /// @notice A provider cancelled an entry of its unbonding queue.
     event UnbondCancelled(address indexed provider, uint256 indexed id, uint256 amount);
     /// @notice A provider withdrew matured stake.
     event Withdrawn(address indexed provider, address indexed to, uint256 amount);
-    /// @notice Stake was slashed; it was burned if `recipient` is zero.
+    /// @notice Of the `asked` amount, `taken` was slashed from a provider's stake; it was burned if `recipient` is
+    /// zero.
     event Slashed(address indexed provider, address indexed recipient, uint256 asked, uint256 taken);
-    /// @notice A membership of the provider began or ended; the event has the new locks.
+    /// @notice A membership of the provider began or ended; the event has the amounts that are locked now.
     event LocksChanged(address indexed provider, uint256 membershipLock, uint256 workLock);
 
     /// @notice Amounts must be above zero.
     error NothingAsked();
-    /// @notice The provider has `free` unlocked stake, and `asked` is more.
+    /// @notice The call needs `asked` unlocked stake, but the provider has only `free`.
     error StakeTooLow(address provider, uint256 free, uint256 asked);
-    /// @notice The provider has `MAX_UNBONDS` open entries; withdraw or cancel some first.
+    /// @notice The provider's unbonding queue has `MAX_UNBONDS` open entries; withdraw or cancel some first.
     error TooManyUnbonds(address provider);
-    /// @notice There is no such open entry.
+    /// @notice The provider's unbonding queue has no open entry with this id.
     error NoSuchUnbond(address provider, uint256 id);
-    /// @notice No entry has matured.
+    /// @notice No entry of the provider's unbonding queue can be withdrawn yet.
     error NothingMatured(address provider);
-    /// @notice Only a contract set at deployment may call this.
+    /// @notice Only a contract that was set at deployment may call this.
     error NotAllowed(address caller);
     /// @notice The unbonding period must be above zero.
     error NoUnbondingPeriod();
@@ -89,7 +91,7 @@ contract StakeManager is IStakeManager {
         _;
     }
 
-    /// @notice Sets the contracts that may lock and slash, which can't be changed later.
+    /// @notice Sets the contracts that may lock and slash stake, which can't be changed later.
     /// @param token_ The token of stake.
     /// @param pools_ The ComputePools contract.
     /// @param workLedger_ The WorkLedger contract.
@@ -102,19 +104,19 @@ contract StakeManager is IStakeManager {
         unbondingPeriod = unbondingPeriod_;
     }
 
-    /// @notice Adds to the caller's stake; needs an allowance.
+    /// @notice Adds to the caller's stake. The caller must have approved the amount for this contract (ERC-20).
     /// @param amount Amount in the token's smallest unit.
     function stake(uint256 amount) external {
         _stake(msg.sender, amount);
     }
 
-    /// @notice Adds to the caller's stake under a permit (EIP-2612). It also works if another account has submitted the
-    /// permit before.
+    /// @notice Adds to the caller's stake with a permit (EIP-2612) instead of an approval. The call works, too, if
+    /// another account has already submitted the permit.
     /// @param amount Amount in the token's smallest unit.
     /// @param deadline Unix time in seconds until which the permit is valid.
-    /// @param v Signature of the permit.
-    /// @param r Signature of the permit.
-    /// @param s Signature of the permit.
+    /// @param v Recovery id of the permit's signature.
+    /// @param r First half of the permit's signature.
+    /// @param s Second half of the permit's signature.
     function stakeWithPermit(uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s) external {
         try token.permit(msg.sender, address(this), amount, deadline, v, r, s) {} catch {}
         _stake(msg.sender, amount);
@@ -129,7 +131,7 @@ contract StakeManager is IStakeManager {
 
     /// @notice Begins to unbond unlocked stake; it can be withdrawn after `unbondingPeriod`.
     /// @param amount Amount in the token's smallest unit.
-    /// @return id The entry's id among the caller's open entries; the id of a cancelled entry may be used again.
+    /// @return id The id of the entry in the caller's queue; the id of a cancelled entry may be used again.
     function beginUnbond(uint128 amount) external returns (uint256 id) {
         if (amount == 0) revert NothingAsked();
         Stake storage account = _stakes[msg.sender];
@@ -145,7 +147,7 @@ contract StakeManager is IStakeManager {
         emit UnbondStarted(msg.sender, id, amount, maturesAt);
     }
 
-    /// @notice Cancels an open entry of the caller, matured or not: it becomes active stake again.
+    /// @notice Cancels an open entry of the caller's queue, matured or not; its amount becomes active stake again.
     /// @param id The entry's id.
     function cancelUnbond(uint256 id) external {
         uint128 amount = _unbonds[msg.sender][id].amount;
@@ -221,9 +223,10 @@ contract StakeManager is IStakeManager {
         return _stakes[provider];
     }
 
-    /// @notice Returns a provider's open unbonds, oldest first; a cancelled one between open ones has amount zero.
+    /// @notice Returns the open entries of a provider's unbonding queue, oldest first. Cancelled entries between them
+    /// have amount zero.
     /// @param provider The provider.
-    /// @return firstId The id of the first entry; the ids of the others follow it.
+    /// @return firstId The id of the first entry; the others have the ids that follow it.
     /// @return entries At most `MAX_UNBONDS` entries.
     function unbondsOf(address provider) external view returns (uint256 firstId, Unbond[] memory entries) {
         Queue memory queue = _queues[provider];
@@ -256,7 +259,8 @@ contract StakeManager is IStakeManager {
         token.transfer(to, amount);
     }
 
-    /// @dev Slashes up to `amount` from the queue, oldest first: the oldest entries can be withdrawn first.
+    /// @dev Slashes up to `amount` from the queue. It takes the oldest entries first, because these can be withdrawn
+    /// soonest.
     function _slashQueue(address provider, Stake storage account, uint128 amount) private returns (uint128 taken) {
         Queue storage queue = _queues[provider];
         for (uint256 id = queue.head; id < queue.tail && taken < amount; ++id) {
@@ -269,7 +273,7 @@ contract StakeManager is IStakeManager {
         _trim(provider);
     }
 
-    /// @dev Drops empty entries at both ends of the queue, so that they don't count towards `MAX_UNBONDS`.
+    /// @dev Removes empty entries at both ends of the queue, so that they don't count towards `MAX_UNBONDS`.
     function _trim(address provider) private {
         Queue storage queue = _queues[provider];
         (uint256 head, uint256 tail) = (queue.head, queue.tail);

@@ -22,18 +22,25 @@ import {
 } from "./work/WorkTypes.sol";
 
 /// @title Ledger of work: submissions, verdicts, disputes and payment
-/// @notice Work is submitted under a lease, judged, disputed at most once, and becomes final: paid, unpaid or slashed.
-/// A missed deadline of validators never costs the node stake: without a first verdict the work expires; without a
-/// decision of its dispute there is no penalty.
+/// @notice A node submits work under a lease. A validator judges it. The verdict can be disputed once. Then the work is
+/// final: it is paid, unpaid or slashed. If validators miss a deadline, the node loses no stake: without a first
+/// verdict the work expires, and without a decision of its dispute there is no penalty.
 ///
-/// The pool's other validators decide a dispute, in an order that is unpredictable: by a hash of the key, of the block
-/// after the dispute, and of the validator. The dispute period is divided into turns; in its turn a validator may
-/// decide in addition to those before it. In a pool with `CONFIRMED_FROM` validators or more, a validator that
-/// contradicts the first verdict needs a second one: the outcome is then the median of the three verdicts.
-/// @dev A step may be taken up to and including the second of its deadline; what follows a deadline needs a later
-/// second. A batch skips refused items and emits an event with the error.
+/// The pool's other validators decide a dispute. Their order is random: a validator's rank depends on a hash of the
+/// work's key, the hash of the block after the dispute, and the validator's address. The dispute period is divided into
+/// turns of equal length. From its own turn on, until the end of the period, a validator may decide. In a pool with
+/// `CONFIRMED_FROM` validators or more, a validator that contradicts the first verdict does not decide alone: after the
+/// verdict of one more validator, the outcome is the median of the three verdicts.
+/// @dev A call that must come before a deadline is still allowed if the block's timestamp equals the deadline. A call
+/// that must come after a deadline needs a later timestamp. `submitBatch`, `judge` and `confirm` skip refused items and
+/// emit an event for each of them.
 contract WorkLedger is WorkSignatures, Rewards {
-    /// @dev Cache of ComputePools reads during a batch, whose items mostly have the same pool and terms version.
+    /// @dev Cache for one batch of values read from ComputePools, because most items have the same pool and terms.
+    /// @param termsPool The pool of `terms`.
+    /// @param termsVersion The version of `terms`.
+    /// @param terms The terms that were read last.
+    /// @param seatPool The pool of `seat`.
+    /// @param seat The caller's seat number in that pool; zero if it is not a validator there.
     struct Docket {
         uint256 termsPool;
         uint256 termsVersion;
@@ -42,9 +49,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         uint16 seat;
     }
 
-    /// @notice The most items in a batch.
+    /// @notice The maximum number of items in a batch.
     uint256 public constant MAX_BATCH = 256;
-    /// @notice With this many validators or more, overturning a verdict takes two of them.
+    /// @notice In a pool with this many validators or more, at least two of them are needed to overturn a verdict.
     uint256 public constant CONFIRMED_FROM = 4;
     /// @notice The ComputePools contract.
     IComputePools public immutable pools;
@@ -77,7 +84,7 @@ contract WorkLedger is WorkSignatures, Rewards {
     );
     /// @notice An item of `submitBatch` was refused; `reason` is the revert data.
     event WorkRefused(bytes32 indexed key, bytes reason);
-    /// @notice A validator gave a verdict; a decisive one ended a dispute and made the work final.
+    /// @notice A validator gave a verdict. If `decisive`, the verdict ended a dispute and made the work final.
     event VerdictGiven(
         uint256 indexed poolId,
         address indexed node,
@@ -88,7 +95,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         bytes32 auditHash,
         bool decisive
     );
-    /// @notice A validator contradicted the first verdict in a dispute; a second validator then decides.
+    /// @notice A validator contradicted the first verdict in a dispute; the verdict of another validator decides next.
     event VerdictContradicted(
         uint256 indexed poolId,
         address indexed node,
@@ -98,7 +105,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         uint16 reason,
         bytes32 auditHash
     );
-    /// @notice Another validator took a second look at the work and agrees with the first verdict.
+    /// @notice Another validator examined the work, too (a second look), and agrees with the first verdict.
     event VerdictConfirmed(
         uint256 indexed poolId,
         address indexed node,
@@ -113,10 +120,10 @@ contract WorkLedger is WorkSignatures, Rewards {
     event WorkDisputed(
         uint256 indexed poolId, address indexed node, bytes32 indexed key, address disputer, bytes32 evidenceHash
     );
-    /// @notice A rejection that the node or its provider disputed was upheld; `taken` of the provider's stake was
-    /// slashed.
+    /// @notice The node or its provider disputed a rejection, and the other validators upheld it; the provider lost the
+    /// amount `taken` of its stake.
     event DisputeLost(uint256 indexed poolId, address indexed node, bytes32 indexed key, uint256 taken);
-    /// @notice Work is final: `paid` accrued to its provider; `slashed` of its stake was slashed for forged work.
+    /// @notice Work is final: its provider may claim the reward `paid`, and lost the stake `slashed` for forged work.
     event WorkFinal(
         uint256 indexed poolId,
         address indexed node,
@@ -125,39 +132,40 @@ contract WorkLedger is WorkSignatures, Rewards {
         uint256 paid,
         uint256 slashed
     );
-    /// @notice No validator judged the work in time: it is neither paid nor slashed.
+    /// @notice No validator judged the work before the deadline: it is neither paid nor slashed.
     event WorkExpired(uint256 indexed poolId, address indexed node, bytes32 indexed key);
 
     /// @notice The batch has `length` items; at most `limit` are allowed.
     error BatchTooLong(uint256 length, uint256 limit);
     /// @notice The lease expired at `expiry`.
     error LeaseExpired(uint64 expiry);
-    /// @notice Work must be 1 to `maxUnits` units.
+    /// @notice A submission must have 1 to `maxUnits` work units, and a lease at most 2^40 - 1.
     error UnitsOutOfRange(uint64 units, uint64 maxUnits);
-    /// @notice Work was submitted under this key already.
+    /// @notice Work was already submitted under this key.
     error WorkExists(bytes32 key);
-    /// @notice The node is not the caller, and did not sign.
+    /// @notice The caller is not the node, and the node did not sign.
     error NodeNotWilling(address node);
-    /// @notice There is no such work, or its status does not allow this.
+    /// @notice There is no work with this key, or its status does not allow this call.
     error WrongStatus(bytes32 key, Status status);
-    /// @notice The deadline of this step has passed.
+    /// @notice The deadline for this call has passed.
     error TooLate(bytes32 key, uint256 deadline);
     /// @notice The caller is not a validator of the work's pool.
     error NotValidator(uint256 poolId, address caller);
     /// @notice The caller is the node or its provider, or has judged, confirmed or disputed this work before.
     error ConflictOfInterest(bytes32 key, address caller);
-    /// @notice The validator's turn to decide the dispute has not begun, or the block whose hash determines the order
-    /// does not exist yet. `turnOf` returns when the turn begins.
+    /// @notice The validator's turn to decide the dispute has not begun, or the order of the turns is not known yet,
+    /// because it depends on the hash of the block after the dispute. `turnOf` returns the beginning of the turn.
     error NotYourTurn(bytes32 key, address caller);
-    /// @notice The verdict names another file or number of units than the submission.
+    /// @notice The verdict is about another file, or another number of work units, than was submitted under this key.
     error OtherSubmission(bytes32 key, bytes32 sha256Hash, uint64 units);
-    /// @notice A verdict must accept, reject, or call the work forged.
+    /// @notice The outcome of a verdict must be accepted, rejected or forged.
     error NoOutcome(bytes32 key);
-    /// @notice The pool does not pay for a second look at this work, or another validator has confirmed it already.
+    /// @notice The pool does not pay for a second look at this work, or another validator already took that look.
     error NoLookWanted(bytes32 key);
     /// @notice A confirmation must have the outcome of the first verdict; to disagree, dispute the verdict.
     error OutcomeDiffers(bytes32 key, Outcome outcome);
-    /// @notice Only a validator other than the judge may dispute; the node or its provider too, unless it was accepted.
+    /// @notice The caller may not dispute the verdict. The pool's validators may, except the one that gave it. The node
+    /// and its provider may, unless the work was accepted.
     error NotDisputant(bytes32 key, address caller);
     /// @notice The signature expired at `deadline`.
     error SignatureExpired(uint256 deadline);
@@ -182,13 +190,13 @@ contract WorkLedger is WorkSignatures, Rewards {
     }
 
     /// @notice Submits work under a lease, reserves its reward and fees, and locks stake for its penalty. Any account
-    /// may call this with the node's signature. The reward is for the submitted units; the penalty is for all units of
-    /// the lease, so that claiming few of them does not make forging cheap.
+    /// may call this with the node's signature. The reward is for the submitted units. The penalty is for all units of
+    /// the lease: otherwise a node could forge work at little risk by submitting few units.
     /// @param lease The lease.
     /// @param leaseSignature The orchestrator's EIP-712 signature of the `Lease`.
     /// @param sha256Hash SHA-256 of the file.
     /// @param units Work units in the file, 1 to the lease's `maxUnits`.
-    /// @param nodeSignature The node's EIP-712 signature of the `Work`; may be empty if the node calls.
+    /// @param nodeSignature The node's EIP-712 signature of the `Work`; may be empty if the node is the caller.
     function submitWork(
         Lease calldata lease,
         bytes calldata leaseSignature,
@@ -218,7 +226,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         );
         Work storage work = _works[key];
         work.node = lease.node;
-        work.poolId = uint32(lease.poolId); // ComputePools numbers pools within 32 bits.
+        work.poolId = uint32(lease.poolId); // Safe: ComputePools creates no pool id of more than 32 bits.
         work.terms = terms;
         work.status = Status.Submitted;
         work.since = uint40(block.timestamp);
@@ -229,7 +237,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         stakeManager.lockWork(provider, penalty);
     }
 
-    /// @notice Submits several work items; a refused one does not affect the others.
+    /// @notice Submits several work items; a refused item does not affect the others.
     /// @param items At most `MAX_BATCH`; each needs its node's signature.
     function submitBatch(Submission[] calldata items) external {
         _requireBatch(items.length);
@@ -242,9 +250,10 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Records verdicts: first ones on submitted work, decisive ones on disputed work. Each names the
-    /// submission that was judged, because a reorganisation may have put another one under its key. A refused item does
-    /// not affect the others. Only validators of the work's pool may call this.
+    /// @notice Records verdicts: first ones on submitted work, decisive ones on disputed work. A verdict contains the
+    /// file's hash and the work units that the validator judged, because after a chain reorganisation another
+    /// submission may have the same key. A refused item does not affect the others. Only validators of the work's pool
+    /// may call this.
     /// @param verdicts At most `MAX_BATCH`.
     function judge(Verdict[] calldata verdicts) external {
         _requireBatch(verdicts.length);
@@ -255,11 +264,11 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Records second looks that agree with provisional verdicts. The pool pays for one second look at a share
-    /// of the work, drawn by the hash of the block after the first verdict, so that the judge can't know it beforehand.
-    /// A second look must come within 256 blocks, after which the EVM can't read that hash, and within the challenge
-    /// period. A refused item does not affect the others. Only validators of the work's pool other than its judge may
-    /// call this.
+    /// @notice Records second looks that agree with provisional verdicts. The pool pays for a second look at a share of
+    /// its work. The hash of the block after the first verdict selects this work, so the first validator can't know
+    /// beforehand whether its verdict is examined. A second look must be recorded within the challenge period, and
+    /// within 256 blocks, because the EVM can't read older block hashes. A refused item does not affect the others.
+    /// Only validators of the work's pool may call this, except the one that gave the first verdict.
     /// @param looks At most `MAX_BATCH`.
     function confirm(Confirmation[] calldata looks) external {
         _requireBatch(looks.length);
@@ -270,14 +279,15 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Disputes a provisional verdict, once, within the challenge period. Validators other than the judge may;
-    /// the node and its provider too, unless the work was accepted, because a dispute makes validators recompute all of
-    /// it. Any account may call this with the node's signature. If a rejection that the node's side disputed is upheld,
-    /// its provider loses `LOST_DISPUTE_BPS` of the work's penalty.
-    /// @param key The work.
-    /// @param evidenceHash Hash of the disputant's evidence.
-    /// @param deadline Unix time in seconds until which the signature is valid; not used without one.
-    /// @param signature The node's EIP-712 signature of the `Dispute`; empty if the disputant calls.
+    /// @notice Disputes a provisional verdict within the challenge period; this is possible once. The pool's validators
+    /// may do it, except the one that gave the verdict. The node and its provider may do it, unless the work was
+    /// accepted: they could not gain by such a dispute, but validators would have to recompute all of the work. Any
+    /// account may call this with the node's signature. If the node or its provider disputes a rejection, and the other
+    /// validators uphold it, the provider loses `LOST_DISPUTE_BPS` of the work's penalty.
+    /// @param key The key of the work.
+    /// @param evidenceHash Hash of the evidence for the dispute.
+    /// @param deadline Unix time in seconds until which the signature is valid; ignored without a signature.
+    /// @param signature The node's EIP-712 signature of the `Dispute`; empty if the caller itself disputes.
     function dispute(bytes32 key, bytes32 evidenceHash, uint256 deadline, bytes calldata signature) external {
         Work storage work = _works[key];
         if (work.status != Status.Provisional) revert WrongStatus(key, work.status);
@@ -290,9 +300,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         emit WorkDisputed(work.poolId, work.node, key, disputer, evidenceHash);
     }
 
-    /// @notice Records the block hashes that determine the order of validators in disputes, while the EVM can still
-    /// read them. `judge` does it too; this is for verdicts that take longer than 256 blocks. Skips keys without an
-    /// open dispute. Any account may call this.
+    /// @notice Records the block hashes that determine the order of validators in disputes. The EVM can read a hash for
+    /// 256 blocks only. `judge` records it as well. So this function is needed only if no validator calls `judge` for
+    /// the dispute within 256 blocks. Skips keys without an open dispute. Any account may call this.
     /// @param keys At most `MAX_BATCH`.
     function drawJuries(bytes32[] calldata keys) external {
         _requireBatch(keys.length);
@@ -301,8 +311,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Makes work final whose challenge or dispute period is over. Skips keys that are not due. Any account may
-    /// call this.
+    /// @notice Makes work final if its challenge or dispute period is over. Skips all other keys. Any account may call
+    /// this.
     /// @param keys At most `MAX_BATCH`.
     function finalize(bytes32[] calldata keys) external {
         _requireBatch(keys.length);
@@ -310,8 +320,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         for (uint256 i; i < keys.length; ++i) _finalize(keys[i], docket);
     }
 
-    /// @notice Expires work that no validator judged in time: it is neither paid nor slashed. Skips keys that are not
-    /// due. Any account may call this.
+    /// @notice Expires work that no validator judged before the deadline: it is neither paid nor slashed. Skips all
+    /// other keys. Any account may call this.
     /// @param keys At most `MAX_BATCH`.
     function expire(bytes32[] calldata keys) external {
         _requireBatch(keys.length);
@@ -329,8 +339,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Returns a work record; status `None` if nothing was submitted under the key.
-    /// @param key The work.
+    /// @notice Returns a work record; its status is `None` if nothing was submitted under the key.
+    /// @param key The key of the work.
     function workOf(bytes32 key) external view returns (WorkView memory) {
         Work storage work = _works[key];
         uint256 poolId = work.poolId;
@@ -357,10 +367,11 @@ contract WorkLedger is WorkSignatures, Rewards {
         });
     }
 
-    /// @notice Returns from when on a validator may decide a dispute, Unix time in seconds; zero if it may not, or if
-    /// the block hash that determines the order can't be read (yet).
-    /// @param key The work.
-    /// @param validator The validator.
+    /// @notice Returns the Unix time in seconds from which a validator may decide a dispute. Returns zero if the
+    /// validator may not decide it, or if the block hash that determines the order can't be read: the block may not
+    /// exist yet, or be too old.
+    /// @param key The key of the work.
+    /// @param validator The validator's address.
     function turnOf(bytes32 key, address validator) external view returns (uint256) {
         Work storage work = _works[key];
         Dispute memory entry = _disputes[key];
@@ -370,9 +381,10 @@ contract WorkLedger is WorkSignatures, Rewards {
         return found && entry.seed != 0 ? opensAt : 0;
     }
 
-    /// @notice Returns whether the pool pays for a second look at this provisional work, and none was recorded yet.
-    /// False also before the block exists whose hash draws it, and when that hash is too old to be read.
-    /// @param key The work.
+    /// @notice Returns whether the pool pays for a second look at provisional work, and none was recorded yet. Returns
+    /// false, too, if the hash of the block after the first verdict can't be read: the block may not exist yet, or be
+    /// too old.
+    /// @param key The key of the work.
     function lookWanted(bytes32 key) external view returns (bool) {
         Work storage work = _works[key];
         return work.status == Status.Provisional && work.looker == 0 && _lookDrawn(key, work, _termsOf(work));
@@ -433,8 +445,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         return 0;
     }
 
-    /// @dev Slashes for a lost dispute, if the node or its provider opened it. The stake that the work had locked
-    /// covers it.
+    /// @dev Slashes the provider for a lost dispute, if the node or the provider opened it. The stake that the work had
+    /// locked covers the amount.
     function _chargeDispute(bytes32 key, Work storage work, Terms memory terms, uint256 poolId, address node) private {
         address provider = registry.payeeOf(node);
         address disputer = _disputes[key].disputer;
@@ -444,7 +456,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         emit DisputeLost(poolId, node, key, _slash(poolId, provider, part));
     }
 
-    /// @dev Slashes stake: to the domain's reserve, or burned if it has none. Returns the amount.
+    /// @dev Slashes stake, which goes to the domain's reserve, or is burned if the domain has none. Returns the amount.
     function _slash(uint256 poolId, address provider, uint128 amount) private returns (uint128) {
         return stakeManager.slash(provider, amount, domains.reserveOf(pools.domainOf(poolId)));
     }
@@ -470,7 +482,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         return 0;
     }
 
-    /// @dev If no validator decided a dispute, a verdict of forged work becomes a rejection, without a penalty.
+    /// @dev Makes work final if its period is over. If no validator decided a dispute of a verdict of forged work, the
+    /// work counts as rejected, so there is no penalty.
     function _finalize(bytes32 key, Docket memory docket) private {
         Work storage work = _works[key];
         Status status = work.status;
@@ -482,9 +495,10 @@ contract WorkLedger is WorkSignatures, Rewards {
         _close(key, work, terms, outcome, 0, Outcome.None);
     }
 
-    /// @dev The only transition to `Final`: pays, releases or slashes, once.
-    /// @param decider The seat of the validator whose verdict ended a dispute; zero if there is none.
-    /// @param decision The outcome that this validator voted for.
+    /// @dev Makes work final: pays or slashes, and releases what was reserved and locked. This is the only transition
+    /// to `Final`, so it happens once for each work item.
+    /// @param decider The seat number of the validator whose verdict ended a dispute; zero if none did.
+    /// @param decision The outcome in that validator's verdict.
     function _close(
         bytes32 key,
         Work storage work,
@@ -512,9 +526,10 @@ contract WorkLedger is WorkSignatures, Rewards {
         emit WorkFinal(poolId, node, key, outcome, reward, slashed);
     }
 
-    /// @dev Pays every validator that agrees with the final outcome: the judge, the confirming validator, and those
-    /// that decided a dispute; also a validator whose dispute overturned the first verdict. If no validator decided the
-    /// dispute, the judge and the confirming validator are paid. Returns the total, at most `MAX_FEES` fees.
+    /// @dev Pays a fee to each validator whose verdict agrees with the final outcome: the one that gave the first
+    /// verdict, the one that confirmed it, and those that decided a dispute. A validator whose dispute overturned the
+    /// first verdict gets a fee, too. If no validator decided the dispute, the first two are paid in any case. Returns
+    /// the total, at most `MAX_FEES` fees.
     function _payFees(
         bytes32 key,
         Work storage work,
@@ -560,8 +575,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         return msg.sender;
     }
 
-    /// @dev Records the seed for the order of a dispute's validators; false while there is none. If the hash is too old
-    /// to be read, the hash of the block after the current one will be used instead.
+    /// @dev Records the seed that determines the order of a dispute's validators. Returns whether there is one. If the
+    /// block hash is too old to be read, the dispute will use the hash of the block after the current one instead.
     function _draw(Dispute storage entry) private returns (bool) {
         if (entry.seed != 0) return true;
         uint40 drawnBy = entry.blockNumber;
@@ -572,14 +587,16 @@ contract WorkLedger is WorkSignatures, Rewards {
         return seed != 0;
     }
 
-    /// @dev Returns 56 bits of the hash of the block after `blockNumber`; zero if it can't be read (yet, or any more).
+    /// @dev Returns 56 bits of the hash of the block after `blockNumber`. Returns zero if the block does not exist yet,
+    /// or is too old for its hash to be read.
     function _seedOf(uint40 blockNumber) private view returns (uint56) {
         bytes32 hash = blockhash(uint256(blockNumber) + 1);
         return hash == 0 ? 0 : uint56(uint256(hash)) | 1;
     }
 
-    /// @dev Returns whether a validator may decide a dispute, from when on, and how many validators the pool has. With
-    /// n eligible validators the dispute period has n + 1 parts of equal length: the last validator in order has two.
+    /// @dev Returns whether a validator is eligible to decide a dispute, the Unix time in seconds of its turn, and the
+    /// number of the pool's validators. With n eligible validators the dispute period is divided into n + 1 equal
+    /// parts. A turn begins with each part but the last, so the last validator in the order has two parts.
     function _turn(bytes32 key, Work storage work, Dispute memory entry, address validator, uint256 period)
         private
         view
@@ -608,13 +625,14 @@ contract WorkLedger is WorkSignatures, Rewards {
         opensAt = work.since + rank * (period / (eligible + 1));
     }
 
-    /// @dev Returns whether the hash of the block after the first verdict draws this work for a paid second look.
+    /// @dev Returns whether the hash of the block after the first verdict selects this work for a paid second look.
     function _lookDrawn(bytes32 key, Work storage work, Terms memory terms) private view returns (bool) {
         bytes32 hash = blockhash(uint256(work.judgedBlock) + 1);
         return hash != 0 && uint256(keccak256(abi.encode(key, hash))) % 10_000 < terms.lookBps;
     }
 
-    /// @dev Returns the median of three outcomes, from accepted to forged; if two of them agree, it is theirs.
+    /// @dev Returns the median of three outcomes, in the order accepted, rejected, forged. If two outcomes are equal,
+    /// the median is equal to these.
     function _median(Outcome a, Outcome b, Outcome c) private pure returns (Outcome) {
         (Outcome low, Outcome high) = a < b ? (a, b) : (b, a);
         return c < low ? low : c > high ? high : c;
@@ -646,7 +664,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         return pools.termsAt(work.poolId, work.terms);
     }
 
-    /// @dev Returns the deadline of the next step, Unix time in seconds; zero if there is none.
+    /// @dev Returns the end of the period in which work has this status, Unix time in seconds; zero if there is none.
     function _deadline(Status status, uint256 since, Terms memory terms) private pure returns (uint64) {
         if (status == Status.Submitted) return uint64(since + terms.judgePeriod);
         if (status == Status.Provisional) return uint64(since + terms.challengePeriod);
@@ -659,7 +677,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         return _product(terms.pricePerUnit, work.units) + _product(terms.verdictFee, MAX_FEES);
     }
 
-    /// @dev Can't overflow: ComputePools refuses submissions whose amounts would.
+    /// @dev Multiplies an amount by a number of units. It can't overflow, because ComputePools refuses submissions
+    /// whose amounts exceed 128 bits.
     function _product(uint128 perUnit, uint256 units) private pure returns (uint128) {
         return uint128(perUnit * units);
     }

@@ -4,16 +4,14 @@
         web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
 
 Both serve JSON-RPC over HTTP on loopback, fund the same well-known development accounts, and keep their state across
-restarts. Never use them with real money: the keys are public.
+restarts. Never use these chains with real money: the keys are public.
 """
 
 from ledger.devchain.accounts import DEVELOPMENT_MNEMONIC, DevelopmentAccount, development_accounts
-from ledger.devchain.controls import ChainControls
 from ledger.devchain.process import ChainKind, ChainProcess, chain_command, chain_environment, free_port, start_chain
 
 __all__ = [
     "DEVELOPMENT_MNEMONIC",
-    "ChainControls",
     "ChainKind",
     "ChainProcess",
     "DevelopmentAccount",

@@ -1,4 +1,4 @@
-"""Finds the anvil binary and builds its command line. It is installed from npm; this module downloads nothing."""
+"""Finds the anvil binary and builds its command line. Anvil is installed from npm; this module downloads nothing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _PACKAGES = ".tools/node_modules/@foundry-rs"
 def find_anvil() -> Path:
     """Returns the anvil binary: `MUSTER_ANVIL`, else from the repository's `.tools`, else from PATH.
 
-    It is the ELF binary of the platform package: the npm launcher would start a child process that outlives it.
+    The result is the ELF binary of the platform package. It is not the npm launcher, because a stopped launcher would
+    leave its child process running.
 
     Raises:
-        AnvilMissing: There is none in these places.
+        AnvilMissing: There is no anvil binary in these places.
     """
     named = os.environ.get(ANVIL_VARIABLE)
     if named:

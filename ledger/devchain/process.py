@@ -159,7 +159,7 @@ async def start_chain(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C reaches only us: the chain must stop after the services that use it
+                start_new_session=True,  # Ctrl-C reaches only this process: the chain must outlive the services
             )
         stack.push_async_callback(_stop, process)
         chain = ChainProcess(

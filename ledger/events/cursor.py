@@ -30,7 +30,7 @@ from protocol.runtime.clock import Clock, SystemClock
 _log = structlog.get_logger(__name__)
 
 _MEMORY = 128
-"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64; tests revert their chains further."""
+"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64 blocks; tests revert further."""
 
 _MAX_UNSTABLE_READS = 8
 
@@ -41,7 +41,7 @@ range, and most of the requests run in parallel."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEvent:
-    """An event on the chain; with `reverted`, one that a reorg removed."""
+    """An event on the chain; `reverted` is True if a reorg removed the event."""
 
     log: EventLog
     reverted: bool = False
@@ -56,7 +56,7 @@ class EventBatch:
         position: The position that `commit` saves.
         head: Height of the chain when the batch was read.
         head_time: Timestamp of that newest block, Unix time in seconds.
-        since: Timestamp of the first block with an event, Unix time in seconds; None if the read did not show it.
+        since: Timestamp of the first block with an event, Unix time in seconds; None if the cursor did not read it.
     """
 
     events: tuple[ChainEvent, ...]
@@ -119,7 +119,7 @@ class EventCursor:
             batch = await self._attempt()
             if batch is not None:
                 return batch
-            unstable += self._span >= span  # a halved range does not count: halving ends at one block
+            unstable += self._span >= span  # a halved range is not counted, because halving ends at one block anyway
         raise ChainUnavailable(
             f"the chain changed {_MAX_UNSTABLE_READS} times while cursor {self._name} was reading it"
         )
@@ -134,7 +134,7 @@ class EventCursor:
     async def follow(self) -> AsyncIterator[EventBatch]:
         """Yields batches that contain events, without end. The consumer commits each batch.
 
-        While the node does not answer, it logs a warning and tries again after the polling interval.
+        While the node does not answer, the cursor logs a warning and tries again after the polling interval.
 
         Raises:
             CursorTooOld: The reorg is deeper than the blocks that the cursor remembers.
@@ -152,7 +152,7 @@ class EventCursor:
                 yield batch
             elif batch.position != self._position:
                 await self.commit(batch)
-            uncommitted = batch.position != self._position  # it is delivered again: sleep, to avoid a busy loop
+            uncommitted = batch.position != self._position  # delivered again: sleep, to avoid a busy loop
             if uncommitted or batch.position.next_block > batch.head - self._confirmations:
                 await self._clock.sleep(self._poll)
 
@@ -165,9 +165,10 @@ class EventCursor:
         return await self._next_blocks(position, tip) or await self._next_range(position, tip)
 
     async def _next_blocks(self, position: Position, tip: Header) -> EventBatch | None:
-        """Reads up to `_MAX_SINGLE_BLOCKS` new blocks; None if they don't extend the last block read, or are more.
+        """Reads the new blocks one by one, if there are at most `_MAX_SINGLE_BLOCKS`.
 
-        It compares parent hashes and requests events by block hash, so a reorg between requests can't mix branches.
+        None if there are more, or if they don't extend the last block read. The method compares parent hashes and
+        requests events by block hash, so a reorg between requests can't mix branches.
         """
         target = tip.ref.number - self._confirmations
         if not position.read or position.next_block != position.read[-1].number + 1:
@@ -205,7 +206,10 @@ class EventCursor:
         return None if found is None else tuple(found)
 
     async def _next_range(self, position: Position, tip: Header) -> EventBatch | None:
-        """Reads one range of blocks, after the events that a reorg removed; None if the chain changed meanwhile."""
+        """Returns events that a reorg removed, then those of one range of blocks.
+
+        None if the chain changed meanwhile, or if the node refuses the range's size.
+        """
         head = tip.ref.number
         ancestor = await self._ancestor(position)
         rewound = rewind(position, ancestor=ancestor, start=self._start)

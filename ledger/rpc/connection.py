@@ -41,8 +41,8 @@ _CONNECTIONS = 16
 """Concurrent requests; further ones are queued."""
 
 _KEEP_IDLE = timedelta(seconds=3)
-"""Idle time after which connections are closed. It is below the server's (uvicorn: 5 s), because a request fails if
-the server closes the connection at the same moment."""
+"""Idle time after which connections are closed. It is shorter than the server's idle time (uvicorn: 5 s), because a
+request fails if the server closes the connection at the same moment."""
 
 _FIRST_WAIT = timedelta(milliseconds=100)
 _LONGEST_WAIT = timedelta(seconds=2)
@@ -104,7 +104,7 @@ async def connect(
         url, timeout=timeout, attempts=attempts, reverts=reverts, clock=clock, transport=transport
     )
     web3 = AsyncWeb3(provider)
-    web3.middleware_onion.remove("validation")  # queries the chain id before every estimate; our signatures contain it
+    web3.middleware_onion.remove("validation")  # it queries the chain id per estimate; our signatures contain the id
     try:
         await _check_chain(web3, provider.shown_url, expected_chain_id)
     except BaseException:

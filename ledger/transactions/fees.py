@@ -1,4 +1,4 @@
-"""EIP-1559 fees of a transaction, and of the replacement of one that is not mined in time."""
+"""EIP-1559 fees of a transaction, and of its replacement if it is not mined in time."""
 
 from __future__ import annotations
 

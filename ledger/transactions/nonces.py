@@ -1,4 +1,4 @@
-"""Allocates nonces and broadcasts transactions one at a time, so that a refused one leaves no nonce gap."""
+"""Allocates nonces and broadcasts transactions one at a time, so that a refusal leaves no nonce gap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_NONCES_TRIED = 128
 """Nonces tried for one transaction while other senders with the same key take them."""
 
 _SALT_WEI = 1_000
-"""Up to this many wei per gas are added at random.
+"""A random number of wei below this is added to the fees per gas of each transaction.
 
 Otherwise two processes with the same key that send the same call would produce the same transaction hash, and both
 would regard the one mined transaction as their own.
@@ -72,7 +72,7 @@ class NonceAllocator:
             intent.fees = Fees(most=fees.most + salt, tip=min(fees.tip + salt, fees.most + salt))
             for _ in range(_MAX_NONCES_TRIED):
                 if intent.abandoned:
-                    return False  # the caller got TransactionNotMined, so it must not be sent any more
+                    return False  # the caller got TransactionNotMined: the transaction must not be sent
                 nonce = self._next
                 intent.broadcasts = []
                 answer = await self.broadcast(intent, nonce)
@@ -80,7 +80,8 @@ class NonceAllocator:
                 if answer in {BroadcastResult.TAKEN, BroadcastResult.UNKNOWN}:
                     self.slots[nonce] = intent
                     return True
-                # The node certainly refused this version, so signing it under another nonce can't execute it twice.
+                # The node certainly refused this version, so signing it under another nonce can't execute the call
+                # twice.
                 self._next = max(self._next, await self._wallet.count("pending"))
             raise NonceTaken(
                 f"another sender took {_MAX_NONCES_TRIED} nonces of {self._wallet.address} in a row",
@@ -93,7 +94,7 @@ class NonceAllocator:
         if intent.hook is not None:
             await intent.hook(broadcast)
         intent.sent_at = self._clock.monotonic()
-        intent.broadcasts.append(broadcast)  # before sending: the node may get it although this await is cancelled
+        intent.broadcasts.append(broadcast)  # recorded before sending: a cancelled await may have sent it
         try:
             answer = await self._wallet.submit(broadcast)
         except InsufficientFunds:

@@ -103,7 +103,7 @@ class TransactionIntent:
 
     @property
     def hashes_text(self) -> str:
-        """The hashes of its versions, for error messages."""
+        """The hashes of the transaction's versions, for error messages."""
         return " or ".join(broadcast.transaction for broadcast in self.broadcasts) or "a transaction never sent"
 
 

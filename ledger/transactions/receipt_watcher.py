@@ -77,7 +77,7 @@ class ReceiptWatcher:
             await cancel_all([self._task])
 
     async def check(self, intent: TransactionIntent) -> None:
-        """Polls once for one transaction, which need not be in flight here; sets its outcome if it is known."""
+        """Polls once for one transaction, which `nonces` need not track; sets a known outcome."""
         mined, settled, head = await self._progress()
         await self._check_mined(intent, mined=mined, settled=settled, head=head)
 
@@ -111,7 +111,7 @@ class ReceiptWatcher:
         await self._fill_gap(mined)
 
     async def _progress(self) -> tuple[int, int, int]:
-        """Returns how many nonces are mined, how many of them irreversibly, and the height (0 if not needed)."""
+        """Returns the number of mined nonces, of irreversibly mined ones, and the chain's height (0 if not needed)."""
         depth = self._policy.settled_after
         wanted = depth or any(intent.confirmations for intent in self._slots.values())
         head = int(await self._web3.eth.block_number) if wanted else 0
@@ -138,7 +138,7 @@ class ReceiptWatcher:
                     f"nonce {nonce} of {self._wallet.address} was used by another transaction than {intent.hashes_text}"
                 )
             )
-            intent.outcome.exception()  # marks it as retrieved: the caller may be gone
+            intent.outcome.exception()  # marks the exception as retrieved: the caller may be gone
 
     async def _finish(self, intent: TransactionIntent, broadcast: Broadcast, raw: dict[str, Any]) -> None:
         if int(raw["status"], 16) == 1:
@@ -184,7 +184,7 @@ class ReceiptWatcher:
             higher = bumped(intent.fees or market, market=market, limit=self._policy.most_fee)
             if higher is None:
                 intent.sent_at = now
-                await self._wallet.submit(intent.broadcasts[-1])  # the node may have dropped it from its pool
+                await self._wallet.submit(intent.broadcasts[-1])  # the node's pool may have dropped it
                 continue
             intent.fees = higher
             _log.info("transaction not mined in time, raising its fees", nonce=nonce, most_fee=higher.most)

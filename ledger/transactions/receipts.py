@@ -24,7 +24,7 @@ class EventLog:
 
     Args:
         address: The contract that emitted it.
-        topics: Up to four; the first identifies the event unless it is anonymous.
+        topics: Up to four; the first identifies the event unless the event is anonymous.
         data: The parameters that are not indexed, ABI-encoded.
         block_number: Height of its block.
         block_hash: Hash of its block.

@@ -1,4 +1,4 @@
-"""Sends transactions concurrently from one key; each is executed at most once.
+"""Sends transactions concurrently from one key; each transaction is executed at most once.
 
     async with TransactionSender(web3, account, chain_id=31337) as sender:
         receipt = await sender.send(TransactionCall(to=contract, data=payload), deadline=timedelta(seconds=60))
@@ -82,7 +82,7 @@ class TransactionSender:
         for intent in self._nonces.slots.values():
             if not intent.outcome.done():
                 intent.outcome.set_exception(_not_mined(intent, "the sender was closed first"))
-                intent.outcome.exception()  # marks it as retrieved: the caller may be gone
+                intent.outcome.exception()  # marks the exception as retrieved: the caller may be gone
         self._nonces.slots.clear()
 
     async def send(
@@ -102,9 +102,10 @@ class TransactionSender:
             before_broadcast: Called with every signed version before it is sent.
 
         Raises:
-            TransactionReverted: The contract refused it, before it was sent (`transaction` is None) or in its block.
+            TransactionReverted: The contract refused the call, before anything was sent (`transaction` is None) or in a
+                block.
             InsufficientFunds: The account can't pay.
-            TransactionNotMined: The deadline passed. It may still be mined, under one of `hashes`.
+            TransactionNotMined: The deadline passed. The transaction may still be mined, under one of `hashes`.
             ChainUnavailable: The node did not answer; nothing was sent.
         """
         deadline = self._policy.deadline if deadline is None else deadline
@@ -119,10 +120,12 @@ class TransactionSender:
             intent.abandoned = True
 
     async def estimate(self, call: TransactionCall) -> int:
-        """Returns the gas that a call takes now, plus the policy's margin; `send` uses it if the call has no limit.
+        """Returns the gas that a call takes now, plus the policy's margin.
+
+        `send` uses this estimate if the call has no gas limit.
 
         Raises:
-            TransactionReverted: The contract would refuse it.
+            TransactionReverted: The contract would refuse the call.
             ChainUnavailable: The node did not answer.
         """
         return await self._wallet.estimate(call)
@@ -135,7 +138,7 @@ class TransactionSender:
             intent.gas = intent.call.gas  # no await here: calls with a gas limit get nonces in the order of `send`
         placing = asyncio.ensure_future(self._place(intent))
         placing.add_done_callback(_mark_retrieved)
-        await asyncio.shield(placing)  # cancelling it half-way could leave a sent transaction that is not watched
+        await asyncio.shield(placing)  # a half-way cancellation could leave a sent transaction unwatched
         return await asyncio.shield(intent.outcome)
 
     async def _place(self, intent: TransactionIntent) -> None:
@@ -146,13 +149,13 @@ class TransactionSender:
         """Returns the receipt of a transaction that was stored before a crash.
 
         Args:
-            broadcasts: All stored versions, oldest first. Those with another nonce than the last are void.
-            deadline: How long to wait until it is mined. The newest version is sent once more.
+            broadcasts: All stored versions, oldest first. Versions with another nonce than the newest one are ignored.
+            deadline: How long to wait until the transaction is mined. The newest version is sent once more.
 
         Raises:
             NonceTaken: Another transaction used the nonce; this one can't be mined any more and may be sent again.
-            TransactionReverted: It was mined and failed.
-            TransactionNotMined: It was not mined in time.
+            TransactionReverted: The transaction was mined and failed.
+            TransactionNotMined: The transaction was not mined in time.
         """
         intent = TransactionIntent(
             call=TransactionCall(to=None),

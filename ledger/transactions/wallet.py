@@ -1,4 +1,4 @@
-"""Node operations of one key: estimates gas, signs, sends, and finds revert reasons. It keeps no nonces."""
+"""Node operations of one key: estimates gas, signs, sends, and finds revert reasons. A wallet keeps no nonces."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Wallet:
         """Returns the gas that a call takes now, plus the policy's margin; at least the call's `least_gas`.
 
         Raises:
-            TransactionReverted: The contract would refuse it.
+            TransactionReverted: The contract would refuse the call.
             ChainUnavailable: The node did not answer.
         """
         fields = {**_fields(call), "from": self.address}
@@ -116,8 +116,8 @@ class Wallet:
     async def revert_reason(self, broadcast: Broadcast, block: int) -> TransactionReverted:
         """Calls the transaction again on the parent block's state, to get the contract's reason for a failure.
 
-        Receipts don't contain the reason. Transactions before it in its own block are not repeated, so the result may
-        differ.
+        Receipts don't contain the reason. The transactions that precede the failed one in its block are not repeated,
+        so the result may differ.
         """
         provider = self._web3.provider
         sent = await self._web3.eth.get_transaction(cast("Any", broadcast.transaction))

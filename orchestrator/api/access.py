@@ -1,4 +1,7 @@
-"""Access control: nodes and the pool's manager sign requests, the pool's owner sends a token."""
+"""Access control of the API: who may call a route.
+
+Nodes, the pool's manager, publisher and validators sign their requests. The pool's owner sends a token.
+"""
 
 from __future__ import annotations
 
@@ -18,52 +21,68 @@ from protocol.identity.signing import ADDRESS_HEADER
 OWNER_BODY = 256 * 1024
 """Maximum bytes of an owner's request body. The largest one is a task with its environment and secrets."""
 NODE_BODY = 64 * 1024
+"""Maximum bytes of a node's request body, except one with log lines."""
 LOGS_BODY = 1024 * 1024
+"""Maximum bytes of a node's request body with log lines."""
 
 
 FAVOURED_FOR = timedelta(minutes=1)
-"""Time for which the higher rate of a role holder is cached."""
+"""Time for which a role holder has a higher request rate after a request on which its role was checked."""
 
 
 async def _is_manager(address: Address, request: Request) -> bool:
     return address in (await dependencies_of(request).pool.get()).managers
 
 
-async def _reads_the_run(address: Address, request: Request) -> bool:
+async def _may_read_run(address: Address, request: Request) -> bool:
     pool = await dependencies_of(request).pool.get()
     reads = address in pool.managers | pool.publishers | pool.validators
-    return reads and _favoured(address, request)
+    return reads and _with_higher_rate(address, request)
 
 
-async def _steers_the_run(address: Address, request: Request) -> bool:
+async def _may_operate_run(address: Address, request: Request) -> bool:
     pool = await dependencies_of(request).pool.get()
     steers = address in pool.managers | pool.publishers
-    return steers and _favoured(address, request)
+    return steers and _with_higher_rate(address, request)
 
 
-def _favoured(address: Address, request: Request) -> bool:
-    """Applies the higher request rate of role holders, because they work for all nodes. Always returns True."""
+def _with_higher_rate(address: Address, request: Request) -> bool:
+    """Gives a role holder a higher request rate than a node.
+
+    A role holder's requests concern the work of all nodes. The function always returns True, so that the role checks
+    above can append it with `and`.
+    """
     dependencies = dependencies_of(request)
     dependencies.replay_guard.favour(address, rate=dependencies.settings.role_rate(), lasting=FAVOURED_FOR)
     return True
 
 
-RunReader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_reads_the_run))]
+RunReader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_may_read_run))]
 """The pool's manager, publisher or validator, or a token with scope `read`."""
-RunOperator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_steers_the_run))]
+RunOperator = Annotated[
+    OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_may_operate_run, body_limit=OWNER_BODY))
+]
 """The pool's manager or publisher, or a token with scope `operate`."""
 Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_manager))]
+"""The pool's manager, or a token with scope `read`."""
 Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_manager, body_limit=OWNER_BODY))]
+"""The pool's manager, or a token with scope `operate`."""
 Admin = Annotated[OwnerRequest, Depends(owner_access(Scope.ADMIN, is_manager=_is_manager, body_limit=OWNER_BODY))]
+"""The pool's manager, or a token with scope `admin`."""
 Node = Annotated[SignedRequest, Depends(signed_request(body_limit=NODE_BODY))]
+"""Any signer. The route checks whether the signer is a node of the pool."""
 NodeWithLogs = Annotated[SignedRequest, Depends(signed_request(body_limit=LOGS_BODY))]
+"""Like `Node`, with the body limit of log lines."""
 
 _owner_reads = owner_access(Scope.READ, is_manager=_is_manager)
 _any_signer = signed_request(body_limit=0)
 
 
 async def _object_reader(request: Request) -> SignedRequest | OwnerRequest:
-    """Accepts any signer or the owner's token; `UploadService.link` decides about access to each object."""
+    """Accepts any signer or the owner's token.
+
+    It checks the identity only: `UploadService.link` decides whether the caller may read an object.
+    """
     if ADDRESS_HEADER in request.headers:
         return await _any_signer(request)
     return await _owner_reads(request)
@@ -76,6 +95,6 @@ IdentifierPath = Annotated[str, Path(description="32 hex digits", pattern="^[0-9
 
 
 def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """Returns the OpenAPI declaration of a body that the route itself reads from the verified request."""
+    """Returns the OpenAPI declaration of a body that the route parses from the verified request."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

@@ -1,4 +1,7 @@
-"""Allow list of checkpoint downloads: IPs of active nodes, for the firewalls of origins and relays."""
+"""Route that lists the IPs of active nodes.
+
+Firewalls of origins and relays use the list to admit only these nodes to checkpoint downloads.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,13 @@ async def allowlist(
     request: Request,
     *,
     cursor: Cursor = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="Nodes read; the page may hold fewer")] = 1000,
+    limit: Annotated[
+        int, Query(ge=1, le=1000, description="Maximum number of nodes to read; those without a known IP are left out")
+    ] = 1000,
 ) -> AllowList:
-    """List healthy, unhealthy and draining nodes with the IP of their last heartbeat, in the order of their addresses.
+    """List active nodes (healthy, unhealthy or draining) with the IP of their last heartbeat.
 
+    The nodes are in the order of their addresses.
     The IP is the source address of the connection, or the one that a trusted proxy reports. Nodes can't choose this IP.
     Banned, evicted, dead and departed nodes are not on the list.
     """
@@ -39,7 +45,10 @@ async def allowlist(
 
 
 def _is_ip(text: str) -> bool:
-    """Returns False for requests over a unix socket, whose caller is named `local`."""
+    """Returns whether `text` is an IP.
+
+    Heartbeats over a Unix socket are recorded with `local` instead of an IP.
+    """
     try:
         ip_address(text)
     except ValueError:

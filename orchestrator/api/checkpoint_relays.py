@@ -1,4 +1,4 @@
-"""Routes of checkpoint relays: relays register their URL, the pool's owner allows or denies them."""
+"""Routes of checkpoint relays: relays register URLs, and the owner allows or denies relays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ RelayPath = Annotated[WireAddress, Path(description="The relay's address", patte
 
 @router.put("", response_model=RelayLease, openapi_extra=body(RelayOffer))
 async def register(signed: Node, request: Request) -> Response:
-    """Register the signing relay, or renew its lease. Nodes receive its URL until the lease ends."""
+    """Register the signing relay, or renew its lease.
+
+    Nodes receive its URL until the lease ends.
+    """
     dependencies = dependencies_of(request)
     lease = await dependencies.checkpoint_relays.register(signed.address, signed.read(RelayOffer).url)
     return signed.answer(dependencies.key, lease)
@@ -32,7 +35,7 @@ async def leave(signed: Node, request: Request) -> None:
 
 @router.get("")
 async def relays(_owner: Reader, request: Request) -> RelayList:
-    """List the allowed relays, and which of them are live."""
+    """List the allowed relays, each with its URL and whether its lease is live."""
     return RelayList(relays=tuple(await dependencies_of(request).checkpoint_relays.list()))
 
 

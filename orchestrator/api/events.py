@@ -16,12 +16,17 @@ from protocol.errors import InvalidInput, Unavailable
 from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook, WebhookList
 
 EVENTS_AT_ONCE = 500
+"""Maximum number of events in one answer, and in one read for a stream."""
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
 After = Annotated[
     str | None,
-    Query(max_length=41, pattern="^[0-9]{1,20}-[0-9]{1,20}$", description="Events after this id; default: the newest"),
+    Query(
+        max_length=41,
+        pattern="^[0-9]{1,20}-[0-9]{1,20}$",
+        description="List events after this id; default: the newest ones",
+    ),
 ]
 
 
@@ -61,7 +66,8 @@ async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
     new = owner.read(NewWebhook)
     try:
         await check_destination(new.url, allow_private=dependencies.settings.webhooks_to_private_networks)
-    except Unavailable as error:  # an unknown host name is the caller's mistake here, unlike at a later delivery
+    except Unavailable as error:
+        # An unknown host name is the caller's mistake when a webhook is created; at a delivery it is an outage.
         raise InvalidInput(error.detail, hint=error.hint, code="unknown-host", retryable=True) from error
     return await dependencies.webhooks.create(new, cursor=await dependencies.events.newest())
 

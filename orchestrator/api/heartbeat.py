@@ -12,21 +12,30 @@ from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogRec
 from protocol.wire.pool import NodeSelf
 
 HEARTBEAT = ("POST", "/v1/heartbeat")
+"""Method and path of heartbeats."""
 HISTORY_LIMIT = 100
+"""Maximum number of state changes in the answer of `/nodes/me`."""
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 
 
 def fast_heartbeat(verifier: RequestVerifier, dependencies: Dependencies) -> FastRoute:
-    """Returns the fast route for heartbeats, which are nearly all of the load."""
+    """Returns a handler that answers heartbeats without FastAPI.
+
+    Nearly all requests are heartbeats, and the objects that FastAPI makes for each request cost much CPU time
+    (docs/decisions/0017).
+    """
     return verifier.fast_route(dependencies.heartbeats.answer, key=dependencies.key, body_limit=NODE_BODY)
 
 
 @router.post("/heartbeat", response_model=HeartbeatAnswer, openapi_extra=body(Heartbeat))
 async def heartbeat(request: Request) -> Response:
-    """Store a node's state and return its assignment. The node signs the request, the orchestrator the answer.
+    """Store a node's state and return its assignment.
 
-    The middleware serves this path with the fast route. This function calls the same route and describes it in OpenAPI.
+    The node signs the request, and the orchestrator signs the answer.
+
+    The middleware serves this path with `fast_heartbeat`. This function describes the route in OpenAPI, and serves it
+    with the same handler if a request gets past the middleware.
     """
     answer = await fast_heartbeat(verifier_of(request), dependencies_of(request))(request.scope, request.receive)
     response = Response(answer.body, answer.status)
@@ -36,7 +45,7 @@ async def heartbeat(request: Request) -> Response:
 
 @router.post("/logs", response_model=LogReceipt, openapi_extra=body(LogBatch))
 async def push_logs(signed: NodeWithLogs, request: Request) -> Response:
-    """Store log lines that a node pushes on request. Lines that are stored already are skipped."""
+    """Store log lines that a node pushes; skip lines that are stored already."""
     dependencies = dependencies_of(request)
     batch = signed.read(LogBatch)
     receipt = await dependencies.assignments.keep_lines(signed.address, batch)

@@ -1,4 +1,4 @@
-"""Routes of task logs, which outlive the container."""
+"""Route of task logs, which the orchestrator keeps after the task's container is gone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from protocol.wire.heartbeat import Command, CommandKind, LogLine
 from protocol.wire.pool import NodeLogs
 
 WANTED_MS = 60_000
-"""Time for which a node pushes its log after a read. A stream that follows the log extends this time before it ends."""
+"""Time for which a node pushes its log after a request for the log, in milliseconds. An open stream repeats the
+request."""
 
 LINES_AT_ONCE = 1000
+"""Maximum number of lines in one read."""
 
 PUSH_MS = 2_000
+"""Time that a node takes to push its first lines after it received the command, in milliseconds."""
 LONGEST_BACKLOG_WAIT_MS = 15_000
-"""Maximum wait for a node's first push. The answer to the next heartbeat requests it; it takes up to `PUSH_MS`."""
+"""Maximum wait of a new stream for the node's first push, in milliseconds. The node receives the command to push with
+the answer to its next heartbeat, so the wait depends on the heartbeat interval."""
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
@@ -44,7 +48,10 @@ async def logs(
     ] = 200,
     follow_: Annotated[bool, Query(alias="follow", description="Stream further lines as server-sent events")] = False,
 ) -> Response | NodeLogs:
-    """Return lines of an assignment's log. The request makes the node push the lines that it has not pushed yet."""
+    """Return lines of an assignment's log.
+
+    The request also makes the node push the lines that it has not pushed yet.
+    """
     dependencies = dependencies_of(request)
     row = await dependencies.nodes.get_known(node)
     identifier = assignment or row.assignment_id or row.last_assignment_id
@@ -83,7 +90,7 @@ class Backlog:
     def __init__(self, tail: int, *, opened_ms: int, wait_until_ms: int) -> None:
         self.wait_until_ms = wait_until_ms
         self.is_over = False
-        """True after a line came that was written after the stream was opened."""
+        """True once a line has arrived that was written after the stream was opened."""
         self._tail = tail
         self._opened_ms = opened_ms
         self._held: list[LogLine] = []
@@ -110,7 +117,16 @@ def reader(
     since: int = 0,
     backlog: Backlog | None = None,
 ) -> Read:
-    """Returns a function that reads the next lines of a stream: `first`, then lines that the node pushes later."""
+    """Returns a function that reads the next lines of a stream.
+
+    Args:
+        dependencies: Dependencies of the orchestrator.
+        node: The node.
+        identifier: Id of the assignment.
+        first: Stored lines with which the stream begins.
+        since: Sequence number from which the stream continues if `first` is empty.
+        backlog: Holds lines back until the node's first push; if it is None, each line is shown at once.
+    """
     waiting = list(first)
     following = first[-1].sequence + 1 if first else since
 

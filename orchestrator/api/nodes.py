@@ -26,7 +26,7 @@ Cursor = Annotated[
 ]
 
 PAGES_PER_REQUEST = 20
-"""Maximum pages that a filtered request reads; the next request continues from there."""
+"""Maximum pages that a filtered request reads; the next request continues after the last page read."""
 
 
 @router.get("")
@@ -161,7 +161,10 @@ async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
 
 @router.post("/{node}/ban", openapi_extra=body(Cause, required=False))
 async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
-    """Ban the node on the ledger and in this orchestrator. Needs the pool manager's key in the settings."""
+    """Ban the node on the ledger and in this orchestrator.
+
+    The orchestrator's settings must name the keystore of the pool's manager.
+    """
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner banned it")
     await dependencies.ledger.ban(node, reason=cause)
@@ -172,7 +175,7 @@ async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
 
 @router.post("/{node}/unban", openapi_extra=body(Cause, required=False))
 async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
-    """Lift the ban on the ledger and in this orchestrator, so that the node may be invited again."""
+    """Lift the ban on the ledger and in this orchestrator; the node may be invited again."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner lifted the ban")
     await dependencies.ledger.unban(node)

@@ -1,6 +1,7 @@
-"""Routes of the pool owner's web page: static files without any data of the pool, with strict security headers.
+"""Routes of the pool owner's web page: static files with strict security headers.
 
-The page is public. It reads its data from the API with the owner's token. See docs/decisions/0053.
+The files are public, because they contain no data of the pool. The page's script reads the data from the API with the
+owner's token. See docs/decisions/0053.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def page_files() -> Mapping[str, PageFile]:
 @router.api_route("/", methods=["GET", "HEAD"])
 @router.api_route(PAGE_PATH.rstrip("/"), methods=["GET", "HEAD"])
 async def to_the_page() -> Response:
-    """Redirect to the page. The path is relative, so that it also works behind a proxy with a path prefix."""
+    """Redirect to the page.
+
+    The path is relative, so that it also works behind a proxy with a path prefix.
+    """
     return RedirectResponse(PAGE_PATH.lstrip("/"), status_code=307, headers=HEADERS)
 
 

@@ -1,4 +1,4 @@
-"""Routes of the run: slots and submissions of nodes, demand of the trainer, progress for readers."""
+"""Routes of the run for nodes (slots, submissions), the trainer (demand) and readers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from protocol.wire.relayed import (
 from protocol.wire.runs import (
     CheckpointRef,
     Demand,
+    NewAnswers,
     NewCheckpoint,
+    RunAnswers,
     RunView,
     StepAnswer,
     StepView,
@@ -67,7 +69,10 @@ async def lease(signed: Node, request: Request) -> Response:
 
 @router.post("/slots/release", response_model=Deliveries, openapi_extra=body(ReleasedSlots))
 async def release(signed: Node, request: Request) -> Response:
-    """Release slots. Their indices are not leased again, and the leases count as undelivered."""
+    """Release slots of the node.
+
+    The indices of released slots are not leased again, and their leases count as undelivered.
+    """
     dependencies = dependencies_of(request)
     run = _run(dependencies)
     await run.release(signed.address, signed.read(ReleasedSlots).slots)
@@ -83,7 +88,10 @@ async def my_leases(signed: Node, request: Request) -> Response:
 
 @router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=body(SubmissionRequest))
 async def submit(signed: Node, request: Request) -> Response:
-    """Accept work for relaying to the ledger. A repeated request returns the state of the same work."""
+    """Queue a node's work claim, which the relayer sends to the ledger.
+
+    A repeated request returns the state of the same claim.
+    """
     dependencies = dependencies_of(request)
     run, submission = _run(dependencies), signed.read(SubmissionRequest)
     receipt = await dependencies.relayer.submit(
@@ -94,7 +102,7 @@ async def submit(signed: Node, request: Request) -> Response:
 
 @router.get("/submissions/{key}", response_model=SubmissionReceipt)
 async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
-    """Return the relayer's state of work that the node submitted."""
+    """Return whether work that the node submitted is queued, relayed to the ledger, or refused."""
     dependencies = dependencies_of(request)
     receipt = await dependencies.relayer.submission(signed.address, key, slots=_run(dependencies).store)
     return signed.answer(dependencies.key, receipt)
@@ -102,14 +110,20 @@ async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
 
 @router.post("/joins", response_model=JoinReceipt, openapi_extra=body(JoinRequest))
 async def join(signed: Node, request: Request) -> Response:
-    """Accept a node's signed join for relaying to the ledger. A repeated request returns the join's state."""
+    """Queue a node's signed join, which the relayer sends to the ledger.
+
+    A repeated request returns the state of the same join.
+    """
     dependencies = dependencies_of(request)
     return signed.answer(dependencies.key, await dependencies.relayer.join(signed.address, signed.read(JoinRequest)))
 
 
 @router.post("/disputes", response_model=DisputeReceipt, openapi_extra=body(SignedDispute))
 async def dispute(signed: Node, request: Request) -> Response:
-    """Accept a node's dispute of a verdict for relaying. A repeated request returns the dispute's state."""
+    """Queue a node's signed dispute of a verdict, which the relayer sends to the ledger.
+
+    A repeated request returns the state of the same dispute.
+    """
     dependencies = dependencies_of(request)
     run = _run(dependencies)
     receipt = await take_dispute(
@@ -130,25 +144,37 @@ async def dispute(signed: Node, request: Request) -> Response:
 async def show(_reader: RunReader, request: Request) -> RunView:
     """Return an overview of the run."""
     dependencies = dependencies_of(request)
-    return await _owner(dependencies).view(queued=await dependencies.relayer.store.waiting(RelayedKind.WORK))
+    return await _control(dependencies).view(queued=await dependencies.relayer.store.waiting(RelayedKind.WORK))
 
 
 @router.put("/run/demand", openapi_extra=body(Demand))
 async def demand(operator: RunOperator, request: Request) -> StepView:
     """Set the total demand of a step in groups, or close the step."""
-    return await _owner(dependencies_of(request)).ask(operator.read(Demand), actor=operator.name)
+    return await _control(dependencies_of(request)).ask(operator.read(Demand), actor=operator.name)
 
 
 @router.put("/run/checkpoint", openapi_extra=body(NewCheckpoint))
 async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
     """Switch the leasing of slots to a version that is announced on the ledger."""
-    return await _owner(dependencies_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
+    return await _control(dependencies_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
 
 
 @router.put("/run/trainer", openapi_extra=body(TrainerWish))
 async def trainer(operator: RunOperator, request: Request) -> TrainerLease:
-    """Grant a trainer the run's lease, which excludes other trainers; or renew or release that lease."""
-    return await _owner(dependencies_of(request)).hold(operator.read(TrainerWish))
+    """Grant, renew or release the trainer lease, which lets only one trainer control the run."""
+    return await _control(dependencies_of(request)).hold(operator.read(TrainerWish))
+
+
+@router.put("/run/answers", openapi_extra=body(NewAnswers))
+async def show_answers(operator: RunOperator, request: Request) -> RunAnswers:
+    """Show a version's answers to held-out prompts beside those of the first evaluated version."""
+    return await _control(dependencies_of(request)).show_answers(operator.read(NewAnswers))
+
+
+@router.get("/run/answers")
+async def answers(_reader: RunReader, request: Request) -> RunAnswers:
+    """Return the answers of the first and of the newest evaluated version to the same held-out prompts."""
+    return await _control(dependencies_of(request)).answers()
 
 
 @router.get("/run/rollouts")
@@ -163,12 +189,12 @@ async def rollouts(
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     links: Annotated[
-        bool, Query(description="Include sizes and download links, which takes requests to the store")
+        bool, Query(description="Include sizes and download links; each item costs requests to the object store")
     ] = True,
 ) -> RolloutPage:
     """List submitted files in lease order, so that fast nodes are not preferred."""
     dependencies = dependencies_of(request)
-    found, following = await _owner(dependencies).rollouts(step=step, status=status, cursor=cursor, limit=limit)
+    found, following = await _control(dependencies).rollouts(step=step, status=status, cursor=cursor, limit=limit)
     items = await _items(dependencies, found) if links else tuple(rollout_item(row, Links()) for row in found)
     return RolloutPage(items=items, next_cursor=following)
 
@@ -183,15 +209,18 @@ async def figures(
         int, Query(ge=1, le=MOST_FIGURED_STEPS, description="Maximum number of steps")
     ] = MOST_FIGURED_STEPS,
 ) -> FiguresPage:
-    """Return rewards and lengths of accepted files by step, as nodes reported them."""
-    return FiguresPage(items=await _owner(dependencies_of(request)).figures(first=first, limit=limit))
+    """Return the mean reward and length of accepted files by step, as nodes reported them."""
+    return FiguresPage(items=await _control(dependencies_of(request)).figures(first=first, limit=limit))
 
 
 @router.get("/run/rollouts/{key}")
 async def rollout(_reader: RunReader, request: Request, key: KeyPath) -> RolloutItem:
-    """Return one submitted file by its work key; validators ask for it after they read the submission on the ledger."""
+    """Return one submitted file by its work key.
+
+    Validators call this after they have read the submission on the ledger.
+    """
     dependencies = dependencies_of(request)
-    return (await _items(dependencies, [await _owner(dependencies).rollout(key)]))[0]
+    return (await _items(dependencies, [await _control(dependencies).rollout(key)]))[0]
 
 
 @router.get("/nodes/{node}/leases", tags=["nodes"])
@@ -212,7 +241,7 @@ def _run(dependencies: Dependencies) -> SlotLeasing:
     return dependencies.slot_leasing
 
 
-def _owner(dependencies: Dependencies) -> RunControl:
+def _control(dependencies: Dependencies) -> RunControl:
     if dependencies.run_control is None:
         raise _no_run()
     return dependencies.run_control

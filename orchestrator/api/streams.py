@@ -1,4 +1,4 @@
-"""Server-sent events: streams JSON values until the client disconnects."""
+"""Server-sent events: streams values as JSON until the client disconnects."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.dependencies import Dependencies
 from protocol.errors import MusterError, RateLimited
 
 LOOK = timedelta(milliseconds=300)
-"""Pause between two reads for new items; each costs one small Redis command per stream."""
+"""Pause between two reads for new items; each read costs one small Redis command per stream."""
 KEEP_ALIVE_LOOKS = 50
 """Number of reads without new items (15 s) after which a comment line is sent, so that proxies don't disconnect."""
 
 Read = Callable[[], Awaitable[Sequence[tuple[str, BaseModel]]]]
-"""Returns the items since the last call, each with the id from which a client can resume."""
+"""Function that returns the items since its last call, each with the id after which a client can resume."""
 
 
 def follow(dependencies: Dependencies, request: Request, read: Read) -> StreamingResponse:
@@ -30,7 +30,7 @@ def follow(dependencies: Dependencies, request: Request, read: Read) -> Streamin
     """
     if dependencies.stream_slots.locked():
         raise RateLimited(
-            f"{dependencies.settings.streams} followers are connected already", retry_after=timedelta(seconds=10)
+            f"{dependencies.settings.streams} streams are open already", retry_after=timedelta(seconds=10)
         )
     stopping: asyncio.Event = request.app.state.stopping
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -47,7 +47,7 @@ async def _lines(dependencies: Dependencies, read: Read, stopping: asyncio.Event
             try:
                 found = await read()
             except MusterError as error:
-                # The event names the reason, and the client reconnects from its last id.
+                # The event names the reason. The client opens a new stream after the last id that it received.
                 yield f"event: error\ndata: {error.code}\n\n"
                 return
             for name, value in found:

@@ -1,4 +1,4 @@
-"""Routes of tasks and groups."""
+"""Routes of tasks, and of the groups of nodes that run a task together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ IdempotencyKey = Annotated[
 
 @router.post("/tasks", status_code=201, openapi_extra=body(NewTask))
 async def create(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
-    """Post a task. Its secrets and registry password are stored encrypted and never returned."""
+    """Post a task.
+
+    The task's secrets and registry password are stored encrypted, and no answer to the owner contains them.
+    """
     new = owner.read(NewTask)
     check_variables(new.spec)
     return await dependencies_of(request).tasks.create(new, actor=owner.name, key=idempotency_key)
@@ -55,7 +58,11 @@ async def show(_owner: Reader, request: Request, task_id: IdentifierPath) -> Tas
 
 @router.patch("/tasks/{task_id}", openapi_extra=body(TaskPatch))
 async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
-    """Change a task. Changes make a new generation, except those of replicas, priority and deadline."""
+    """Change a task.
+
+    A change makes a new generation, which replaces the running one on the task's nodes. Changes of replicas, priority
+    and deadline make no new generation.
+    """
     patch = owner.read(TaskPatch)
     if patch.spec is not None:
         check_variables(patch.spec)
@@ -71,5 +78,5 @@ async def delete(owner: Operator, request: Request, task_id: IdentifierPath) -> 
 
 @router.get("/groups", tags=["groups"])
 async def groups(_owner: Reader, request: Request) -> GroupList:
-    """List groups of nodes that run a task together."""
+    """List the groups of nodes that run a task together, with their members and ranks."""
     return GroupList(groups=tuple(await group_views(dependencies_of(request))))

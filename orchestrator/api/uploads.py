@@ -1,4 +1,7 @@
-"""Routes of files: upload tickets and download links; also the bytes, if the store is a local directory."""
+"""Routes of files: upload tickets and download links.
+
+If the store is a local directory, further routes receive and serve the bytes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ async def _url_query(
     type_: Annotated[Term, Query(alias="type")] = None,
     signature: Term = None,
 ) -> dict[str, str]:
-    """Returns the query of a signed URL, which `UrlSigner` verifies; refuses repeated parameters."""
+    """Returns the query parameters of a signed URL, for verification by `UrlSigner`.
+
+    Raises:
+        InvalidInput: A parameter occurs twice, so that two readers of the URL could see different values.
+    """
     del expires, size, type_, signature
     items = request.query_params.multi_items()
     if len(dict(items)) != len(items):
@@ -43,7 +50,10 @@ UrlQuery = Annotated[dict[str, str], Depends(_url_query)]
 
 @router.post("/uploads", response_model=UploadTicket, openapi_extra=body(UploadRequest))
 async def uploads(signed: Node, request: Request) -> Response:
-    """Return an upload URL for a node's file or a validator's audit file, unless the file exists already."""
+    """Return an upload URL for a node's file or a validator's audit file.
+
+    If the store has the file already, the answer says so instead.
+    """
     dependencies = dependencies_of(request)
     ticket = await dependencies.uploads.ticket(signed.address, signed.read(UploadRequest))
     return signed.answer(dependencies.key, ticket)
@@ -82,7 +92,7 @@ async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
         )
     if request.headers.get("content-type") != terms.content_type:
         raise InvalidInput(
-            f"the URL is for {terms.content_type}", hint="send the headers of the ticket exactly as they are"
+            f"the URL is for media type {terms.content_type}", hint="send the headers of the ticket unchanged"
         )
     await store.receive(name, size=terms.size, expires=terms.expires, pieces=request.stream())
     return Response(status_code=201, headers={"ETag": f'"{name.sha256[2:]}"'})
@@ -107,10 +117,15 @@ async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
 
 
 class _Blob(FileResponse):
+    """Response with a stored file, read in pieces of 256 KiB.
+
+    Starlette's default is 64 KiB, and each read costs a thread switch.
+    """
+
     chunk_size = 256 * 1024
 
 
 def _local(dependencies: Dependencies) -> LocalStore:
     if not isinstance(dependencies.objects, LocalStore):
-        raise NotFound("this pool's files are in another store", hint="use the URLs of tickets and links")
+        raise NotFound("this orchestrator does not serve the pool's files", hint="use the URLs of tickets and links")
     return dependencies.objects

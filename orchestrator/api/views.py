@@ -1,4 +1,4 @@
-"""Converts rows of the store into views of the API."""
+"""Converts rows of the Redis store into the models that the API returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def node_views(
     Args:
         dependencies: Dependencies of the orchestrator.
         rows: Rows of the nodes.
-        metric: Name of a gauge of the last heartbeat to include.
+        metric: Name of a gauge of the last heartbeat to include; None to include none.
     """
     names = [row.assignment_id or row.last_assignment_id for row in rows]
     assignments = await dependencies.assignments.views([name for name in names if name])

@@ -1,1 +1,1 @@
-"""The orchestrator's view of the ledger: interfaces and their implementation."""
+"""Access to the ledger: interfaces to pool and run, and implementations over JSON-RPC."""

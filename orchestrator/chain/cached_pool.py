@@ -9,14 +9,16 @@ from protocol.http.lookups import Lookups
 from protocol.runtime.clock import Clock
 
 FRESH = timedelta(seconds=10)
-"""Age up to which a cached state is returned without a read; a change of roles is noticed within this time."""
+"""Age up to which a cached state is returned without a read, so a change of roles takes effect within this time."""
 
 STALE = timedelta(minutes=10)
-"""Age up to which a cached state is returned while the chain is down; requests that need a role fail afterwards."""
+"""Age up to which a cached state is returned while the chain is down. After that, requests that need a role fail."""
 
 
 class CachedPool:
-    """Caches the pool with all its role keys, so that a stranger's request causes no read of the chain.
+    """Caches the pool with all its role keys.
+
+    All roles are cached together, so that requests signed with unknown keys cause no further reads of the chain.
 
     Args:
         ledger: The pool on the ledger.

@@ -1,4 +1,4 @@
-"""Interface between the orchestrator and its pool on the ledger; `chain/pool.py` implements it."""
+"""Interface to the orchestrator's pool on the ledger, which `chain/pool.py` implements."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class NodeStanding:
     banned: bool
     """Whether the node or its provider is banned."""
     capacity: int
+    """Capacity with which the provider registered the node; the stake that a join locks is proportional to it."""
     free_stake: int
     """Free stake of the provider, in 10⁻¹⁸ MUST."""
     needed_stake: int
@@ -33,6 +34,7 @@ class PoolStanding:
 
     domain_id: int
     active: bool
+    """Whether the pool is active, so that nodes may join and submit work."""
     owner: Address
     managers: frozenset[Address]
     """The manager's key, and the previous one during a rotation."""
@@ -42,8 +44,11 @@ class PoolStanding:
     validators: frozenset[Address]
     """The keys that may give verdicts."""
     min_capacity: int
+    """Minimum capacity of a node that joins."""
     max_nodes: int
+    """Maximum number of members."""
     members: int
+    """Current number of members."""
 
 
 class MemberEvent(StrEnum):
@@ -56,7 +61,7 @@ class MemberEvent(StrEnum):
     BANNED = "banned"
     UNBANNED = "unbanned"
     REVERTED = "reverted"
-    """A reorg removed an event: the node's current state has to be read from the ledger."""
+    """A reorg removed an earlier event, so the node's current state has to be read from the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +80,7 @@ class Changes:
 
     changes: tuple[MembershipChange, ...]
     commit: Callable[[], Awaitable[None]]
-    """Commits the events as processed; until then they are returned again."""
+    """Records the events as processed. Until this is called, they are returned again."""
     more: bool = False
     """Whether more events can be read immediately."""
 
@@ -93,7 +98,10 @@ class PoolLedger(Protocol):
         ...
 
     async def standing(self, node: Address) -> NodeStanding:
-        """Reads the state of a node. Any client can cause such reads, so they must not delay the other methods."""
+        """Reads the state of a node.
+
+        Any client can cause such reads, so an implementation must not let them delay the other methods.
+        """
         ...
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
@@ -121,7 +129,10 @@ class PoolLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Makes the next read start at the committed position, which another orchestrator may have moved."""
+        """Makes the next read of events start at the committed position.
+
+        Another orchestrator may have moved that position while it held the loop's leader lease.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads and writes of one pool on the ledger. Connects on first use and reconnects after failures."""
+"""Reads and writes one pool on the ledger over JSON-RPC."""
 
 from __future__ import annotations
 
@@ -61,18 +61,20 @@ _CAUSES = {
 
 
 class LedgerPool:
-    """One pool on the ledger over JSON-RPC; a `PoolLedger`.
+    """One pool on the ledger over JSON-RPC; implements `PoolLedger`.
+
+    It connects on first use, and reconnects after failures.
 
     Args:
         chain_url: JSON-RPC endpoint.
         deployment: Addresses of the contracts.
-        pool_id: The pool.
-        key: The pool's orchestrator key; sends removals.
-        manager: The pool's manager key; without it this orchestrator can't ban.
-        redis: Stores the position in the events, which all orchestrators of the pool share.
+        pool_id: Number of the pool.
+        key: The pool's orchestrator key, which signs the transactions that remove nodes.
+        manager: The pool's manager key; None if this orchestrator does not hold it and so can't ban nodes.
+        redis: The pool's Redis, which stores up to which block events were read.
         confirmations: Number of blocks on top of a block before its events count.
-        clock: Clock for role rotations and deadlines.
-        transport: HTTP transport to a chain in the same process.
+        clock: Clock for key rotations and deadlines of transactions.
+        transport: HTTP transport for a chain that runs in the same process; None: the network.
     """
 
     def __init__(
@@ -120,9 +122,9 @@ class LedgerPool:
         pool, terms, manager, orchestrator, publisher, validators = await asyncio.gather(
             pools.get(self._pool_id),
             pools.terms(self._pool_id),
-            pools.seat(self._pool_id, Role.MANAGER),
-            pools.seat(self._pool_id, Role.ORCHESTRATOR),
-            pools.seat(self._pool_id, Role.PUBLISHER),
+            pools.role_holder(self._pool_id, Role.MANAGER),
+            pools.role_holder(self._pool_id, Role.ORCHESTRATOR),
+            pools.role_holder(self._pool_id, Role.PUBLISHER),
             pools.validators(self._pool_id),
         )
         now = self._clock.now()
@@ -140,7 +142,7 @@ class LedgerPool:
         )
 
     async def standing(self, node: Address) -> NodeStanding:
-        """Reads a node's registration, membership, stake and bans, over the connection without a key."""
+        """Reads a node's registration, membership, stake and bans."""
         ledger = await self._connected_for_nodes()
         registered, membership, terms = await asyncio.gather(
             ledger.registry.node(node),
@@ -206,7 +208,10 @@ class LedgerPool:
         return await self._opened(key or self._key)
 
     async def _connected_for_nodes(self) -> Ledger:
-        """Returns a connection without a key, so that reads for strangers' requests don't delay other reads."""
+        """Returns a separate connection for reads that any client can cause.
+
+        So these reads can't delay other reads.
+        """
         return await self._opened(None)
 
     async def _opened(self, key: Key | None) -> Ledger:
@@ -244,7 +249,7 @@ class LedgerPool:
 
 @contextmanager
 def _ignore_unchanged() -> Iterator[None]:
-    """Ignores `BanUnchanged`: the request may repeat one whose result was lost."""
+    """Ignores `BanUnchanged`: the request may repeat one whose answer was lost."""
     try:
         yield
     except TransactionReverted as error:

@@ -1,4 +1,4 @@
-"""Reads and writes of one run on the ledger: announcements, work and funds. Connects on first use."""
+"""Reads and writes one run on the ledger over JSON-RPC: announcements, work and funds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.chain.run_events import FOLLOWED
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     Funds,
-    PoolSeat,
+    PoolMembership,
     RunEvents,
     expiry_of,
 )
@@ -42,27 +42,27 @@ REQUEST_TIMEOUT = timedelta(seconds=5)
 """Time limit of one request to the RPC endpoint."""
 
 TERMS_TTL = timedelta(seconds=8)
-"""Time for which pool and terms are cached; shorter than the ten seconds between two regular reads of the funds.
-The escrow is not cached, because it changes with each submission."""
+"""Time for which the pool's status and terms are cached. It is shorter than the ten seconds between two regular reads
+of the funds. The escrow is not cached, because it changes with each submission."""
 
 MAX_HASHES = 1024
 """Maximum number of cached block hashes."""
 
 
 class LedgerRun:
-    """One run of one pool over JSON-RPC; a `RunLedger`.
+    """One run of one pool over JSON-RPC; implements `RunLedger`. It connects on first use.
 
     Args:
         chain_url: JSON-RPC endpoint.
         deployment: Addresses of the contracts.
-        pool_id: The pool.
-        run: The run's id.
+        pool_id: Number of the pool.
+        run: Id of the run.
         relayer: Key that pays the gas of relayed transactions.
-        redis: Stores the position in the events, which all orchestrators of the pool share.
-        confirmations: Number of blocks on top of a block before it counts.
+        redis: The pool's Redis, which stores up to which block events were read.
+        confirmations: Number of blocks on top of a block before the block counts.
         clock: Clock for caches and deadlines.
-        poll: Polling interval while transactions are in flight.
-        transport: HTTP transport to a chain in the same process.
+        poll: Interval at which the chain is asked whether a sent transaction is mined.
+        transport: HTTP transport for a chain that runs in the same process; None: the network.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LedgerRun:
         self._clock = clock
         self._policy = SendPolicy(poll=poll)
         self._transport = transport
-        # The position is named after the run, so that another run reads from the beginning.
+        # The stored position in the events is named after the run, so that another run reads events from the start.
         self._follower = EventFollower(
             f"run-{run[2:18]}",
             deployment,
@@ -111,7 +111,10 @@ class LedgerRun:
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
 
     async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
-        """Returns the newest attempt of a version, or the newest version; None if it was never announced."""
+        """Returns the newest announcement of `version`; None if there is none.
+
+        Without `version`, it is the newest announcement of the run's newest version.
+        """
         checkpoints = (await self._connected()).checkpoints
         found = (
             await checkpoints.latest(self._pool_id, self._run)
@@ -123,19 +126,22 @@ class LedgerRun:
         return AnnouncedCheckpoint(version=found.version, attempt=found.attempt, digest=found.digest, block=found.block)
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
-        """Returns the key that announced a version: the publisher's, or its former key during a rotation."""
+        """Returns the publisher's key that announced a version.
+
+        While the key is being rotated, it may be the previous key.
+        """
         ledger = await self._connected()
-        seat = await ledger.pools.seat(self._pool_id, Role.PUBLISHER)
-        if seat.previous == ZERO_ADDRESS or seat.previous_until <= await ledger.now():
-            return seat.holder
+        publisher = await ledger.pools.role_holder(self._pool_id, Role.PUBLISHER)
+        if publisher.previous == ZERO_ADDRESS or publisher.previous_until <= await ledger.now():
+            return publisher.holder
         named = (announced.version, announced.attempt, announced.digest)
         for event in await ledger.history(
             CheckpointAnnounced, pool_id=self._pool_id, second=self._run, since=announced.block
         ):
             if (event.version, event.attempt, event.digest) == named:
                 sender = await ledger.sender_of(event.log.transaction)
-                return sender if sender == seat.previous else seat.holder
-        return seat.holder
+                return sender if sender == publisher.previous else publisher.holder
+        return publisher.holder
 
     async def funds(self) -> Funds:
         """Returns the pool's present funds; terms and status are cached for a short time."""
@@ -160,20 +166,26 @@ class LedgerRun:
         )
 
     async def free_stake(self, provider: Address) -> int:
-        """Returns a provider's stake that neither memberships nor open work lock."""
+        """Returns a provider's free stake, which is locked neither by memberships nor by open work."""
         return (await (await self._connected()).stake.of(provider)).free
 
-    async def seat(self, node: Address) -> PoolSeat | None:
+    async def membership(self, node: Address) -> PoolMembership | None:
         """Returns a node's membership; None if it is not a member."""
         found = await (await self._connected()).pools.membership(self._pool_id, node)
-        return None if found is None else PoolSeat(provider=found.provider, block=found.joined_block)
+        return None if found is None else PoolMembership(provider=found.provider, block=found.joined_block)
 
     async def held_until(self, node: Address) -> int:
-        """Returns the latest expiry of leases that a former member may still use, in Unix seconds; 0 if none."""
+        """Returns the latest expiry of leases under which a former member may still submit work.
+
+        The expiry is in Unix seconds; 0 if there is no such lease.
+        """
         return await (await self._connected()).pools.held_until(self._pool_id, node)
 
     async def block_hash(self, block: int) -> Digest | None:
-        """Returns the hash of a block with the pool's confirmations; cached until a reorg."""
+        """Returns the hash of a block; None until the block has the pool's confirmations.
+
+        The hash is cached until a reorg.
+        """
         cached: Digest | None = self._hashes.get(block)
         if cached is not None:
             return cached
@@ -196,11 +208,11 @@ class LedgerRun:
         return await (await self._connected()).work.submit_batch(claims)
 
     async def redeem_invites(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
-        """Redeems invites of several nodes in one transaction; returns the refused ones."""
+        """Redeems invites of several nodes in one transaction; returns the refused joins."""
         return await (await self._connected()).pools.join_batch(joins)
 
     async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
-        """Opens disputes for nodes, each in its own transaction; returns the refused ones."""
+        """Opens disputes for nodes, each in its own transaction; returns the refused disputes."""
         found = await asyncio.gather(*(self._open_dispute(each) for each in disputes))
         return [each for each in found if each is not None]
 
@@ -217,13 +229,13 @@ class LedgerRun:
         return None
 
     async def work_refusals(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
-        """Returns the submissions that the ledger would refuse now."""
+        """Returns the submissions that the ledger would refuse now, from dry runs that cost no gas."""
         work = (await self._connected()).work
         found = await asyncio.gather(*(work.submission_refusal(each) for each in claims))
         return [each for each in found if each is not None]
 
     async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
-        """Returns the joins that the ledger would refuse now."""
+        """Returns the joins that the ledger would refuse now, from dry runs that cost no gas."""
         pools = (await self._connected()).pools
         found = await asyncio.gather(*(pools.join_refusal(each) for each in joins))
         return [each for each in found if each is not None]
@@ -261,6 +273,6 @@ class LedgerRun:
             return self._ledger
 
     def _concerns(self, event: LedgerEvent) -> bool:
-        """Returns whether an event is about this run, or about providers in general."""
+        """Returns whether an event is of this pool and run, or of no particular pool."""
         pool_id, run = getattr(event, "pool_id", self._pool_id), getattr(event, "run", self._run)
         return bool(pool_id == self._pool_id and run == self._run)

@@ -49,7 +49,7 @@ FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
 """Events that are read, by contract."""
 
 REMOVED_BY_POOL = frozenset({Departure.EVICTED, Departure.BANNED})
-"""Departures after which missing deliveries are excused: the node did not leave on its own."""
+"""Departures after which missing deliveries are excused, because the pool and not the node ended the membership."""
 
 SLOT_STATES = {
     WorkStatus.SUBMITTED: SlotState.SUBMITTED,

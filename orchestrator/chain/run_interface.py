@@ -1,4 +1,4 @@
-"""Interface between the orchestrator and one run on the ledger; `chain/run.py` implements it."""
+"""Interface to one run on the ledger, which `chain/run.py` implements."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ class AnnouncedCheckpoint:
 
     version: int
     attempt: int
+    """Number of the announcement: a version may be announced again with another digest."""
     digest: Digest
     block: int
+    """Number of the block with the announcement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +38,21 @@ class Funds:
     price: int
     """Price per work unit."""
     penalty: int
-    """Slash per work unit of the lease if its work is forged; the stake must cover it."""
+    """Stake that is slashed per work unit of the lease if its work is forged; a provider's free stake must cover it."""
     fees: int = 0
     """Verdict fees that one work item reserves in addition to its reward."""
     active: bool
     """Whether the pool accepts work."""
     notice: timedelta
-    """Maximum lease time: escrow and membership are guaranteed for the notice period only."""
+    """Notice period of the pool. A lease lasts no longer, because escrow and membership are guaranteed only so long."""
     judging: timedelta
     """Time limit of the first verdict after submission."""
     settling: timedelta
-    """Maximum time that work is open after its submission."""
+    """Maximum time from a submission until its work is final: judge, challenge and dispute periods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSeat:
+class PoolMembership:
     """A node's membership in the pool."""
 
     provider: Address
@@ -64,13 +66,16 @@ class RunEvents:
 
     events: tuple[ObservedEvent, ...]
     commit: Callable[[], Awaitable[None]]
-    """Commits the events as processed; until then they are returned again."""
+    """Records the events as processed. Until this is called, they are returned again."""
     more: bool
     """Whether more events can be read immediately."""
 
 
 class RunLedger(Protocol):
-    """One run of one pool on the ledger. Every method may raise `Unavailable` while the chain is down."""
+    """One run of one pool on the ledger.
+
+    Every method may raise `Unavailable` while the chain is down.
+    """
 
     @property
     def domain(self) -> SigningDomain:
@@ -78,11 +83,17 @@ class RunLedger(Protocol):
         ...
 
     async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
-        """Returns the newest attempt of a version, or the newest version; None if it was never announced."""
+        """Returns the newest announcement of `version`; None if there is none.
+
+        Without `version`, it is the newest announcement of the run's newest version.
+        """
         ...
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
-        """Returns the key that announced a version: the publisher's, or its former key during a rotation."""
+        """Returns the publisher's key that announced a version.
+
+        While the key is being rotated, it may be the previous key.
+        """
         ...
 
     async def funds(self) -> Funds:
@@ -90,15 +101,18 @@ class RunLedger(Protocol):
         ...
 
     async def free_stake(self, provider: Address) -> int:
-        """Returns a provider's stake that neither memberships nor open work lock."""
+        """Returns a provider's free stake, which is locked neither by memberships nor by open work."""
         ...
 
-    async def seat(self, node: Address) -> PoolSeat | None:
+    async def membership(self, node: Address) -> PoolMembership | None:
         """Returns a node's membership; None if it is not a member."""
         ...
 
     async def held_until(self, node: Address) -> int:
-        """Returns the latest expiry of leases that a former member may still use, in Unix seconds; 0 if none."""
+        """Returns the latest expiry of leases under which a former member may still submit work.
+
+        The expiry is in Unix seconds; 0 if there is no such lease.
+        """
         ...
 
     async def block_hash(self, block: int) -> Digest | None:
@@ -114,19 +128,22 @@ class RunLedger(Protocol):
         ...
 
     async def work_refusals(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
-        """Returns the submissions that the ledger would refuse now. Costs no gas."""
+        """Returns the submissions that the ledger would refuse now, from dry runs that cost no gas."""
         ...
 
     async def redeem_invites(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
-        """Redeems invites of several nodes in one transaction; returns the refused ones."""
+        """Redeems invites of several nodes in one transaction; returns the refused joins."""
         ...
 
     async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
-        """Returns the joins that the ledger would refuse now. Costs no gas."""
+        """Returns the joins that the ledger would refuse now, from dry runs that cost no gas."""
         ...
 
     async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
-        """Opens disputes for nodes, each in its own transaction; returns the refused ones, which cost no gas."""
+        """Opens disputes for nodes, each in its own transaction; returns the refused disputes.
+
+        A refused dispute costs no gas, because it fails at the gas estimate.
+        """
         ...
 
     async def events(self) -> RunEvents:
@@ -134,7 +151,10 @@ class RunLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Makes the next read start at the committed position, which another orchestrator may have moved."""
+        """Makes the next read of events start at the committed position.
+
+        Another orchestrator may have moved that position while it held the loop's leader lease.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -143,7 +163,10 @@ class RunLedger(Protocol):
 
 
 def error_name(reason: str) -> str:
-    """Returns the contract's error in a refusal: `Name(arguments)`, or `(Name)` at the end of a message."""
+    """Returns the name of the contract error in the text of a refusal; empty if there is none.
+
+    The text begins with `Name(arguments)`, or ends with `(Name)`.
+    """
     match = re.match(r"([A-Z]\w+)\(", reason) or re.search(r"\(([A-Z]\w+)\)$", reason)
     return match[1] if match else ""
 

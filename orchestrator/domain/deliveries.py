@@ -1,6 +1,7 @@
-"""Delivery rate per node and per provider. Nodes and providers below the threshold are throttled.
+"""Delivery rate per node and per provider.
 
-Throttling only reduces the leases that a node gets; expired leases and rejected work never cost stake here.
+Nodes and providers below the threshold are throttled. Throttling only reduces the leases that a node gets; expired
+leases and rejected work never cost stake here.
 """
 
 from __future__ import annotations
@@ -15,16 +16,22 @@ from protocol.runtime.clock import milliseconds
 from protocol.verdicts import Outcome, ReasonCode
 
 JUDGED = frozenset({SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
+"""States of slots whose work has a verdict."""
 
 OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONMENT})
-"""Reason codes of work that the recipe does not allow, so the node could know that it would be rejected.
+"""Reason codes of work that the recipe does not allow, which the node could know before it generated the work.
 
-Such work counts like an expired lease, without free rejections, so that a node can't waste slots at the pool's cost."""
+Each such rejection counts as a failed lease; `DeliveryTerms.rejections` does not excuse it. Otherwise a node could
+waste a few slots with such work without a consequence.
+"""
 
 IN_TIME = timedelta(seconds=30)
-"""Work that never reaches the ledger is excused only if the relayer received it this long before its lease ended.
+"""Minimum time between the submission of work to the relayer and the end of its lease.
 
-Otherwise a node could delay steps again and again without a consequence."""
+A node that submitted its work at least this early is not blamed if the relayer never relayed the work, except after one
+of the errors in `OWN_FAULT`. Without a minimum, a node could submit all its work too late for the relayer, and delay
+steps without a consequence.
+"""
 
 OWN_FAULT = frozenset({"StakeTooLow", "NotMember", "NotRegistered", "Banned", "UnitsOutOfRange", "NodeNotWilling"})
 """Ledger errors that a node or its provider causes. Other errors, such as an empty escrow, are not the node's fault."""
@@ -37,10 +44,11 @@ class DeliveryTerms:
     Args:
         newest: Number of newest finished leases that count.
         provider_newest: Number of newest finished leases that count for all nodes of a provider together.
-        least: Minimum number of finished leases; with fewer, no node is throttled.
-        threshold: Delivered share below which a node gets no leases for a while.
-        rejections: Rejections among `newest` leases that don't count, because honest work is rejected at times.
-        rest: Time for which a throttled node gets no leases after its newest failure.
+        least: Minimum number of finished leases; a node with fewer is not throttled.
+        threshold: Share of delivered leases below which a node is throttled, from 0 to 1.
+        rejections: Number of rejections among `newest` leases that don't count as failures, because a few rejections
+            of honest work are normal.
+        pause: Time after its newest failure for which a throttled node gets no leases.
     """
 
     newest: int
@@ -48,10 +56,13 @@ class DeliveryTerms:
     least: int
     threshold: float
     rejections: int
-    rest: timedelta
+    pause: timedelta
 
     def of_provider(self) -> Self:
-        """Returns the terms for all nodes of a provider: a longer window, with proportionally more free rejections."""
+        """Returns the rules for all nodes of a provider together.
+
+        The rules consider more of the newest leases than those for one node, and ignore proportionally more rejections.
+        """
         free = self.rejections * self.provider_newest // self.newest
         return replace(self, newest=self.provider_newest, rejections=free)
 
@@ -74,7 +85,10 @@ class PastLease:
 
     @property
     def counts(self) -> bool:
-        """True if the lease counts for the delivery rate: not if it is live or excused; expired work if it failed."""
+        """True if the lease counts in the delivery rate.
+
+        A live or excused lease does not count. A lease whose work expired without a verdict counts only if it failed.
+        """
         if self.slot.state is SlotState.EXPIRED:
             return self.failed
         return self.slot.state not in {SlotState.LEASED, SlotState.LAPSED}
@@ -102,17 +116,20 @@ class PastLease:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The delivery record of a node, or of a provider."""
+    """The delivery record of a node, or of all nodes of a provider."""
 
     delivered: int
+    """Number of finished leases with useful work."""
     undelivered: int
+    """Number of finished leases that count as failures."""
     resting_until_ms: int | None
+    """Time until which the node gets no leases, in Unix milliseconds; None if it gets leases now."""
     on_trial: bool = False
     """True if the delivered share is too low; the node then holds one slot at a time."""
 
 
 def tried_in_time(*, handed_in_ms: int, expiry_s: int, error: str) -> bool:
-    """Returns whether work that was submitted to the relayer but never relayed is excused.
+    """Returns whether a lease is excused although its submitted work was never relayed.
 
     Args:
         handed_in_ms: Time of submission, Unix ms.
@@ -125,8 +142,8 @@ def tried_in_time(*, handed_in_ms: int, expiry_s: int, error: str) -> bool:
 def judge_deliveries(leases: Sequence[PastLease], *, terms: DeliveryTerms, now_ms: int) -> Delivered:
     """Judges the delivery record of a node, or of all nodes of a provider together.
 
-    Below the threshold, a node gets no leases for `terms.rest`, and then one slot at a time. The next failed lease
-    begins another rest, unless the delivered share has reached the threshold by then.
+    Below the threshold, a node gets no leases for `terms.pause`, and then one slot at a time. The next failed lease
+    begins another pause, unless the delivered share has reached the threshold by then.
 
     Args:
         leases: Newest first; live and excused leases are skipped.
@@ -139,5 +156,5 @@ def judge_deliveries(leases: Sequence[PastLease], *, terms: DeliveryTerms, now_m
     delivered = len(over) - len(failed)
     if not failed or len(over) < terms.least or delivered >= terms.threshold * len(over):
         return Delivered(delivered, len(failed), None)
-    until = max(lease.ended_ms for lease in failed) + milliseconds(terms.rest)
+    until = max(lease.ended_ms for lease in failed) + milliseconds(terms.pause)
     return Delivered(delivered, len(failed), until if until > now_ms else None, on_trial=True)

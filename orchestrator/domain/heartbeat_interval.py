@@ -1,4 +1,4 @@
-"""Heartbeat interval, and deadlines after which a silent node is unhealthy or dead."""
+"""Interval of heartbeats, and the deadlines after which a silent node is unhealthy or dead."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatInterval:
-    """Interval of heartbeats, which keeps the orchestrator's load constant as the pool grows.
+    """Rule for the interval of heartbeats.
 
-    The interval is `max(shortest, nodes / target_rate)` plus a stagger, as HashiCorp Nomad paces its clients.
+    The interval is `max(shortest, nodes / target_rate)` plus a random stagger. It grows with the pool, so that the
+    orchestrator's load stays constant. HashiCorp Nomad paces its clients in the same way.
 
     Args:
         shortest: Minimum interval.
-        target_rate: Heartbeats per second of the whole pool.
+        target_rate: Maximum heartbeats per second of the whole pool.
         stagger: Largest share of the interval that is added at random, so that nodes don't send at the same time.
-        unhealthy_after: Intervals without a heartbeat until a node counts as unhealthy.
-        dead_after: Intervals without a heartbeat until a node counts as dead; more than `unhealthy_after`.
+        unhealthy_after: Number of intervals without a heartbeat after which a node is unhealthy.
+        dead_after: Number of intervals without a heartbeat after which a node is dead; more than `unhealthy_after`.
     """
 
     shortest: timedelta = timedelta(seconds=10)

@@ -1,4 +1,4 @@
-"""Lease duration from the pool's delivery times, and the number of leases that the escrow covers. No I/O."""
+"""Duration of leases, and the number of leases that the escrow covers. No I/O."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ TIMES_KEPT = 50
 LEAST_TIMES = 8
 """Minimum number of deliveries; with fewer, a lease has its maximum duration."""
 MEDIANS = 4
-"""Lease duration in median delivery times: nodes up to four times slower than the median can deliver."""
+"""A lease lasts this many median delivery times, so a node that takes up to four times the median can deliver."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTime:
-    """Time of one slot, from its lease until its submission was read on the ledger.
+    """Time from the lease of one slot until its submission was read on the ledger.
 
-    A lease that ended without work counts as twice its duration. If leases have become too short for honest nodes, no
-    node delivers, and only these entries make leases longer again.
+    A lease that ended without work is recorded with twice its duration. Suppose that leases have become too short for
+    honest nodes: then no node delivers, and only these records make leases longer again.
     """
 
     took_ms: int
@@ -47,10 +47,11 @@ def lease_length(times: Sequence[DeliveryTime], *, least: timedelta, most: timed
 
 
 def wait_length(lease: timedelta) -> timedelta:
-    """Returns the time that a step waits for a slot: half of its lease. Then other nodes get its groups.
+    """Returns the time for which a step waits for a slot: half of the slot's lease.
 
-    The time does not depend on the median delivery time. Otherwise slow nodes that ask first would set the median, and
-    every step would wait for them.
+    After this time the slot's groups are leased to other nodes, too. The time does not depend on the median delivery
+    time. Otherwise slow nodes that lease the first slots of a step could raise the median, and every step would wait
+    for them.
     """
     return lease / 2
 
@@ -61,7 +62,7 @@ def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta)
     With fewer than `LEAST_TIMES` deliveries no work is late, because leases then have their maximum duration.
 
     Args:
-        took: Time from lease to submission, measured as in `times`; both include the relayer's and the block's time.
+        took: Time from lease to submission, measured as in `times`; both include the time for relaying and mining.
         times: Times of the newest deliveries.
         lease: Duration of the slot's lease.
     """
@@ -70,13 +71,15 @@ def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Work units that the escrow covers, exact in Lua's double-precision numbers.
+    """Number of work units that the pool's free escrow can pay for.
+
+    The numbers are bounded, so that the double-precision numbers of Lua scripts hold them exactly.
 
     Args:
         units: The free escrow divided by the price of a work unit. In a pool with a price of 0 it is divided by the
             verdict fees of one work item; if these fees are 0 too, it is `MOST_UNITS`.
-        unit: Cost of a work unit, measured like `units`: 1, or 0 in a pool with a price of 0.
-        lease: Cost of the verdict fees of one lease, measured like `units` and rounded up.
+        unit: Cost of one work unit in the unit of `units`: 1, or 0 in a pool with a price of 0.
+        lease: Verdict fees of one lease in the unit of `units`, rounded up.
     """
 
     units: int
@@ -98,6 +101,6 @@ class Budget:
         return cls(units=min(most, free // fees) if fees else most, unit=0, lease=1 if fees else 0)
 
     def covers(self, units: int, *, open_units: int, open_leases: int) -> bool:
-        """Returns whether the escrow covers one more lease of this size in addition to the open ones."""
+        """Returns whether the escrow covers one more lease of this size besides the open ones."""
         taken = (open_units + units) * self.unit + (open_leases + 1) * self.lease
         return taken <= self.units

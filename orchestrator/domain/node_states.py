@@ -23,9 +23,9 @@ class NodeEvent(StrEnum):
     """Event that may change a node's state."""
 
     LISTED = "listed"
-    """A discovery service lists the node, which is not eligible for an invite; the reason is recorded."""
+    """A discovery service lists the node, and the node is not eligible for an invite; the reason is recorded."""
     SEEN = "seen"
-    """A discovery service lists the node, which is not a member and is eligible for an invite."""
+    """A discovery service lists the node, which is eligible for an invite and not a member."""
     INVITE_POSTED = "invite-posted"
     INVITE_EXPIRED = "invite-expired"
     JOINED = "joined"
@@ -33,12 +33,13 @@ class NodeEvent(StrEnum):
     HEARTBEAT = "heartbeat"
     """A heartbeat of a member arrived."""
     MISSED = "missed"
-    """The first deadline passed without a heartbeat."""
+    """The deadline of the next heartbeat passed, so the node becomes unhealthy."""
     SILENT = "silent"
-    """The last deadline passed without a heartbeat."""
+    """The last deadline passed without a heartbeat, so the node becomes dead."""
     DRAIN = "drain"
     """The pool owner or the contributor wants the node to finish its task and take no other."""
     RESUME = "resume"
+    """The pool owner or the contributor ended a drain."""
     LEFT = "left"
     """The node left the pool on the ledger, by its own or its provider's transaction."""
     REMOVED = "removed"
@@ -58,7 +59,7 @@ class NodeAction(StrEnum):
     WATCH = "watch"
     """Set the deadline of the next heartbeat."""
     WATCH_LAST = "watch-last"
-    """Set the last deadline, after which the node is dead."""
+    """Set the deadline after which the node is dead."""
     UNWATCH = "unwatch"
     """Clear the deadline."""
     RELEASE = "release"
@@ -162,7 +163,10 @@ _OVERDUE = {
 
 
 def transition(state: NodeState, event: NodeEvent) -> Transition:
-    """Returns the transition of a node in `state` at `event`. Events that the table lacks keep the state."""
+    """Returns the transition that `event` causes in `state`.
+
+    An event that the table lacks keeps the state.
+    """
     return TABLE[state].get(event, Transition(state))
 
 

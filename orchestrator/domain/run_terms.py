@@ -1,4 +1,4 @@
-"""Terms of a run: the settings for its steps, slots and submissions."""
+"""Terms of a run: the rules for its steps, slots and submissions, from the settings."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class RunTerms:
         pool_id: Id of the pool.
         async_level: Number of steps by which generation may be ahead of the newest version.
         default_demand: Groups per step until the trainer states a demand.
-        max_rounds: Number of times that the demand of a step may be raised.
-        groups_per_slot: Maximum groups of a slot.
-        most_live: Maximum slots that one node holds at a time.
+        max_rounds: Maximum number of times that the trainer may raise the demand of a step.
+        groups_per_slot: Maximum number of groups in one slot.
+        most_live: Maximum number of slots that one node may hold at the same time.
         lease: Maximum duration of a lease.
         lease_least: Minimum duration of a lease.
         grace: Time after a lease's end in which its work may still appear on the ledger.
-        pending: Time that a step waits for a verdict.
-        deliveries: Delivery rules, which throttle nodes.
-        kept_steps: Number of closed steps whose rows are kept.
-        ask_again: Pause before a node asks again when no step needs rollouts.
-        relays: URLs of relays, used unless the trainer names others.
-        units_per_group: Work units per group, to use the ledger's newest version without a trainer's request; None:
-            wait for that request.
+        pending: Time after a submission for which its step waits for a verdict.
+        deliveries: Rules by which nodes with a low delivery rate are throttled.
+        kept_steps: Number of closed steps whose rows are kept in Redis.
+        ask_again: Pause before a node asks for a slot again after the answer that no step needs rollouts.
+        relays: URLs of checkpoint relays, used unless the trainer names others.
+        units_per_group: Maximum work units per group. If it is set and the trainer has named no version yet, slots are
+            leased for the newest version on the ledger. None: slots are leased only after the trainer's request.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""State machine of a slot, from its lease to payment, and the step counter in which a slot counts. No I/O.
+"""State machine of a slot, from its lease to payment. No I/O.
 
-Ledger events are delivered at least once, so repeated and outdated ones change nothing. Submitted work counts as
-pending only while the store has its file, because a hash can be submitted to the ledger without an upload.
+The state machine also determines in which counter of its step a slot counts. Ledger events are delivered at least once,
+so repeated and outdated ones change nothing. Submitted work stops counting as pending when the object store answers
+that the store lacks the file, because a node can submit a hash to the ledger without an upload.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ class SlotState(StrEnum):
 
     LEASED = "leased"
     UNDELIVERED = "undelivered"
+    """The lease ended without work, which counts against the node."""
     RELEASED = "released"
+    """The node gave the slot back before the lease's end, which counts against the node."""
     LAPSED = "lapsed"
+    """The lease ended without work, and the node is excused."""
     SUBMITTED = "submitted"
     PROVISIONAL = "provisional"
     DISPUTED = "disputed"
@@ -39,29 +43,30 @@ _ON_LEDGER = frozenset(
 
 
 class Counted(StrEnum):
-    """Counter in which a step counts a slot's groups."""
+    """Counter in which a step counts the groups of a slot."""
 
     LEASED = "leased"
     SPARE = "spare"
-    """Leased, but the step does not wait for it: its groups are leased to other nodes, too.
+    """The slot is leased, but its step does not wait for it: its groups are leased to other nodes, too.
 
-    These are slots past half of their lease, slots of nodes on trial, and slots of nodes that left the pool. Their work
-    is accepted and paid if it arrives.
+    A slot becomes spare when half of its lease is over, or if its node is on trial or left the pool. Work that still
+    arrives is accepted and paid.
     """
     RETURNED = "returned"
-    """Released before the lease's end. The step does not count it. The node still has the signed lease, so escrow and
-    stake stay reserved until the lease expires."""
+    """The node released the slot before its lease's end. The step does not wait for it. The node could still submit
+    work under the signed lease, so escrow and stake stay reserved until the lease expires."""
     PENDING = "pending"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     NOTHING = ""
+    """The step does not count the slot's groups."""
 
 
 class StoredFileState(StrEnum):
-    """Presence of submitted work's file in the store."""
+    """Whether the object store has the file of submitted work."""
 
     UNKNOWN = ""
-    """Not checked yet, or the store was down, for which the node is not penalised."""
+    """The file was not looked up yet, or the store was down. The node is not penalised for either."""
     PRESENT = "present"
     ABSENT = "absent"
 
@@ -72,7 +77,7 @@ class SlotEvent(StrEnum):
     LEASE_OVER = "lease-over"
     """The lease expired without work on the ledger, or the node was evicted for forged work."""
     WAIT_OVER = "wait-over"
-    """The step stops waiting: half of the lease is over, or the node left the pool."""
+    """The step stops waiting for the slot: half of the lease is over, or the node left the pool."""
     RELEASED = "released"
     """The node released the slot."""
     LAPSED = "lapsed"
@@ -97,7 +102,7 @@ class SlotEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """State of a slot, with the counter in which the step counts it."""
+    """State of a slot, and the counter in which its step counts the slot's groups."""
 
     state: SlotState
     counted: Counted
@@ -123,10 +128,10 @@ TABLE: Mapping[tuple[SlotEvent, SlotState], SlotState] = {
     (SlotEvent.RELEASED, SlotState.LEASED): SlotState.RELEASED,
     (SlotEvent.LEASE_OVER, SlotState.RELEASED): SlotState.RELEASED,
     (SlotEvent.LAPSED, SlotState.LEASED): SlotState.LAPSED,
-    # Also from `undelivered` and other ends: the ledger's event may be read after the lease was ended here.
+    # Allowed from `undelivered` and other ends, too: the event may be read from the ledger after the lease ended here.
     **{(SlotEvent.SUBMITTED, state): SlotState.SUBMITTED for state in _UNSUBMITTED},
     (SlotEvent.PENDING_OVER, SlotState.SUBMITTED): SlotState.SUBMITTED,
-    **{(what, SlotState.SUBMITTED): SlotState.SUBMITTED for what in _FILE_CHECKS},
+    **{(check, SlotState.SUBMITTED): SlotState.SUBMITTED for check in _FILE_CHECKS},
     (SlotEvent.JUDGED, SlotState.SUBMITTED): SlotState.PROVISIONAL,
     (SlotEvent.DISPUTED, SlotState.PROVISIONAL): SlotState.DISPUTED,
     (SlotEvent.DECIDED, SlotState.DISPUTED): SlotState.DISPUTED,
@@ -143,8 +148,8 @@ _FIXED: Mapping[SlotEvent, Slot] = {
     SlotEvent.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=StoredFileState.ABSENT),
     SlotEvent.FILE_UNKNOWN: Slot(SlotState.SUBMITTED, Counted.PENDING),
 }
-"""Resulting slots of events that ignore the counter before. If a file is found after the step stopped waiting for a
-verdict, the slot counts as pending until the next `PENDING_OVER`."""
+"""Slot after each event whose result does not depend on the previous counter. If a file is found after the step stopped
+waiting for a verdict, the slot counts as pending until the next `PENDING_OVER`."""
 
 _JUDGES = frozenset({SlotEvent.JUDGED, SlotEvent.DECIDED, SlotEvent.FINAL})
 
@@ -168,7 +173,10 @@ def after(slot: Slot, event: SlotEvent, outcome: Outcome | None = None) -> Slot:
 
 
 def as_on_ledger(state: SlotState, outcome: Outcome | None) -> Slot:
-    """Returns the slot for a state on the ledger; used after a reorg, when earlier events are void."""
+    """Returns the slot that corresponds to a work record on the ledger.
+
+    It is used after a reorg, when the events that led to the slot's present state are void.
+    """
     if state is SlotState.SUBMITTED:
         return Slot(state, Counted.PENDING)
     if state is SlotState.EXPIRED:
@@ -177,5 +185,5 @@ def as_on_ledger(state: SlotState, outcome: Outcome | None) -> Slot:
 
 
 def counted_as(outcome: Outcome | None) -> Counted:
-    """Returns the counter of judged work."""
+    """Returns the counter for work with this outcome."""
     return Counted.ACCEPTED if outcome is Outcome.ACCEPTED else Counted.REJECTED

@@ -1,7 +1,7 @@
-"""Choice of the step that needs rollouts, from demand, leases, submissions and verdicts. No I/O.
+"""Chooses the step that needs rollouts. No I/O.
 
-Version v is the policy that has learned every step below v. So rollouts of version v may serve step v and, because
-generation runs ahead of the trainer, up to `async_level` steps beyond it; steps below the *floor* are closed.
+Version v is the policy that has learned every step below v. Rollouts of version v may serve step v and the next
+`async_level` steps, because generation may run ahead of the trainer. Steps below the *floor* are closed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ class StepCount:
 
     demand: int
     rounds: int = 0
-    """Number of times that the demand was raised."""
+    """Number of times that the trainer raised the demand."""
     leased: int = 0
     spare: int = 0
-    """Leased groups for which the step does not wait; not part of `need`."""
+    """Leased groups for which the step does not wait; `need` ignores them."""
     returned: int = 0
-    """Groups of released leases that have not expired; not part of `need`."""
+    """Groups of released leases that have not expired; `need` ignores them."""
     pending: int = 0
-    """Submitted groups whose file is in the store and for whose verdict the step still waits."""
+    """Submitted groups for whose verdict the step waits; without those whose file is known to be missing."""
     accepted: int = 0
     rejected: int = 0
 
     @property
     def need(self) -> int:
-        """Demand that is neither accepted nor in progress; `need_of` in `lease_slot.lua` is the same formula."""
+        """Groups of the demand that are neither accepted nor in progress.
+
+        `need_of` in `lease_slot.lua` computes the same.
+        """
         return max(0, self.demand - self.accepted - self.pending - self.leased)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Steps for which rollouts may be generated, both ends included; empty if `last` is below `first`."""
+    """Steps for which rollouts may be generated: `first` to `last`; none if `last` < `first`."""
 
     first: int
     last: int
@@ -55,29 +58,33 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Step that needs the next slot. If `need` is 0, no step needs one, and `step` is the window's last step."""
+class StepChoice:
+    """Step that needs the next slot, and the number of groups that it needs.
+
+    If `need` is 0, no step needs a slot, and `step` is the last step of the window.
+    """
 
     step: int
     need: int
 
 
-def choose_step(window: Window, counts: Mapping[int, StepCount], *, default_demand: int) -> Choice:
+def choose_step(window: Window, counts: Mapping[int, StepCount], *, default_demand: int) -> StepChoice:
     """Returns the smallest step of the window with too few rollouts.
 
-    The choice moves up when a step has enough, and back when work of an earlier step is rejected or does not arrive.
+    The choice moves to a later step when a step has enough rollouts, and back to an earlier one when work of that step
+    is rejected or does not arrive.
     """
-    choice = Choice(max(window.first, window.last), 0)
+    choice = StepChoice(max(window.first, window.last), 0)
     for step in window.steps:
         need = counts.get(step, StepCount(demand=default_demand)).need
         if need:
-            return Choice(step, need)
+            return StepChoice(step, need)
     return choice
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Demand of a step and floor after a request of the trainer."""
+    """Result of a trainer's request: the step's demand, the number of its raises, and the floor."""
 
     demand: int
     rounds: int
@@ -87,16 +94,17 @@ class Asked:
 def ask(
     now: StepCount, *, step: int, floor: int, groups: int, closed: bool, stated: bool, max_rounds: int
 ) -> Asked | None:
-    """Applies a request for a total demand of a step; returns None if the request changes nothing.
+    """Applies the trainer's request to set the demand of a step; None if nothing changes.
 
     Args:
         now: Counts of the step.
         step: Number of the step.
         floor: The first open step.
-        groups: Total demand.
+        groups: Requested total demand of the step, in groups.
         closed: True if the trainer closes this step and all below it.
-        stated: True if the demand was stated before. The first statement is not a raise and may lower the default.
-        max_rounds: Maximum number of raises; the next one closes the step with the rollouts that it has.
+        stated: True if the trainer set the demand before. The trainer's first request for a step is no raise, and may
+            go below the default demand.
+        max_rounds: Maximum number of raises. A further raise closes the step with the rollouts that it has.
     """
     if step < floor:
         return None  # closed steps don't change

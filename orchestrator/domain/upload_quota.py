@@ -12,10 +12,10 @@ class Quota:
 
     Args:
         window: Time over which files and bytes are counted.
-        files: Maximum files per window.
-        bytes: Maximum bytes per window.
-        other_bytes: Maximum bytes per window of files that are not the work of a lease; part of `bytes`.
-        open: Maximum open upload tickets at a time.
+        files: Maximum number of files per window.
+        bytes: Maximum number of bytes per window.
+        other_bytes: Maximum number of bytes per window in files that are not the work of a lease; part of `bytes`.
+        open: Maximum number of upload tickets that are open at the same time.
     """
 
     window: timedelta = timedelta(hours=1)

@@ -1,1 +1,4 @@
-"""Background loops. A loop runs under a leader lease if two instances of it would conflict."""
+"""Background loops of the orchestrator.
+
+Every process runs all loops. A loop that must not run in two processes at a time does its work under a leader lease.
+"""

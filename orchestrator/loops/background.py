@@ -27,7 +27,9 @@ from protocol.redis.outages import patient
 from protocol.runtime.loops import BackgroundLoops
 
 WEBHOOKS_EVERY = timedelta(seconds=1)
+"""Interval at which webhooks with due deliveries are looked for."""
 GAUGES_EVERY = timedelta(seconds=5)
+"""Interval at which the Prometheus gauges are set."""
 
 
 def add_loops(
@@ -39,7 +41,16 @@ def add_loops(
     webhook_http: httpx.AsyncClient,
     gauges: PoolGauges,
 ) -> None:
-    """Adds the loops of one orchestrator."""
+    """Adds the loops of one orchestrator to `loops`, which runs them.
+
+    Args:
+        loops: Runs the loops.
+        dependencies: Dependencies of the orchestrator.
+        run_ledger: The run on the ledger, also used to relay joins; None: nothing is relayed.
+        discovery: Clients of the discovery services; each gets a loop of its own.
+        webhook_http: HTTP client for webhook deliveries.
+        gauges: Prometheus gauges of the pool.
+    """
     settings = dependencies.settings
 
     def lease(name: str) -> LeaderLease:
@@ -87,7 +98,7 @@ def add_loops(
             lease=lease("relayer"),
             clock=dependencies.clock,
         )
-        # While one round waits for its transaction, the next one sends newly queued rows.
+        # Several relayer loops run concurrently: while one waits for its transaction, another sends newly queued rows.
         for number in range(1, settings.relay_transactions + 1):
             name = f"relayer-{number}"
             every = timedelta(seconds=settings.relay_every_s)

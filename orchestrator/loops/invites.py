@@ -1,6 +1,6 @@
-"""Reads the nodes of one discovery service and invites the eligible ones.
+"""Loop that reads the nodes of one discovery service and invites the eligible ones.
 
-Each service has a loop of its own, so that a slow service does not delay the others.
+Each discovery service has a loop of its own, so that a slow service does not delay the others.
 """
 
 from __future__ import annotations
@@ -32,25 +32,27 @@ from protocol.wire.nodes import NodeRecord
 
 PAGE = 100
 CONCURRENT_CHECKS = 8
-"""Nodes of a page that are checked concurrently; each check reads the ledger."""
+"""Maximum number of nodes that are checked concurrently; each check reads the ledger."""
 
 MAX_INELIGIBLE = 20_000
-"""Ineligible nodes are stored, with the reason, only while the pool knows fewer nodes than this.
+"""An ineligible node is stored, with the reason, only while the pool knows fewer nodes than this number.
 
 So a flood of addresses without a provider can fill at most this many rows.
 """
 
 DISK_STEP = 1 << 30
-"""Free disk is stored in whole GiB; otherwise every page would change the row of every node."""
+"""Free disk space is stored in multiples of this (1 GiB). Otherwise nearly every read of a node would write its row."""
 
 FIRST_HEARTBEAT_WITHIN = timedelta(seconds=10)
-"""A new member that sends no heartbeat within this time gets another invite with the orchestrator's URL."""
+"""Time for a new member's first heartbeat. After this time, the member gets another invite with the orchestrator's
+URL."""
 
 MAX_REMINDERS = 65_536
-"""Maximum number of members whose last reminder is remembered."""
+"""Maximum number of members for which the time of the last reminder is kept in memory."""
 
 LONGEST_PAUSE = timedelta(hours=1)
-"""Longest pause between two invites for a silent member. The first pause is an invite's lifetime; then it doubles."""
+"""Longest pause between two invites for a silent member. The first pause is an invite's lifetime; each further pause
+is twice as long."""
 
 _SILENT = frozenset({NodeState.UNHEALTHY, NodeState.DEAD})
 _INVITABLE = frozenset({NodeState.DISCOVERED, NodeState.DEAD, NodeState.EVICTED})
@@ -74,11 +76,11 @@ class Inviter:
         self._invite_lifetime = timedelta(seconds=dependencies.settings.invite_life_s)
         self._new_node_bucket = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
         self._member_bucket = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
-        """A bucket of its own, so that silent members don't use up the invites for new nodes."""
+        """Limits invites for silent members, separately, so that these leave the quota for new nodes alone."""
         self._reminders: LRUCache[Address, _Reminder] = LRUCache(MAX_REMINDERS)
 
     async def round(self) -> int:
-        """Reads every page; returns the number of posted invites.
+        """Checks all nodes that the service lists; returns the number of posted invites.
 
         Raises:
             Unavailable: The service or the chain is down; invites that were already posted stay valid.
@@ -107,7 +109,7 @@ class Inviter:
                 except Unavailable as error:
                     down.append(error)
                 except MusterError as error:
-                    # A node that can't be invited, such as one whose record has expired, must not stop the page.
+                    # A node that can't be invited, such as one whose record has expired, must not stop the others.
                     _log.info("not-invited", node=record.address, code=error.code, reason=error.detail)
                 return False
 
@@ -117,6 +119,7 @@ class Inviter:
         return invited
 
     async def _check_node(self, record: NodeRecord, row: NodeRow) -> bool:
+        """Updates a node's row, and posts an invite if one is due; returns whether it posted one."""
         dependencies, node = self._dependencies, record.address
         facts = _facts(record)
         if row.revision:
@@ -146,16 +149,17 @@ class Inviter:
         await dependencies.transitions.apply(
             record.address,
             NodeEvent.INVITE_POSTED,
-            cause=f"an invite waits for it at {self._client.location.url} until it expires in {self._invite_lifetime}",
+            cause=f"an invite waits for it at {self._client.location.url} and is valid for {self._invite_lifetime}",
             actor=dependencies.key.address,
         )
         return True
 
     async def _remind_member(self, record: NodeRecord, row: NodeRow) -> bool:
-        """Posts an invite for a member that polls discovery but sends no heartbeats: it may lack the current URL.
+        """Posts an invite for a member that polls discovery but sends no heartbeats.
 
-        The pause before the next invite for the same member doubles, up to an hour. The invite does not change the
-        node's state: the ledger refuses an invite of a member.
+        Such a member may have missed a change of the orchestrator's URL, which the invite contains. The pause before
+        the next invite for the same member doubles, up to an hour. The node's state does not change, because the ledger
+        refuses invites of members.
         """
         now = self._dependencies.clock.monotonic()
         joined_for_ms = unix_ms(self._dependencies.clock.now()) - row.since_ms
@@ -175,6 +179,7 @@ class Inviter:
         return True
 
     async def _ineligible(self, record: NodeRecord) -> str | None:
+        """Returns the reason why a node gets no invite; None if it is eligible."""
         dependencies, registration = self._dependencies, record.registration
         missing = lacks(registration.hardware, dict(registration.labels), dependencies.settings.requirements)
         if missing is not None:
@@ -196,11 +201,12 @@ class Inviter:
             url=settings.public_url,
         )
         signature = invite.sign(dependencies.key, domain)
-        # The node may join at any time from now on. A cached "not a member" would reject its first heartbeat.
+        # The node may join from now on. The cached answer that it is not a member would reject its first heartbeat.
         dependencies.standing_cache.forget(record.address)
         await self._client.invite(SignedInvite.of(invite, domain=domain, signature=signature))
 
     def _may_return(self, row: NodeRow) -> bool:
+        """Returns False for a node that was evicted less than `eviction_rest_s` ago."""
         if row.state is not NodeState.EVICTED:
             return True
         return (
@@ -222,7 +228,10 @@ class _Reminder:
 
 
 class _TokenBucket:
-    """Token bucket of one minute's invites, so that a flood of records doesn't cause a flood of signatures."""
+    """Token bucket that limits invites per minute.
+
+    Each invite costs a signature and a request.
+    """
 
     def __init__(self, per_minute: float, *, clock: Clock) -> None:
         self._per_minute = per_minute
@@ -243,6 +252,7 @@ class _TokenBucket:
 
 
 def _facts(record: NodeRecord) -> dict[str, str]:
+    """Returns the fields of a node's row that come from its record in discovery."""
     hardware = record.registration.hardware
     rounded = hardware.model_copy(update={"disk_free_bytes": hardware.disk_free_bytes // DISK_STEP * DISK_STEP})
     labels = {name: record.registration.labels[name] for name in sorted(record.registration.labels)}

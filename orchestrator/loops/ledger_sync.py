@@ -1,4 +1,4 @@
-"""Applies membership events of the ledger to the nodes: joins, departures, evictions and bans."""
+"""Loop that applies the ledger's joins, departures, evictions and bans to nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LedgerSync:
     async def round(self) -> int:
         """Reads new events and writes them to the nodes; returns the number of events.
 
-        Events are delivered at least once; applying an event twice changes nothing.
+        An event may be read more than once; applying it twice changes nothing.
 
         Raises:
             Unavailable: The chain is down; no event is skipped.
@@ -69,7 +69,8 @@ class LedgerSync:
         event = change.event
         standing: NodeStanding | None = None
         if event in {MemberEvent.REVERTED, MemberEvent.JOINED, MemberEvent.UNBANNED} or change.node is None:
-            # Old events are read again after a loss of Redis, so the current state is read from the ledger.
+            # After a loss of Redis all events are read again, and these events may be outdated. So the node's present
+            # state is read from the ledger.
             standing = await self._dependencies.ledger.standing(node)
             event = _present_event(standing, event)
         node_event, member, default_cause = _EVENTS[event]
@@ -93,12 +94,13 @@ class LedgerSync:
 
 
 def latest_changes(changes: Sequence[MembershipChange]) -> list[MembershipChange]:
-    """Returns only the last change of each node and provider, in order."""
+    """Returns the last change of each node and of each provider, in the order of the events."""
     last = {(change.node, change.provider): index for index, change in enumerate(changes)}
     return [change for index, change in enumerate(changes) if last[change.node, change.provider] == index]
 
 
 def _present_event(standing: NodeStanding, event: MemberEvent) -> MemberEvent:
+    """Returns the event that leads to a node's present state on the ledger."""
     if standing.banned:
         return MemberEvent.BANNED
     if standing.member:

@@ -1,6 +1,6 @@
-"""Finds nodes that missed their deadlines.
+"""Loop that finds nodes whose deadline for a heartbeat or for an invite has passed.
 
-The loop reads only deadlines that have passed, so nodes that send heartbeats cost it nothing.
+It reads only deadlines that have passed, so nodes that send heartbeats cause no work here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock, milliseconds
 
 AT_ONCE = 1000
-"""Nodes per round trip to Redis."""
+"""Number of overdue nodes that are handled per round trip to Redis."""
 
 _CAUSES = {
     NodeEvent.MISSED: "it missed its heartbeats",
@@ -41,10 +41,10 @@ class Liveness:
         transitions: Applies events to nodes.
         heartbeat_interval: Heartbeat interval, from which deadlines follow.
         clock: Clock of the deadlines.
-        every: Interval of this loop. A much longer gap means that the loop was down; nodes then get more time.
+        every: Interval of this loop. After a much longer gap, during which the loop did not run, nodes get more time.
         lease: The leader lease of this loop.
-        furthest: Deadlines further ahead than this, and than twice the time until a silent node is dead, are brought
-            forward, because a clock was wrong when they were set.
+        furthest: Maximum time until a deadline, but at least twice the time until a silent node is dead. A later
+            deadline was set with a wrong clock, and is brought forward.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Liveness:
             written = sum(await self._nodes.write_many(changes))
             handled += written
             if written == 0:
-                break  # all of them sent a heartbeat meanwhile
+                break  # all these nodes sent a heartbeat meanwhile
         return handled
 
     async def _overdue(self) -> list[Address]:
@@ -107,7 +107,8 @@ class Liveness:
     def _change(self, row: NodeRow) -> WriteTransition | None:
         event = overdue(row.state)
         if event is None:
-            # A deadline left by a former state. No heartbeat can have set it, so it can be cleared.
+            # The node's state has no deadline, so this deadline is left over from an earlier state. No heartbeat can
+            # have set it, because heartbeats are only recorded in states with a deadline.
             return self._transitions.forget_deadline(row)
         result = transition(row.state, event)
         return self._transitions.change(row, event, result, cause=_CAUSES[event], actor="liveness", only_if_due=True)

@@ -1,4 +1,4 @@
-"""The scheduler's cache of nodes: read once, then updated by changes."""
+"""The scheduler's cache of nodes: filled once, then updated with the nodes that changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.store.nodes import NodeRow, NodeStore
 from protocol.identifiers import Address
 
 AT_ONCE = 500
-"""Nodes per round trip to Redis."""
+"""Number of nodes that are read per round trip to Redis."""
 
 
 class NodeCache:

@@ -1,7 +1,8 @@
-"""Sends queued submissions, joins and disputes to the ledger, so that nodes need no gas.
+"""Loop that sends queued submissions, joins and disputes to the ledger for nodes.
 
-A row is postponed before it is sent, so that it becomes due again even if this process crashes. Before it is sent
-again, it is looked up on the ledger. The contracts accept each work item once, from any sender.
+A row of the queue is postponed before it is sent, so that it becomes due again if this process crashes. Before a row
+is sent again, the ledger is asked whether it has the row's work, join or dispute already. The contracts accept the same
+work, join or dispute only once, whoever sends it.
 """
 
 from __future__ import annotations
@@ -34,27 +35,29 @@ RETRY_PAUSE = timedelta(seconds=20)
 """Delay before a transaction of unknown outcome is checked again; longer than most block times."""
 
 TEMPORARY_ERRORS = frozenset({"EscrowTooLow", "StakeTooLow"})
-"""Contract errors that may pass: the pool or the provider may add money."""
+"""Contract errors that may end by themselves, because the pool or the provider may add money."""
 
 DONE_ERRORS = frozenset({"WorkExists", "MemberAlready", "WrongStatus"})
-"""Contract errors that mean that the ledger may have the transaction already."""
+"""Contract errors after which the ledger may have the row's work, join or dispute already."""
 
 MAX_REFUSALS = 6
-"""Temporary refusals after which a row is refused for good."""
+"""Number of temporary refusals after which the next refusal of a row is final."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Queued(Generic[R]):
-    """A row with its parsed request."""
+    """A row of the queue with its parsed request."""
 
     row: RelayedTransaction
     request: R
 
 
 class Relayer:
-    """Sends one batch of each kind per round. Concurrent rounds skip the rows that another round has taken.
+    """Sends one batch of each kind of transaction per round.
+
+    Several rounds may run concurrently. A round skips the rows that another round has taken.
 
     Args:
         store: The queue.
@@ -74,7 +77,7 @@ class Relayer:
         self._in_flight: dict[str, set[str]] = {each.kind: set() for each in strategies}
 
     async def round(self) -> int:
-        """Sends due rows; returns the number of rows that the ledger accepted.
+        """Sends the due rows of the queue; returns the number of rows that the ledger accepted.
 
         Raises:
             MusterError: The chain is down, or the relayer's account can't pay. All rows stay queued.
@@ -99,9 +102,10 @@ class Relayer:
             in_flight -= names
 
     async def _take(self, strategy: RelayStrategy[R]) -> list[_Queued[R]]:
-        """Takes due rows and postpones them, so that no other instance takes them; none after a lost leader lease.
+        """Takes due rows and postpones them, so that no other process takes them.
 
-        A row whose transaction is not mined after `RETRY_PAUSE` is postponed again. The round that sent it settles it.
+        The method takes no rows if the leader lease was lost. If a concurrent round has sent a row, and the
+        transaction is not mined after `RETRY_PAUSE`, the row is only postponed again: that round settles the row.
         """
         now = unix_ms(self._clock.now())
         due = [
@@ -117,7 +121,7 @@ class Relayer:
         return [item for item in items if item.row.name not in self._in_flight[strategy.kind]]
 
     async def _settle_if_over(self, strategy: RelayStrategy[R], item: _Queued[R]) -> bool:
-        """Settles a row that needs no transaction any more; returns whether it did."""
+        """Settles a row that needs no transaction any more; returns whether the row was settled."""
         settlement = await strategy.settlement(item.row, item.request)
         if settlement is None:
             return False
@@ -127,7 +131,10 @@ class Relayer:
         return True
 
     async def _drop_refused(self, strategy: RelayStrategy[R], items: Sequence[_Queued[R]]) -> list[_Queued[R]]:
-        """Drops rows that would revert again, using a dry run, so that gas is wasted at most once per row."""
+        """Drops rows that would revert again, using a dry run.
+
+        So a row that the ledger refuses wastes gas at most once.
+        """
         doubtful = [item for item in items if item.row.refusals]
         if not doubtful:
             return list(items)
@@ -139,7 +146,7 @@ class Relayer:
         return [item for item in items if item.row.name not in dropped]
 
     async def _relay(self, strategy: RelayStrategy[R], items: Sequence[_Queued[R]]) -> int:
-        """Sends all items in one transaction; if it reverts, sends each half in a transaction of its own."""
+        """Sends all items in one transaction; if it reverts, sends each half in its own transaction."""
         try:
             refusals = await self._send_under_lease(strategy, [item.request for item in items])
         except TransactionReverted as error:
@@ -150,19 +157,20 @@ class Relayer:
             middle = len(items) // 2
             return await self._relay(strategy, items[:middle]) + await self._relay(strategy, items[middle:])
         except Conflict as error:
-            # The relayer's own account or chain node is at fault (no gas, request declined): the rows stay queued.
+            # The fault is the relayer's (its account has no gas) or the RPC endpoint's (it declined the request), and
+            # not the rows': they stay queued.
             _log.error("relayer-can-not-send", code=error.code, detail=error.detail, hint=error.hint)
             raise Unavailable(error.detail, hint=error.hint, code=error.code) from error
         if not await self._lease.hold():
-            return 0  # the instance that has the lease now looks these rows up on the ledger
+            return 0  # the orchestrator that took over the lease looks these rows up on the ledger
         refused = _by_subject(refusals)
         await together(self._finish(strategy, item.row, refused.get(strategy.subject(item.row))) for item in items)
         return len(items) - len(refusals)
 
     async def _send_under_lease(self, strategy: RelayStrategy[R], requests: Sequence[R]) -> list[Refusal]:
-        """Sends requests and renews the leader lease meanwhile.
+        """Sends requests, and renews the leader lease until the transaction is mined.
 
-        A transaction may take longer than the lease lasts, and another orchestrator would then pay for it again.
+        Otherwise the lease could expire meanwhile, and another orchestrator would send and pay the same requests.
         """
         done = asyncio.Event()
         renewing = asyncio.create_task(self._renew_lease_until(done), name="relayer-lease")
@@ -174,7 +182,7 @@ class Relayer:
 
     async def _renew_lease_until(self, done: asyncio.Event) -> None:
         while not await sleep_or(self._clock, self._lease.lifetime / 3, done):
-            with contextlib.suppress(Unavailable):  # without the lease the store refuses later writes
+            with contextlib.suppress(Unavailable):  # if the lease expires, the store refuses this loop's later writes
                 await self._lease.hold()
 
     async def _finish(self, strategy: RelayStrategy[R], row: RelayedTransaction, refusal: Refusal | None) -> None:
@@ -184,11 +192,14 @@ class Relayer:
             await self._refuse(strategy, row, refusal)
 
     async def _refuse(self, strategy: RelayStrategy[R], row: RelayedTransaction, refusal: Refusal) -> None:
-        """Records a refusal: the row is checked again, retried later, or refused for good."""
+        """Records the ledger's refusal of a row.
+
+        The row is then looked up on the ledger, retried later, or finally refused.
+        """
         now = unix_ms(self._clock.now())
         temporary = refusal.error in TEMPORARY_ERRORS
         if refusal.error in DONE_ERRORS:
-            # Another sender, or this relayer before a crash, may have sent the row. The next round checks that.
+            # Another sender, or this relayer before a crash, may have sent the same row. The next round looks it up.
             await self._store.record_temporary_refusal(
                 strategy.kind, row.name, reason="", until_ms=now, lease=self._lease.value
             )

@@ -1,4 +1,4 @@
-"""Removes dead nodes from the pool on the ledger, in batches; failed removals are retried."""
+"""Loop that removes dead nodes from the pool on the ledger, in batches, with retries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.runtime.clock import milliseconds
 from protocol.wire.heartbeat import NodeState
 
 BATCH = 100
-"""Nodes per transaction; a removal costs about 40,000 gas."""
+"""Maximum number of nodes per transaction; the removal of one node costs about 40,000 gas."""
 
 RETRY_AFTER = timedelta(seconds=30)
 """Delay before a node that could not be removed is due again."""
@@ -47,12 +47,13 @@ class Removals:
         now = unix_ms(dependencies.clock.now())
         due = await dependencies.nodes.due_removals(now_ms=now, limit=BATCH)
         rows = await dependencies.nodes.get_many(due)
-        # A node's return also deletes its entry in the list of removals; the state is checked again for safety.
+        # A node that returns is deleted from the list of removals. The state of each node is checked again
+        # nevertheless, because a removal can't be undone.
         dead = [row.address for row in rows if row.state is NodeState.DEAD]
         await dependencies.nodes.forget_removals([row.address for row in rows if row.state is not NodeState.DEAD])
         if not dead:
             return 0
-        # Postponed before the transaction, so that the nodes are due again if this process crashes.
+        # The nodes are postponed before the transaction, so that they are due again if this process crashes.
         await dependencies.nodes.postpone_removals(dead, until_ms=now + milliseconds(RETRY_AFTER))
         try:
             await dependencies.ledger.remove(dead, reason="silent")

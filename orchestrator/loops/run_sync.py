@@ -1,6 +1,7 @@
-"""Follows the ledger for a run: submissions, verdicts and funds; and checks overdue slots.
+"""Loop that applies a run's ledger events to its slots, and ends overdue leases.
 
-All writes are idempotent: events arrive at least once, and after a loss of Redis all of them arrive again.
+All writes are idempotent, because an event may be read more than once, and after a loss of Redis all events are read
+again.
 """
 
 from __future__ import annotations
@@ -56,22 +57,24 @@ from protocol.verdicts import Outcome
 from protocol.wire.relayed import ReceiptState
 
 FUNDS_EVERY = timedelta(seconds=10)
-"""Interval at which funds are read if no event announces a change."""
+"""Longest time between two reads of the pool's funds; an event about funds or work causes a read at once."""
 
 OVERDUE_AT_ONCE = 500
 RENEWED_EVERY = 200
-"""Number of events after which the leader lease is renewed: the first batch may take longer than the lease."""
+"""Number of events after which the leader lease is renewed, because a large batch may take longer than the lease."""
 RECHECK_MS = 5_000
 BEFORE_END_MS = 60_000
-"""A lease is checked this long before its end, while its work can still be relayed again."""
+"""Time before the end of a lease, in milliseconds, at which relayed work is looked up on the ledger again. If a reorg
+removed the work, there is still time to relay it again."""
 CONCURRENT_FILE_CHECKS = 16
 """Maximum number of concurrent requests to the object store."""
 FILE_CHECK_TIMEOUT = timedelta(seconds=5)
-"""If the object store has not answered by then, it counts as down and the loop continues to read the ledger."""
+"""Time limit of a look-up in the object store. A slower store counts as down, so that it does not delay this loop."""
 SHORTEST_RECHECK_MS, LONGEST_RECHECK_MS = 2_000, 60_000
-"""Bounds of the delay before an absent file is looked up again. The delay is half of the time since submission."""
+"""Bounds of the delay before an absent file is looked up again, in milliseconds. Between these bounds, the delay is
+half of the time since the submission."""
 MOST_LIVE = 128
-"""Number of a node's newest leases that are searched for live ones; a node may hold 64 live leases."""
+"""Number of a node's newest leases among which live ones are looked for; a node may hold at most 64 live leases."""
 MOST_LIVE_OF_PROVIDER = 500
 _ATTEMPTS = 5
 
@@ -79,14 +82,14 @@ _log = structlog.get_logger(__name__)
 
 
 class RunLeaseLost(Unavailable):
-    """Another orchestrator holds the leader lease of this loop now."""
+    """Another orchestrator has taken the leader lease of this loop."""
 
     code = "lease-lost"
 
 
 @dataclass(slots=True)
 class _Changes:
-    """Changes of funds and work in a batch of events."""
+    """What a batch of events changed: it decides which funds and stakes are read again."""
 
     funds: bool
     nodes: set[Address]
@@ -99,8 +102,8 @@ class RunSync:
     Args:
         leasing: Leasing service of the run.
         control: Control service of the run; provides the fields of a version.
-        relayer_store: Queue of the relayer. A lease whose work is queued there does not count as undelivered.
-        uploads: Finds files in the pool's store: work counts as pending only if its file is there.
+        relayer_store: Queue of the relayer. A lease does not count as undelivered while its work is queued there.
+        uploads: Looks up files in the pool's store. Work whose file is absent there does not count as pending.
         lease: Leader lease of this loop.
         clock: Clock of deadlines.
     """
@@ -144,7 +147,8 @@ class RunSync:
             started = self._now_ms()
             self._store_answers = True
             found = await self._ledger.events()
-            # Funds are read before counts are written. So a submission may briefly count twice, but is never missed.
+            # Funds are read before events are applied. So the escrow of new work may briefly be reserved twice (on the
+            # ledger, and by the open lease here), but it never counts as free.
             await self._read_funds(found.events)
             for number, event in enumerate(found.events):
                 await self._apply(event)
@@ -163,7 +167,7 @@ class RunSync:
     async def _read_funds(self, observed: Sequence[ObservedEvent]) -> None:
         events = [each.event for each in observed]
         changes = _changes_of(events)
-        await self._store.drop_cached_seats(
+        await self._store.drop_cached_memberships(
             [event.node for event in events if isinstance(event, MemberJoined | MemberLeft)]
         )
         now = self._clock.monotonic()
@@ -185,16 +189,16 @@ class RunSync:
         self._log_notice_fault(notice_fault(self._leasing.terms.lease, notice_s=int(funds.notice.total_seconds())))
         await self._write_state(fields)
         known = set(await self._store.known_stakes())
-        seats = await self._store.seats(sorted(changes.nodes))
+        memberships = await self._store.memberships(sorted(changes.nodes))
         if funds.penalty == state.penalty and known:
-            known &= changes.providers | {seat.provider for seat in seats.values()}
+            known &= changes.providers | {membership.provider for membership in memberships.values()}
         for provider in known:
             free = await self._ledger.free_stake(provider)
             await self._store.cache_stake(provider, units_for(free, funds.penalty))
         self._funds_read_at = now
 
     def _log_notice_fault(self, fault: str) -> None:
-        """Logs an error when run_lease_s exceeds the notice period, and again only when one of the two changes."""
+        """Logs an error if `run_lease_s` exceeds the notice period; logs it again only if its text changed."""
         if fault and fault != self._logged_notice_fault:
             _log.error("lease-beyond-notice", detail=fault)
         self._logged_notice_fault = fault
@@ -217,7 +221,8 @@ class RunSync:
 
     async def _apply_work(self, event: WorkEvent, *, reverted: bool) -> None:
         if isinstance(event, WorkFinal) and event.outcome is Outcome.FORGED:
-            # If the node left before, it is not evicted, and no other event ends its leases.
+            # If the node left the pool before this event, the ledger does not evict it, so no other event ends its
+            # leases.
             await self._check_membership(event.node, removed_by_pool=True)
         for _ in range(_ATTEMPTS):
             if await (self._write_ledger_state(event.key) if reverted else self._write_work(event)):
@@ -229,10 +234,10 @@ class RunSync:
             return await self._write_submission(event)
         row = await self._store.slot_of(event.key)
         if row is None:
-            return True  # the slot's step was deleted because of its age, or the event is of another run
+            return True  # the slot's step was deleted because of its age, or the work belongs to another run
         slot, verdict = row.slot, event if isinstance(event, VerdictGiven) else None
         if isinstance(event, WorkExpired) and slot.file is StoredFileState.ABSENT:
-            # The file may have been uploaded since the last check. If not, the work finally counts as a failure.
+            # The file may have been uploaded since the last check. If it is still absent, the lease counts as failed.
             slot = after(slot, _FILE_EVENTS[await self._check_file(row)])
         outcome = event.outcome if isinstance(event, VerdictGiven | WorkFinal) else None
         new = after(slot, slot_event_of(event), outcome)
@@ -272,20 +277,26 @@ class RunSync:
             "figures": json.dumps(WorkStrategy.parse(queued).figures if queued is not None else {}),
             "late": str(int(await self._is_late(row, queued, now=now))),
         }
-        # Due at once: after all events, `_check_overdue` looks up the files of unjudged work in the object store.
+        # The slot is due at once. When all events are applied, `_check_overdue` looks up its file in the object store,
+        # if the work has no verdict yet.
         return await self._store.write(row, new, fields, due_ms=now, lease=self._lease.value)
 
     async def _rebuilt(self, event: WorkSubmitted, name: str) -> tuple[SlotRow, dict[str, str]]:
-        """Rebuilds a slot that Redis lost. The submission's event has all fields of the slot except the expiry."""
-        seat = (await self._store.seats([event.node])).get(event.node) or await self._ledger.seat(event.node)
-        if seat is not None:
-            await self._store.cache_seat(event.node, seat)
+        """Rebuilds a slot that Redis lost, from the event of its submission.
+
+        The event has all fields of the slot except the lease's expiry.
+        """
+        membership = (await self._store.memberships([event.node])).get(event.node) or await self._ledger.membership(
+            event.node
+        )
+        if membership is not None:
+            await self._store.cache_membership(event.node, membership)
         row = SlotRow(
             id=name,
             step=event.step,
             index=event.index,
             node=event.node,
-            provider=seat.provider if seat is not None else None,
+            provider=membership.provider if membership is not None else None,
             version=event.version,
             digest=event.checkpoint,
             groups=event.groups,
@@ -310,7 +321,7 @@ class RunSync:
         return row, fields
 
     async def _write_ledger_state(self, key: Digest) -> bool:
-        """Copies the present state of a slot's work from the ledger to Redis, after a reorg."""
+        """Copies the state of a slot's work from the ledger to Redis, after a reorg."""
         row = await self._store.slot_of(key)
         if row is None:
             return True
@@ -326,10 +337,11 @@ class RunSync:
         return await self._store.write(row, new, found, due_ms=due, lease=self._lease.value)
 
     async def _is_late(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> bool:
-        """Returns whether submitted work was late through its node's fault.
+        """Returns whether submitted work arrived late because of its node.
 
-        The arrival time is the earliest of three: the submission to the relayer, the last complete read of the ledger,
-        and the first read of the work. So outages of the chain or the orchestrator, and reorgs, make no node late.
+        The arrival is the earliest of three times: the submission to the relayer, the last complete read of the ledger,
+        and the first read of the work on the ledger. So an outage of the chain or of the orchestrator, or a reorg,
+        makes no work late.
         """
         if not row.granted_ms or row.excused:
             return False
@@ -343,7 +355,11 @@ class RunSync:
         return is_late(duration, await self._store.times(), lease=lease)
 
     async def _check_version(self, version: int) -> None:
-        """Updates the version in use if it was announced again; stops leasing if the ledger lost its digest."""
+        """Updates the version in use after an announcement.
+
+        If the ledger does not announce the version's digest any more, no slots are leased until the trainer names a
+        version.
+        """
         state = await self._store.state()
         if state.version != version:
             return
@@ -355,13 +371,15 @@ class RunSync:
             await self._write_state({"digest": ""})
 
     async def _check_membership(self, node: Address, *, removed_by_pool: bool) -> None:
-        """Stops steps from waiting for a former member's leases; ends leases whose work the ledger would refuse.
+        """Ends those leases of a former member whose work the ledger would refuse.
+
+        No step waits for the member's other leases any more.
 
         After a node left or was removed, the ledger accepts work of leases that expire within the notice period, but
-        none of a node that was evicted for forged work.
+        no work of a node that was evicted for forged work.
         """
         live = _live(await self._store.leases_of(node, limit=MOST_LIVE))
-        if not live or await self._ledger.seat(node) is not None:
+        if not live or await self._ledger.membership(node) is not None:
             return
         held_until = await self._ledger.held_until(node)
         await self._stop_waiting([row for row in live if row.expiry <= held_until], removed_by_pool=removed_by_pool)
@@ -370,7 +388,7 @@ class RunSync:
                 await self._write_end(row, SlotEvent.LEASE_OVER, {"ended": str(self._now_ms())})
 
     async def _stop_waiting(self, rows: Sequence[SlotRow], *, removed_by_pool: bool) -> None:
-        """Makes steps stop waiting for live leases; excuses leases of a node that the pool removed."""
+        """Makes steps stop waiting for live leases; excuses the leases if the pool removed the node."""
         fields = {"excused": "1"} if removed_by_pool else {}
         for row in rows:
             new = after(row.slot, SlotEvent.WAIT_OVER)
@@ -383,7 +401,8 @@ class RunSync:
         fields = {"synced": str(started)}
         if not state.ready:
             used = await self._store.known_steps(first=0, limit=1)
-            # Indices that were leased before Redis lost its data must not be leased again, submitted or not.
+            # An index that was leased before Redis lost its data must not be leased again, even if no work was
+            # submitted for it. So indices continue above a random base.
             fields |= {"ready": "1", "base": str((1 + randbelow(1 << 20)) << 10 if used else 0)}
         units = self._leasing.terms.units_per_group
         if state.version is None and units is not None and (newest := await self._ledger.announced()) is not None:
@@ -409,10 +428,10 @@ class RunSync:
     # Files of submitted work
 
     async def _check_files(self, rows: Sequence[SlotRow], *, now: int, judged_ms: int) -> None:
-        """Looks up the files of submitted work in the object store, and sets the time of each item's next check.
+        """Looks up the files of submitted work, and sets when each slot is checked next.
 
-        Work with a file is checked again when the step no longer waits for its verdict. The store is asked for an
-        absent file until no validator may judge the work any more.
+        A slot whose file is present is checked again at the end of the time for which its step waits for a verdict. An
+        absent file is looked up again until no validator may judge the work any more.
         """
         asked = [row for row in rows if row.slot.file is not StoredFileState.PRESENT]
         concurrent = asyncio.Semaphore(CONCURRENT_FILE_CHECKS)
@@ -437,7 +456,10 @@ class RunSync:
                 await self._store.postpone(row.id, until_ms=due)
 
     async def _check_file(self, row: SlotRow) -> StoredFileState:
-        """Looks up the file of submitted work. After a failure the object store is not used again in this round."""
+        """Looks up the file of submitted work.
+
+        After a failure, the object store is not asked again in this round, and the result is unknown.
+        """
         if not self._store_answers:
             return StoredFileState.UNKNOWN
         try:
@@ -460,7 +482,10 @@ class RunSync:
             await self._write_end(row, SlotEvent.LEASE_OVER, {})
 
     async def _check_slot_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
-        """Checks a live lease: when its step stops waiting, shortly before the lease's end, and after that end."""
+        """Checks a live lease, and sets when it is checked next.
+
+        A lease is checked when its step stops waiting for it, shortly before its end, and after its end.
+        """
         until = row.expiry * 1000 + milliseconds(self._leasing.terms.grace)
         terms = self._leasing.terms
         key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
@@ -478,11 +503,15 @@ class RunSync:
             await self._store.postpone(row.id, until_ms=due)
         carried = queued is not None and queued.state is ReceiptState.CARRIED
         if now >= relay_again_ms and carried and await self._ledger.work(key) is None:
-            # A short reorg without an event: the receipt is no longer valid.
+            # The relayer has a receipt, but the ledger has no such work: a short reorg removed the transaction, and the
+            # event reader saw neither the event nor its removal.
             await self._relayer_store.requeue(RelayedKind.WORK, key, now_ms=now)
 
     async def _end_lease(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> None:
-        """Ends a lease without work, after the ledger was read beyond its end: as excused or as undelivered."""
+        """Ends a lease without work, as excused or undelivered.
+
+        The caller has read the ledger beyond the lease's end.
+        """
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.postpone(row.id, until_ms=now + RECHECK_MS)
             return
@@ -492,7 +521,7 @@ class RunSync:
         event = SlotEvent.LAPSED if in_time or row.excused else SlotEvent.LEASE_OVER
         await self._write_end(row, event, {"ended": str(row.expiry * 1000)})
         if event is SlotEvent.LEASE_OVER and row.granted_ms:
-            # Counts as a delivery that took twice the lease, so that leases that are too short become longer again.
+            # The lease is recorded as a delivery that took twice as long, so that too short leases become longer again.
             await self._store.record_delivery_time(DeliveryTime(2 * (row.expiry * 1000 - row.granted_ms), row.groups))
 
     async def _write_end(self, row: SlotRow, event: SlotEvent, fields: dict[str, str]) -> None:
@@ -513,13 +542,18 @@ class RunSync:
             if await self._store.change(state, fields, now_ms=self._now_ms(), lease=self._lease.value):
                 return
             await self._check_leader_lease()
-        raise Unavailable("the run changes too fast", hint="the next round tries again")
+        raise Unavailable(
+            f"requests changed the run's state during all {_ATTEMPTS} attempts to write it",
+            hint="the next round tries again",
+        )
 
     async def _check_leader_lease(self) -> None:
         """Ends the round without a commit if the leader lease was lost."""
         before = self._lease.value
         if not await self._lease.hold() or self._lease.value != before:
-            raise RunLeaseLost("another orchestrator holds the lease of the run's loop now", hint="no action is needed")
+            raise RunLeaseLost(
+                "another orchestrator has taken the leader lease of the run's loop", hint="no action is needed"
+            )
 
     def _now_ms(self) -> int:
         return unix_ms(self._clock.now())
@@ -533,7 +567,7 @@ _FILE_EVENTS = {
 
 
 def _waits_until_ms(row: SlotRow) -> int:
-    """Returns the time until which a step waits for a slot."""
+    """Returns the time until which a step waits for a slot, in Unix milliseconds."""
     return row.waits_until_ms or (row.granted_ms + row.expiry * 1000) // 2
 
 
@@ -542,7 +576,10 @@ def _live(rows: Sequence[SlotRow]) -> list[SlotRow]:
 
 
 def _recheck_after_ms(age_ms: int, *, answered: bool) -> int:
-    """Returns the delay before the store is asked for the file again."""
+    """Returns the delay before an absent file is looked up again, in milliseconds.
+
+    `answered` is False if the store did not answer the last look-up.
+    """
     return min(LONGEST_RECHECK_MS, max(SHORTEST_RECHECK_MS, age_ms // 2)) if answered else RECHECK_MS
 
 

@@ -1,4 +1,4 @@
-"""Runs the scheduler: reads changed nodes and tasks, makes a plan, and writes its decisions."""
+"""Loop of the scheduler: reads changed nodes and tasks, plans, and writes the decisions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ THREAD_ABOVE = 500
 """Pools with more nodes are planned in a thread, so that the event loop answers heartbeats meanwhile."""
 
 REPLAN_EVERY = timedelta(seconds=5)
-"""Interval of plans without a change, if deadlines, failed tasks or drains make the plan depend on time."""
+"""Interval of plans without a change, made while deadlines, failed tasks or drains make plans depend on time."""
 
 REREAD_EVERY = timedelta(minutes=10)
-"""Interval of complete re-reads, in case a change was missed."""
+"""Interval at which all nodes are read again, in case a change was missed."""
 
 _log = structlog.get_logger(__name__)
 
@@ -94,7 +94,7 @@ class Scheduler:
             self._read_at = None
             return False
         except Exception:
-            # Changes that were taken from the list may not have been planned, so the next round reads everything.
+            # The changes that this round took from the list may not be planned yet, so the next round reads all nodes.
             self._read_at = None
             raise
 
@@ -197,7 +197,7 @@ class Scheduler:
             detail=brief(settle.detail),
             group=placement.group,
         )
-        # Requests the task's last log lines now, because its container will soon be gone.
+        # The task's last log lines are requested now, because the worker will soon delete its container.
         following, _ = await self._assignments.want_lines(settle.assignment_id, until_ms=now_ms + 60_000)
         command = Command(
             id=new_id(),
@@ -208,7 +208,7 @@ class Scheduler:
         )
         try:
             await self._nodes.leave_command(settle.node, command)
-        except Conflict as error:  # a node that accepts no commands loses only its last log lines
+        except Conflict as error:  # the node's command queue is full, so only its last log lines are lost
             _log.info("log-not-requested", node=settle.node, reason=error.detail)
         await self._assignments.end(
             lease=self._lease.value,
@@ -226,7 +226,10 @@ class Scheduler:
 
 
 def _waits_for_time(task: OpenTask) -> bool:
-    """Returns whether the plan of a task may change with time alone, by a deadline or the age of a failure."""
+    """Returns whether the plan of a task may change without a change of the pool.
+
+    A deadline may pass, or a failure may become old enough for another attempt.
+    """
     return task.spec.deadline_ms is not None or any(
         outcome.state is AssignmentState.FAILED for outcome in task.outcomes
     )

@@ -1,4 +1,4 @@
-"""Deletes files of nodes that no submitted work refers to, so that unused uploads don't fill the store."""
+"""Loop that frees space in the object store: it deletes nodes' files that no work refers to."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from protocol.wire.uploads import ObjectKey
 PAGE = 500
 """Maximum number of objects that are checked in one round."""
 DISCARDED_AT_ONCE = 100
-"""Maximum number of slots without work whose files are deleted in one round."""
+"""Maximum number of slots per round whose files are deleted because the slot ended without work."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """Deletes the files of slots that ended without work, and page by page other files that no work refers to.
+    """Deletes files of slots that ended without work, and old files that no work refers to.
 
-    A file of the second kind is deleted only if it is older than the file of any unfinished work can be. Redis may not
-    know the file's work, because the step was forgotten, or because Redis lost its data and the ledger was not read
-    again. Then only the file's age is known. Validators' audit files are never deleted.
+    The old files are found page by page. Such a file is deleted only if it is older than the file of any unfinished
+    work can be: Redis may not know the file's work, because the step was deleted, or because Redis lost its data and
+    the ledger has not been read again. Then only the file's age is known. Validators' audit files are never deleted.
 
     Args:
         pool_id: The pool.
@@ -39,10 +39,10 @@ class Sweeper:
         lease: The leader lease of this loop.
         clock: Clock for the age of files.
         longest_lease: Longest lease time of a slot.
-        kept: Shortest time for which unused files are kept; 0: files are never deleted, for example because the
-            bucket's key may not delete.
-        discard_after: Time for which the files of a slot that ended without work are kept, because a submission
-            of the slot may still be read from the ledger.
+        kept: Minimum time for which unused files are kept. 0: files are never deleted, for example because the bucket's
+            access key does not permit it.
+        discard_after: Time for which the files of a slot are kept after the slot ended without work. Until then a
+            submission of the slot may still be read from the ledger.
     """
 
     def __init__(
@@ -108,7 +108,10 @@ class Sweeper:
         return len(unused)
 
     def _needed(self, state: RunState) -> timedelta:
-        """Returns the age up to which an unknown file may be needed: twice the time of a lease and all its verdicts."""
+        """Returns the age up to which a file may be needed although Redis knows no work for it.
+
+        It is twice the time from the beginning of a lease until its work is final.
+        """
         return max(self._kept, 2 * (self._longest_lease + timedelta(seconds=state.settled_s)))
 
 
@@ -125,7 +128,8 @@ def build_sweeper(dependencies: Dependencies, *, lease: LeaderLease) -> Sweeper:
         clock=dependencies.clock,
         longest_lease=terms.lease,
         kept=timedelta(seconds=settings.upload_kept_s),
-        # An upload URL of the lease works until it expires, and a reorganisation may bring the work back.
+        # Until its upload URL expires, a node may still upload a file of the lease. And after a reorg the ledger may
+        # have the slot's work again.
         discard_after=max(terms.pending, timedelta(seconds=settings.upload_url_life_s)),
     )
 

@@ -1,4 +1,7 @@
-"""Delivers the pool's events to webhooks: in order and signed, retried with back-off until they are accepted."""
+"""Loop that delivers the pool's events to webhooks.
+
+Deliveries are signed, keep the order of the events, and are retried with back-off until the receiver accepts them.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,16 @@ def signature_of(secret: bytes, *, timestamp: str, body: bytes) -> str:
 
 
 def wants(patterns: tuple[str, ...], kind: str) -> bool:
-    """Returns whether a webhook subscribes to an event: by name, by a prefix that ends with a dot, or to all."""
+    """Returns whether a webhook subscribes to events of a kind.
+
+    A pattern is the name of a kind, or a prefix of names that ends with a dot. A webhook without patterns gets all
+    events.
+    """
     return not patterns or any(kind == one or (one.endswith(".") and kind.startswith(one)) for one in patterns)
 
 
 class WebhookDelivery:
-    """Delivers the events that are due, one delivery per webhook at a time.
+    """Delivers events to all webhooks concurrently, and to each webhook one event at a time.
 
     Args:
         dependencies: The orchestrator's dependencies.
@@ -60,7 +67,10 @@ class WebhookDelivery:
         self._in_flight: dict[str, asyncio.Task[None]] = {}
 
     async def round(self) -> None:
-        """Starts a delivery for every webhook that is due; a slow receiver does not delay the others."""
+        """Starts a delivery to every webhook that is due.
+
+        The round does not wait for the deliveries, so that a slow receiver does not delay others.
+        """
         if not await self._lease.hold():
             return
         now = unix_ms(self._dependencies.clock.now())
@@ -105,7 +115,7 @@ class WebhookDelivery:
         addresses = await check_destination(url, allow_private=allow_private)
         url_parts = urlsplit(url)
         host = url_parts.hostname or ""
-        # Sent to the address that was checked: the host name may resolve to another one by now.
+        # The request goes to the address that was checked, because the host name may resolve to another one by now.
         target = httpx.URL(url).copy_with(host=addresses[0])
         timestamp = str(unix_ms(self._dependencies.clock.now()) // 1000)
         body = event.model_dump_json().encode()

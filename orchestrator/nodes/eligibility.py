@@ -1,4 +1,4 @@
-"""Eligibility of nodes for an invite: the owner's requirements and ledger facts, with a reason for refusal."""
+"""Eligibility of nodes for an invite, by the owner's requirements and the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.wire.nodes import Hardware, gpu_fits
 
 
 def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements) -> str | None:
-    """Returns the missing hardware as text; None if the machine meets all requirements."""
+    """Returns the first requirement that a machine misses, as text; None if the machine meets all."""
     gpus = [
         gpu
         for gpu in hardware.gpus
@@ -21,9 +21,9 @@ def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements
         ("memory", hardware.memory_bytes, requirements.min_memory_bytes, GIBIBYTE, " GiB"),
         ("free disk", hardware.disk_free_bytes, requirements.min_disk_bytes, GIBIBYTE, " GiB"),
     )
-    for what, has, needs, unit, name in checks:
+    for resource, has, needs, unit, name in checks:
         if has < needs:
-            return f"it has {has / unit:.4g}{name} of {what} and the pool asks for {needs / unit:.4g}{name}"
+            return f"it has {has / unit:.4g}{name} of {resource} and the pool asks for {needs / unit:.4g}{name}"
     for name, value in requirements.labels.items():
         if labels.get(name) != value:
             return f"it lacks the label {name}={value}"
@@ -31,7 +31,7 @@ def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements
 
 
 def refusal(standing: NodeStanding, pool: PoolStanding) -> str | None:
-    """Returns why the ledger would refuse the node; None if it would not."""
+    """Returns the reason why the ledger would refuse a node's join; None if it would accept the join."""
     reasons = (
         (not pool.active, "the pool is not active on the ledger"),
         (standing.provider is None, "no provider has registered it on the ledger"),

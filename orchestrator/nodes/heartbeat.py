@@ -1,8 +1,8 @@
-"""Heartbeats on the orchestrator: one signature check, one Redis script, one signed answer.
+"""Service that handles heartbeats: one signature check, one Redis script, one signed answer.
 
-For a healthy or draining node, which is the usual case, the script is enough. In other cases (a node that was silent,
-one that begins or ends a drain, or one that is not known as a member) the service first changes the node's state and
-then runs the script again.
+For a healthy or draining node, which is the usual case, one run of the script is enough. If the node was silent, begins
+or ends a drain, or is not known as a member, the service changes the node's state in Redis and then runs the script
+again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from protocol.runtime.randomness import unit
 from protocol.wire.heartbeat import AssignmentReport, Heartbeat, NodeState
 
 MOST_FRAGMENTS = 256
-"""Maximum number of cached parts of answers, one per task generation. A part is at most as large as a request."""
+"""Maximum number of cached task parts of answers, one per task generation. A part is at most as large as the request
+that posted the task."""
 
 _log = structlog.get_logger(__name__)
 
@@ -40,13 +41,13 @@ class HeartbeatService:
     """Serves heartbeats of one pool.
 
     Args:
-        pool_id: Heartbeats for another pool are refused.
+        pool_id: Number of the pool; heartbeats for another pool are refused.
         database: The pool's database.
         nodes: Store of nodes.
         tasks: Store of tasks.
         transitions: Writes state transitions.
         standing_cache: Looks up whether a node is a member.
-        admission: Limits of request rate and nonces.
+        admission: Replay guard, whose limits the Redis script applies.
         heartbeat_interval: Heartbeat interval, from which deadlines follow.
         clock: Clock of the time in answers.
     """
@@ -97,8 +98,8 @@ class HeartbeatService:
             Forbidden: The heartbeat is for another pool.
             Conflict: The request is a replay.
             RateLimited: The node sends too often; or it is unknown, and too many look-ups of unknown nodes are running.
-            Unavailable: Redis is down; or the node is unknown and the chain is down; or the node's task or state is
-                being changed.
+            Unavailable: Redis is down; or the node is unknown and the chain is down; or other requests changed the
+                node's task or state at the same time.
         """
         try:
             heartbeat = Heartbeat.model_validate_json(signed.body)
@@ -118,7 +119,7 @@ class HeartbeatService:
             if not await self._decide(signed.address, state, heartbeat):
                 return await self._refuse(signed.address)
             reply = await self._record(signed, heartbeat, ip, admitted=True)
-        raise Unavailable("the node's state changes too fast", hint="try again")
+        raise Unavailable("other requests changed the node's state during all three attempts", hint="try again")
 
     async def _record(self, signed: SignedRequest, heartbeat: Heartbeat, ip: str, *, admitted: bool) -> HeartbeatReply:
         report = heartbeat.assignment
@@ -143,13 +144,13 @@ class HeartbeatService:
         return reply
 
     async def _decide(self, address: Address, state: NodeState | None, heartbeat: Heartbeat) -> bool:
-        """Changes the node's state as this heartbeat requires; returns whether the node may then be served."""
+        """Changes the node's state as its heartbeat requires; returns False for a non-member."""
         row = await self._nodes.get(address)
         if state is NodeState.HEALTHY and heartbeat.draining:
             await self._transitions.apply(
                 address,
                 NodeEvent.DRAIN,
-                cause="the worker takes nothing new: its contributor drains or stops it",
+                cause="the worker takes no new task: its contributor drains or stops it",
                 actor=address,
                 fields={"drain": "node"},
             )
@@ -165,13 +166,15 @@ class HeartbeatService:
             await self._transitions.apply(
                 address,
                 NodeEvent.JOINED,
-                cause="the ledger has it as a member",
+                cause="it is a member on the ledger",
                 actor="ledger",
                 fields={"member": "1", **self._provider(address)},
             )
         await self._transitions.apply(address, NodeEvent.HEARTBEAT, cause="it sent a heartbeat", actor=address)
         if row.drain == "owner":
-            await self._transitions.apply(address, NodeEvent.DRAIN, cause="the owner drained it before", actor="owner")
+            await self._transitions.apply(
+                address, NodeEvent.DRAIN, cause="the owner's earlier drain still applies", actor="owner"
+            )
         return True
 
     def _provider(self, address: Address) -> dict[str, str]:
@@ -179,7 +182,7 @@ class HeartbeatService:
         return {"provider": known.provider} if known is not None and known.provider else {}
 
     async def _refuse(self, address: Address) -> bytes:
-        """Returns the response for a node that is not a member: its state and the reason."""
+        """Returns the body of the answer for a node that is not a member: its state and the reason."""
         row = await self._nodes.get(address)
         reason = row.reason or "the pool has not seen this node in discovery yet"
         if row.state is NodeState.BANNED:
@@ -192,7 +195,10 @@ class HeartbeatService:
         )
 
     async def _compose(self, reply: HeartbeatReply) -> bytes:
-        """Returns a `HeartbeatAnswer` as JSON, joined from parts because head, task and commands are JSON already."""
+        """Returns a `HeartbeatAnswer` as JSON.
+
+        It is joined from parts, because the fields of the assignment, the task and the commands are stored as JSON.
+        """
         assignment, reason = b"null", reply.reason
         if reply.assignment_id and reply.state in {NodeState.HEALTHY, NodeState.DRAINING}:
             fragment = await self._fragment(reply.reference)
@@ -215,7 +221,7 @@ class HeartbeatService:
         )
 
     async def _fragment(self, reference: str) -> bytes | None:
-        """Returns the task's part of the answer, from the cache if possible; None if the task was deleted."""
+        """Returns the task's part of an answer, cached by `reference`; None if the task was deleted."""
         known = self._fragments.get(reference)
         if known is not None:
             self._fragments.move_to_end(reference)
@@ -229,7 +235,10 @@ class HeartbeatService:
 
 
 def _report_json(report: AssignmentReport) -> bytes:
-    """Returns a report as one string. The script parses it only if the whole string differs from the stored one."""
+    """Returns a node's report as one JSON string.
+
+    The script compares it with the stored string, and parses it only if the two differ.
+    """
     exit_code = "" if report.exit_code is None else str(report.exit_code)
     started = "" if report.started_at_ms is None else str(report.started_at_ms)
     return to_json([report.state, str(report.restarts), exit_code, started, report.detail])

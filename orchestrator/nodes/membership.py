@@ -1,4 +1,4 @@
-"""Membership look-ups: answered from the ledger's events if they suffice, else by a rate-limited read of the chain."""
+"""Look-ups of a node's membership, in Redis or by a rate-limited read of the chain."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from protocol.runtime.clock import Clock
 from protocol.wire.heartbeat import NodeState
 
 MEMBER_FOR = timedelta(seconds=30)
-"""Age up to which the ledger's answer about a member is used without another read."""
+"""Time for which the ledger's answer about a member is cached."""
 OTHER_FOR = timedelta(seconds=1)
-"""Time for which an answer about a non-member is cached; short, because the node may join at any moment."""
+"""Time for which the ledger's answer about a non-member is cached. It is short, because the node may join soon."""
 FOLLOWED_WITHIN = timedelta(seconds=30)
-"""If all events were read less than this long ago, a node without a join event counts as a non-member."""
+"""Maximum age of the ledger's events in Redis. If they are older, the chain is read for nodes without a join event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class NodeMembership:
 class StandingCache:
     """Looks up the membership and the ledger state of single nodes.
 
-    Any key can sign requests, so strangers must not cause chain calls. For a node that was not invited, the answer
-    comes from the ledger's events, which the loop `ledger` writes to Redis. The chain is read for an invited node,
-    because its join may be newer than the events that were read. It is also read for every node while the events are
-    stale, because Redis lost them or the chain was down.
+    Strangers must not cause chain reads, and anybody can create keys that sign requests. So for a node that was not
+    invited, the answer comes from the ledger's events, which the loop `ledger` writes to Redis. The chain is read for
+    an invited node, because its join may be newer than the events that were read. The chain is also read for every node
+    while the events in Redis are outdated, because Redis lost them or the chain was down.
 
     Args:
         ledger: The pool on the ledger.
@@ -69,7 +69,9 @@ class StandingCache:
         return standing
 
     async def membership(self, row: NodeRow) -> NodeMembership:
-        """Returns whether a node is a member; members in Redis stay members while the chain is down.
+        """Returns whether a node is a member.
+
+        While the chain is down, a node that is a member by the data in Redis counts as a member.
 
         Args:
             row: The node's row in Redis.

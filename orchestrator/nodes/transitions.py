@@ -1,4 +1,7 @@
-"""Applies events to nodes: reads the row, looks up the transition, writes it; retries if the row changed meanwhile."""
+"""Applies events to nodes: reads the node's row, looks up the transition, and writes it.
+
+It retries if another writer changed the row meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from protocol.wire.heartbeat import NodeState
 
 MOST_TRIES = 16
 REMOVAL_DELAY = timedelta(seconds=2)
-"""Delay before a dead node is removed from the ledger, so that one transaction removes several nodes."""
+"""Delay before a dead node is removed from the ledger, so that one transaction can remove several nodes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +77,7 @@ class NodeTransitions:
             change = self.change(row, event, result, cause=cause, actor=actor, fields=fields)
             if change is None or await self._nodes.write(change):
                 return row.state, result
-        raise Unavailable(f"node {address} changes faster than it can be written", hint="try again")
+        raise Unavailable(f"other writers changed node {address} in all {MOST_TRIES} attempts", hint="try again")
 
     def change(
         self,
@@ -87,12 +90,15 @@ class NodeTransitions:
         fields: Mapping[str, str] | None = None,
         only_if_due: bool = False,
     ) -> WriteTransition | None:
-        """Returns the changes of the row that a transition makes; None if nothing changes."""
+        """Returns the script call that writes a transition to a node's row; None if nothing changes.
+
+        `only_if_due` makes the script write only if the node's deadline has passed.
+        """
         moves = result.state is not row.state
         if not moves and not result.actions and not fields and row.revision:
             return None
         now = unix_ms(self._clock.now())
-        # A dead node that leaves the ledger stays dead; the history still records that it left.
+        # A dead node that leaves the pool on the ledger stays dead; the history records nevertheless that it left.
         leaves = event in {NodeEvent.LEFT, NodeEvent.REMOVED} and row.member
         return WriteTransition(
             address=row.address,
@@ -112,7 +118,7 @@ class NodeTransitions:
         )
 
     def forget_deadline(self, row: NodeRow) -> WriteTransition:
-        """Returns the change that clears a deadline set in an earlier state."""
+        """Returns the script call that clears a deadline which an earlier state left."""
         now = unix_ms(self._clock.now())
         return WriteTransition(
             address=row.address,
@@ -139,8 +145,8 @@ class NodeTransitions:
                 case NodeAction.WATCH:
                     return str(now + _ms(unhealthy))
                 case NodeAction.WATCH_LAST:
-                    # Counted from the last heartbeat, but not below the time between unhealthy and dead: nodes could
-                    # not send heartbeats while this orchestrator was down.
+                    # The deadline counts from the last heartbeat, but is at least the time from unhealthy to dead from
+                    # now: after an outage of this orchestrator the last heartbeat is old through no fault of the node.
                     return str(max((row.seen_ms or now) + _ms(dead), now + _ms(dead - unhealthy)))
                 case NodeAction.AWAIT_JOIN:
                     return str(now + _ms(self._invite_life))

@@ -1,4 +1,4 @@
-// Assembles the page: session, view and connection state.
+// Entry point of the page: connects the session, the selected view, and the state of the connection.
 
 import { Access } from "./core/access.mjs";
 import { isStale, said } from "./core/connection.mjs";
@@ -16,7 +16,7 @@ import { signIn } from "./view/signin.mjs";
 import { tasksView } from "./view/tasks.mjs";
 
 const OPEN = { run: runView, nodes: nodesView, tasks: tasksView, rollouts: rolloutsView, events: eventsView };
-const EVERY_MS = 1000; // the shown ages also grow while the orchestrator does not answer
+const EVERY_MS = 1000; // the page is drawn at this interval, because shown ages also grow between two answers
 
 const part = (name) => document.getElementById(name);
 const access = new Access(globalThis.sessionStorage);
@@ -98,7 +98,7 @@ function render() {
   view.render();
 }
 
-/** Signs in with a stored token; without an answer it retries. */
+/** Signs in with a stored token; retries while the orchestrator does not answer. */
 async function resume(token) {
   part("content").replaceChildren(element("p", { class: "note", role: "status" }, "Connecting to the orchestrator…"));
   for (let pause = 1000; access.token === token; pause = Math.min(15_000, pause * 2)) {

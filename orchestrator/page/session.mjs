@@ -1,4 +1,4 @@
-// A session of the owner: the token, the polled values, and the state of the connection.
+// Session of the owner: holds the token, polls the API, and tracks the state of the connection.
 
 import { Api } from "./core/api.mjs";
 import { BEGUN, after, isStale } from "./core/connection.mjs";
@@ -13,7 +13,7 @@ const VISIBILITY_CHECK_MS = 60_000;
 const NOT_OURS = new ApiError({ status: 0, code: "no-pool", detail: "the answer does not come from this API" });
 
 export class Session {
-  /** `refused(error)` is called when the token is refused, which ends the session. */
+  /** `refused(error)` is called when the orchestrator refuses the token; `announce(text)` informs the user. */
   constructor({ token, base, refused, announce }) {
     this.over = new AbortController();
     this.signal = this.over.signal;
@@ -22,14 +22,14 @@ export class Session {
     this.announce = announce;
     this.connection = BEGUN;
     this.pool = null;
-    this.ahead = 0; // the orchestrator's clock minus ours, in milliseconds
+    this.ahead = 0; // the orchestrator's clock minus the browser's, in milliseconds
     this.events = new EventLog();
     this.eventsFault = null;
     this.place = new AbortController(); // aborted when the user leaves the open view
     this.feeds = new Set();
   }
 
-  /** Returns milliseconds on the orchestrator's clock. */
+  /** Returns the time of the orchestrator's clock, in Unix milliseconds. */
   now() {
     return Date.now() + this.ahead;
   }
@@ -67,7 +67,7 @@ export class Session {
     this.place = new AbortController();
   }
 
-  /** Polls a value while the view is open; see Feed. A refused token in any request ends the session. */
+  /** Polls a value while the view is open (see Feed). If a request's token is refused, the session ends. */
   feed({ signal = AbortSignal.any([this.signal, this.place.signal]), failed, paused = () => false, ...more }) {
     const feed = new Feed({
       ...more,
@@ -85,7 +85,7 @@ export class Session {
     for (const feed of this.feeds) feed.again();
   }
 
-  /** Returns whether an error means that the token is no longer valid. */
+  /** Ends the session if an error means that the token is not valid any more; returns whether it does. */
   refusedBy(error) {
     if (!(error instanceof ApiError) || error.kind !== "token") return false;
     if (!this.signal.aborted) this.refused(error);
@@ -101,9 +101,9 @@ export class Session {
   }
 
   /**
-   * Runs `run(signal)` while the tab is visible, and again when it becomes visible: a hidden tab holds no stream.
+   * Runs `run(signal)` while the tab is visible, aborts it when the tab is hidden, and runs it again afterwards.
    *
-   * Ends when `signal` aborts or `run` throws another error.
+   * So a hidden tab holds no stream open. It ends when `signal` aborts, or when `run` throws an error by itself.
    */
   async whileVisible(run, signal) {
     while (!signal.aborted) {
@@ -121,7 +121,7 @@ export class Session {
     }
   }
 
-  /** Reads the newest events, and then follows the stream of further ones. */
+  /** Reads the newest events, and then follows the stream of further events. */
   async followEvents() {
     while (!this.signal.aborted) {
       try {

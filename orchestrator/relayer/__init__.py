@@ -1,1 +1,1 @@
-"""Checks, queue and strategies of the transactions that the relayer sends for nodes."""
+"""Use cases of the relayer: checks and queues requests, and defines how each is sent."""

@@ -1,4 +1,4 @@
-"""Accepts disputes for the relayer's queue, so that a node without gas can dispute a verdict."""
+"""Checks and queues disputes, so that a node without gas can dispute a verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol.verdicts import Outcome
 from protocol.wire.relayed import DisputeReceipt, ReceiptState, SignedDispute
 
 MAX_VALIDITY = timedelta(days=1)
-"""Longest time for which a signed dispute may be valid, so that the relayer can't send it long after the request."""
+"""Longest time for which a signed dispute may be valid. It limits how late the relayer can send the dispute."""
 
 
 async def take_dispute(
@@ -29,7 +29,7 @@ async def take_dispute(
     domain: SigningDomain,
     now: datetime,
 ) -> DisputeReceipt:
-    """Checks and queues a node's dispute; returns its receipt, also if it was queued before.
+    """Checks and queues a node's dispute; returns its receipt, also for a repeated request.
 
     Args:
         node: The node that sent the request.
@@ -41,8 +41,8 @@ async def take_dispute(
 
     Raises:
         NotFound: The node submitted no such work.
-        Conflict: The verdict can't be disputed, or the work was accepted.
-        Unprocessable: The node did not sign the dispute, or its deadline is past or too far ahead.
+        Conflict: The work has no verdict that can be disputed now, or the work was accepted.
+        Unprocessable: The node did not sign the dispute, or the dispute's deadline is past or too far ahead.
     """
     row = await slots.slot_of(dispute.key)
     if row is None or row.node != node or not row.slot.state.on_ledger:
@@ -70,7 +70,7 @@ def _check_signature(node: Address, dispute: SignedDispute, *, domain: SigningDo
     until = expiry_of(dispute)
     if not now < until <= now + MAX_VALIDITY:
         raise Unprocessable(
-            f"the dispute is valid until {until:%Y-%m-%d %H:%M:%S} UTC, and it is {now:%Y-%m-%d %H:%M:%S}",
+            f"the dispute is valid until {until:%Y-%m-%d %H:%M:%S} UTC, and the time is {now:%Y-%m-%d %H:%M:%S}",
             fields={"deadline": "it must be in the future, at most one day ahead"},
         )
     try:

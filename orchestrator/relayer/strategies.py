@@ -1,7 +1,7 @@
 """One strategy per kind of relayed transaction: submissions, joins and disputes.
 
-The loop in `loops/relayer.py` batches, retries and settles rows. A strategy defines how to parse a row's
-request, when it needs no transaction any more, and which call of the ledger sends it.
+The loop in `loops/relayer.py` batches, retries and settles the rows of the relayer's queue. A strategy defines how the
+request in a row is parsed, when it needs no transaction any more, and which call of the ledger sends it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, Subm
 R = TypeVar("R", bound=WireModel)
 
 MAX_BATCH = 64
-"""Maximum items per transaction. A full batch takes at most about 10 million gas. The contracts accept 256 items."""
+"""Maximum number of items per transaction. A full batch takes at most about 10 million gas. The contracts accept up to
+256 items."""
 
 MAX_DISPUTES = 8
-"""Maximum disputes per round. Each is a transaction of its own, and submissions wait for all of them."""
+"""Maximum number of disputes per round. Each is a transaction of its own, and the next round waits until all of them
+are mined."""
 
 EXPIRED = "it expired before it could be relayed to the ledger"
 DECIDED = "its verdict can't be disputed any more"
@@ -34,7 +36,7 @@ OTHER_WORK = "the ledger has other work under this lease"
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """Final state of a row that needs no transaction any more."""
+    """Final state of a row of the relayer's queue."""
 
     state: ReceiptState
     reason: str = ""
@@ -46,7 +48,7 @@ ON_LEDGER = Settlement(ReceiptState.CARRIED)
 
 
 class RelayStrategy(ABC, Generic[R]):
-    """Relays one kind of transaction.
+    """Defines how one kind of transaction is relayed.
 
     Args:
         ledger: The run on the ledger; its key pays the gas.
@@ -55,9 +57,9 @@ class RelayStrategy(ABC, Generic[R]):
 
     kind: ClassVar[RelayedKind]
     batch: ClassVar[int] = MAX_BATCH
-    """Largest number of rows that are taken at once."""
+    """Maximum number of rows that one round takes."""
     resubmittable: ClassVar[bool] = False
-    """Whether the node may submit a request again that the ledger refused for good."""
+    """Whether a node may submit the same request again after the ledger's final refusal."""
 
     def __init__(self, ledger: RunLedger, clock: Clock) -> None:
         self._ledger = ledger
@@ -69,20 +71,23 @@ class RelayStrategy(ABC, Generic[R]):
         """Parses the request of a queued row."""
 
     def subject(self, row: RelayedTransaction) -> str:
-        """Returns the `Refusal.subject` with which the ledger would refuse this row."""
+        """Returns the name by which a refusal of the ledger identifies this row (`Refusal.subject`)."""
         return row.name
 
     @abstractmethod
     async def settlement(self, row: RelayedTransaction, request: R) -> Settlement | None:
-        """Returns the final state of a row that is on the ledger already or came too late; None if it is to be sent."""
+        """Returns the final state of a row that needs no transaction any more, else None.
+
+        Such a row has expired, or the ledger has its work, join or dispute already.
+        """
 
     @abstractmethod
     async def dry_run(self, requests: Sequence[R]) -> list[Refusal]:
-        """Returns the requests that the ledger would refuse now. Costs no gas."""
+        """Returns the refusals of requests that the ledger would refuse now. A dry run costs no gas."""
 
     @abstractmethod
     async def send(self, requests: Sequence[R]) -> list[Refusal]:
-        """Sends requests to the ledger; returns those that it refused."""
+        """Sends requests to the ledger; returns its refusals."""
 
 
 class WorkStrategy(RelayStrategy[SubmissionRequest]):
@@ -96,7 +101,7 @@ class WorkStrategy(RelayStrategy[SubmissionRequest]):
         return SubmissionRequest.model_validate_json(row.body)
 
     async def settlement(self, row: RelayedTransaction, request: SubmissionRequest) -> Settlement | None:
-        """Reads the ledger before the row's second transaction, and once the lease has expired."""
+        """Looks up the work on the ledger, if it may have been sent before or its lease expired."""
         work = request.work
         expired = work.lease.lease.expired(self._clock.now())
         if not expired and row.tries == 0:
@@ -108,11 +113,11 @@ class WorkStrategy(RelayStrategy[SubmissionRequest]):
         return ON_LEDGER if same else Settlement(ReceiptState.REFUSED, OTHER_WORK)
 
     async def dry_run(self, requests: Sequence[SubmissionRequest]) -> list[Refusal]:
-        """Estimates the gas of each submission; the estimate fails if the ledger would refuse the submission."""
+        """Estimates the gas of each submission; this fails if the ledger would refuse it."""
         return await self._ledger.work_refusals([request.work for request in requests])
 
     async def send(self, requests: Sequence[SubmissionRequest]) -> list[Refusal]:
-        """Sends one transaction."""
+        """Sends all requests in one transaction."""
         return await self._ledger.submit_work([request.work for request in requests])
 
 
@@ -127,22 +132,25 @@ class JoinStrategy(RelayStrategy[JoinRequest]):
         return JoinRequest.model_validate_json(row.body)
 
     def subject(self, row: RelayedTransaction) -> str:
-        """Returns the node: rows are named `NODE-NONCE`, and the ledger names the node only."""
+        """Returns the node's address, by which the ledger's refusal names a join.
+
+        The row's name is `NODE-NONCE`.
+        """
         return row.name.partition("-")[0]
 
     async def settlement(self, row: RelayedTransaction, request: JoinRequest) -> Settlement | None:
-        """Reads the node's membership before the row's second transaction."""
-        if row.tries > 0 and await self._ledger.seat(request.invite.node) is not None:
+        """Looks up the node's membership on the ledger if the row may have been sent before."""
+        if row.tries > 0 and await self._ledger.membership(request.invite.node) is not None:
             return ON_LEDGER
         expired = request.invite.invite.expired(self._clock.now())
         return Settlement(ReceiptState.REFUSED, EXPIRED) if expired else None
 
     async def dry_run(self, requests: Sequence[JoinRequest]) -> list[Refusal]:
-        """Estimates the gas of each join; the estimate fails if the ledger would refuse the join."""
+        """Estimates the gas of each join; this fails if the ledger would refuse it."""
         return await self._ledger.join_refusals(requests)
 
     async def send(self, requests: Sequence[JoinRequest]) -> list[Refusal]:
-        """Sends one transaction."""
+        """Sends all requests in one transaction."""
         return await self._ledger.redeem_invites(requests)
 
 
@@ -151,7 +159,7 @@ class DisputeStrategy(RelayStrategy[SignedDispute]):
 
     kind = RelayedKind.DISPUTE
     batch = MAX_DISPUTES
-    resubmittable = True  # a later deadline may be accepted
+    resubmittable = True  # the node may sign the dispute again with a later deadline
 
     @staticmethod
     def parse(row: RelayedTransaction) -> SignedDispute:
@@ -159,7 +167,7 @@ class DisputeStrategy(RelayStrategy[SignedDispute]):
         return SignedDispute.model_validate_json(row.body)
 
     async def settlement(self, row: RelayedTransaction, request: SignedDispute) -> Settlement | None:  # noqa: ARG002
-        """Reads the state of the disputed work; only a provisional verdict can be disputed."""
+        """Looks up the work on the ledger, because only a provisional verdict can be disputed."""
         found = await self._ledger.work(request.key)
         if found is not None and found.status is WorkStatus.DISPUTED:
             return ON_LEDGER
@@ -170,7 +178,10 @@ class DisputeStrategy(RelayStrategy[SignedDispute]):
         return None
 
     async def dry_run(self, requests: Sequence[SignedDispute]) -> list[Refusal]:  # noqa: ARG002
-        """Returns no refusals: a dispute that would revert fails at its gas estimate, which costs nothing."""
+        """Returns no refusals, because disputes need no dry run.
+
+        Each dispute is a transaction of its own. If it would revert, it fails at its gas estimate, which costs nothing.
+        """
         return []
 
     async def send(self, requests: Sequence[SignedDispute]) -> list[Refusal]:

@@ -1,4 +1,4 @@
-"""Accepts submissions and joins for the relayer's queue; checks each of them before it costs gas."""
+"""Checks and queues submissions and joins for the relayer, so that invalid ones cost no gas."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState, Submis
 from protocol.wire.uploads import ObjectKey
 
 MAX_WAITING = 10_000
-"""Maximum queued requests of one kind. Leases and invites need this pool's signature, so only a long outage of the
-chain fills the queue."""
+"""Maximum number of queued requests of one kind. Strangers can't fill the queue, because every request needs a lease or
+an invite that this pool signed; a long outage of the chain can."""
 
 
 class RelayerService:
@@ -35,7 +35,7 @@ class RelayerService:
         pool_id: The pool.
         store: The relayer's queue.
         objects: The pool's object store; a submission is accepted only if its file is there.
-        pool: The pool's entry on the ledger.
+        pool: The pool's state on the ledger.
         key: The orchestrator's key, which signs leases and invites.
         invites: Signing domain of the contract that redeems invites.
         clock: Clock for expiry times.
@@ -67,11 +67,11 @@ class RelayerService:
     async def submit(
         self, node: Address, submission: SubmissionRequest, *, run: Digest, domain: SigningDomain, slots: RunStore
     ) -> SubmissionReceipt:
-        """Queues a submission; returns its receipt, also if the same work was submitted before.
+        """Checks and queues a submission; returns its receipt, also for a repeated request.
 
         Raises:
             Forbidden: The lease is for another node, pool, run or ledger, or was not signed by the pool.
-            Unprocessable: There are more units than the lease allows, or the node did not sign the claim.
+            Unprocessable: The claim has more work units than the lease allows, or the node did not sign it.
             Conflict: The lease has expired; other work was submitted under it; or the work's file is not in the store.
             StorageUnavailable: The object store does not answer.
         """
@@ -101,7 +101,7 @@ class RelayerService:
         return _receipt(key, queued)
 
     async def submission(self, node: Address, key: Digest, *, slots: RunStore) -> SubmissionReceipt:
-        """Returns the relayer's state of a node's work.
+        """Returns whether a node's work is queued, relayed or refused.
 
         Raises:
             NotFound: The work was not submitted here, or another node submitted it.
@@ -111,7 +111,7 @@ class RelayerService:
             return SubmissionReceipt(key=key, state=ReceiptState.CARRIED, transaction=row.transaction or None)
         queued = await self.store.get(RelayedKind.WORK, key)
         if queued is None or WorkStrategy.parse(queued).work.lease.node != node:
-            raise NotFound(f"this node submitted no work {key}", hint="submit it with POST /v1/submissions")
+            raise NotFound(f"this node submitted no work {key}", hint="submit the work with POST /v1/submissions")
         return _receipt(key, queued)
 
     async def _check_lease(self, node: Address, work: SignedWorkClaim, *, run: Digest, domain: SigningDomain) -> None:
@@ -131,11 +131,14 @@ class RelayerService:
         await self._check_signed_by_pool(signer, "lease")
 
     async def _check_file(self, node: Address, work: SignedWorkClaim) -> None:
-        """Refuses work without a file: no validator could judge it, so it would expire without a penalty."""
+        """Refuses work whose file is not in the store.
+
+        No validator could judge such work, so it would occupy its step and then expire without a penalty.
+        """
         if await self._objects.head(ObjectKey(pool_id=self._pool_id, owner=node, sha256=work.sha256)) is None:
             raise Conflict(
                 f"no file {work.sha256} of this node is in the pool's store",
-                hint="upload it first: POST /v1/uploads",
+                hint="upload the file first: POST /v1/uploads",
                 code="no-file",
                 retryable=True,
             )
@@ -143,7 +146,7 @@ class RelayerService:
     # Joins
 
     async def join(self, node: Address, joining: JoinRequest) -> JoinReceipt:
-        """Queues a node's acceptance of an invite; returns its receipt, also if it was queued before.
+        """Checks and queues a node's join; returns its receipt, also for a repeated request.
 
         Raises:
             Forbidden: The invite is for another node or pool.
@@ -167,8 +170,8 @@ class RelayerService:
         if _signer(lambda: acceptance.signer(raw, self._invites), "acceptance") != node:
             raise Unprocessable("the acceptance is not signed by the node", fields={"signature": "another signer"})
         if invite.invite.expired(self._clock.now()):
-            raise Conflict("the invite has expired", hint="wait for the next one", code="invite-expired")
-        # The nonce is in the name because a node may get another invite later.
+            raise Conflict("the invite has expired", hint="wait for the next invite", code="invite-expired")
+        # The row's name contains the invite's nonce, because the node may get and accept another invite later.
         queued, _ = await self.put(RelayedKind.JOIN, f"{node}-{invite.nonce}", joining.model_dump_json())
         return JoinReceipt(state=queued.state, reason=queued.reason)
 
@@ -178,7 +181,7 @@ class RelayerService:
         """Queues a checked request unless its name was queued before.
 
         Returns:
-            The queued row, and whether it has the same body.
+            The queued row, and whether its body equals the body of this request.
 
         Raises:
             RateLimited: The queue is full.
@@ -187,21 +190,26 @@ class RelayerService:
             raise RateLimited(
                 f"{MAX_WAITING} transactions wait to be relayed already",
                 retry_after=timedelta(seconds=30),
-                hint="send it to the ledger yourself, or try again later",
+                hint="send the transaction to the ledger yourself, or try again later",
             )
         put = await self.store.put(kind, name, body, now_ms=unix_ms(self._clock.now()))
         self.wakeup.set()
         return put
 
-    async def _check_signed_by_pool(self, signer: Address, what: str) -> None:
+    async def _check_signed_by_pool(self, signer: Address, document: str) -> None:
+        # This orchestrator's own key is accepted without a read of the ledger.
         if signer != self._key.address and signer != (await self._pool.get()).orchestrator:
             raise Forbidden(
-                f"the {what} was signed by {signer}, which is not the pool's orchestrator", code=f"foreign-{what}"
+                f"the {document} was signed by {signer}, which is not the pool's orchestrator",
+                code=f"foreign-{document}",
             )
 
 
 def on_ledger(row: SlotRow, work: SignedWorkClaim) -> SubmissionReceipt:
-    """Returns the receipt of a submission whose slot already has work on the ledger: the same or other work."""
+    """Returns the receipt of a submission whose slot has work on the ledger already.
+
+    The submission counts as relayed if that work is the same, and as refused otherwise.
+    """
     if (row.sha256, row.units) == (work.sha256, work.units):
         return SubmissionReceipt(key=row.key, state=ReceiptState.CARRIED, transaction=row.transaction or None)
     return SubmissionReceipt(key=row.key, state=ReceiptState.REFUSED, reason=OTHER_WORK)
@@ -221,8 +229,8 @@ def _receipt(key: Digest, queued: RelayedTransaction) -> SubmissionReceipt:
     return SubmissionReceipt(key=key, state=queued.state, reason=queued.reason)
 
 
-def _signer(recover: Callable[[], Address], what: str) -> Address:
+def _signer(recover: Callable[[], Address], document: str) -> Address:
     try:
         return recover()
     except MusterError as error:
-        raise Unprocessable(f"the signature of the {what} is broken: {error.detail}") from error
+        raise Unprocessable(f"the signature of the {document} is broken: {error.detail}") from error

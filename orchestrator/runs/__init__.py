@@ -1,1 +1,1 @@
-"""Services of a run: leasing of slots, control by trainer and owner, reported metrics, checkpoint relays."""
+"""Services of a run: slot leasing, control, reported metrics, checkpoint relays."""

@@ -1,8 +1,9 @@
-"""Registration of checkpoint relays: the owner allows them, they renew a short lease, nodes receive their URLs.
+"""Registration of checkpoint relays, whose URLs nodes receive.
 
-The orchestrator does not probe relays: a relay that does not serve costs a client one failed request, and its lease
-ends unless the relay renews it. Clients verify all that they download, so the allow list only keeps strangers from
-wasting nodes' time.
+The pool's owner allows a relay by its address. The relay registers its URL under a short lease, and renews it. The
+orchestrator does not probe relays, because one that does not serve costs a client only one failed request. Clients
+verify every block that they download. So the allow list protects no data; it keeps strangers from registering URLs that
+waste the nodes' time.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from protocol.runtime.clock import Clock, milliseconds
 from protocol.wire.relays import KnownRelay, RelayLease
 
 LIFE = timedelta(seconds=90)
-"""Duration of a relay's lease. A dead relay is listed until its lease ends and costs each node one failed request."""
+"""Duration of a relay's lease. A dead relay is listed until its lease ends, and costs each node one failed request."""
 
 RENEW_AFTER = LIFE / 3
+"""Time after which a relay is told to renew its lease, so that two renewals may fail before the lease ends."""
 
 _CACHED_FOR = timedelta(seconds=1)
-"""Time for which the list is cached, because every answer of `/run/step` contains the list."""
+"""Time for which the URLs of live relays are cached, because every answer of `/run/step` contains them."""
 
 
 class CheckpointRelays:
@@ -33,7 +35,7 @@ class CheckpointRelays:
     Args:
         store: Store of relays.
         clock: Clock of leases.
-        private: True if URLs may be plain http and lead into private networks.
+        private: True if a relay's URL may use plain http and a host in a private network.
     """
 
     def __init__(self, store: CheckpointRelayStore, *, clock: Clock, private: bool) -> None:
@@ -80,7 +82,7 @@ class CheckpointRelays:
         return next((each for each in await self.list() if each.relay == relay), KnownRelay(relay=relay))
 
     async def deny(self, relay: Address) -> None:
-        """Ends the relay's lease and forbids new ones.
+        """Ends the relay's lease and forbids new leases.
 
         Raises:
             NotFound: The relay was not allowed.
@@ -103,7 +105,7 @@ class CheckpointRelays:
         ]
 
     async def live(self) -> tuple[str, ...]:
-        """Returns the URLs of relays with a live lease, at most one second old."""
+        """Returns the URLs of relays with a live lease, cached for one second."""
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at >= _CACHED_FOR.total_seconds():
             now_ms = unix_ms(self._clock.now())
@@ -115,7 +117,7 @@ class CheckpointRelays:
 def check_relay_url(url: str, *, private: bool) -> str:
     """Checks a relay's URL; returns it without a trailing slash.
 
-    Host names are not resolved: a node may resolve them to other addresses, and they may change.
+    Host names are not resolved, because a node may resolve a name to another address than the orchestrator.
 
     Raises:
         InvalidInput: The URL is malformed; or it is plain http or in a private network, and `private` is False.
@@ -123,7 +125,9 @@ def check_relay_url(url: str, *, private: bool) -> str:
     split = parse_http_url(url, what="a relay's URL", code="bad-relay-url")
     host = split.hostname or ""
     if split.scheme == "http" and not private:
-        raise InvalidInput("nodes reach relays over https", hint="serve https", code="bad-relay-url")
+        raise InvalidInput(
+            "a relay's URL must begin with https://", hint="serve https, and register that URL", code="bad-relay-url"
+        )
     if not private and not _may_be_public(host):
         raise InvalidInput(
             f"{host[:100]} is inside a private network",

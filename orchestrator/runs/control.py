@@ -1,4 +1,4 @@
-"""Control of a run: the trainer sets demand and version; clients read progress and rollouts."""
+"""Control of a run: the trainer sets demand and version, clients read progress."""
 
 from __future__ import annotations
 
@@ -19,10 +19,20 @@ from protocol.identifiers import Digest
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
 from protocol.wire.listings import RolloutItem, RolloutStatus, StepFigures
-from protocol.wire.runs import CheckpointRef, Demand, NewCheckpoint, RunView, StepView, TrainerLease, TrainerWish
+from protocol.wire.runs import (
+    CheckpointRef,
+    Demand,
+    NewAnswers,
+    NewCheckpoint,
+    RunAnswers,
+    RunView,
+    StepView,
+    TrainerLease,
+    TrainerWish,
+)
 
 SHOWN_BEFORE = 4
-"""Number of closed steps in the run's view."""
+"""Number of closed steps that the run's overview includes."""
 _STEPS_PER_PAGE = 256
 _ATTEMPTS = 5
 _CURSOR = re.compile(r"([0-9]{1,15})\.([0-9]{1,12})\.([0-9]{1,15}:0x[0-9a-fA-F]{40}:[0-9]{1,10})")
@@ -32,15 +42,15 @@ WANTED = {
     "rejected": frozenset({Counted.REJECTED}),
     "pending": frozenset({Counted.PENDING}),
 }
-"""Counted states that each filter of a listing selects; the filter `all` has no entry."""
+"""For each filter of a listing, the counters whose slots it selects; the filter `all` has no entry."""
 
 
 class RunControl:
-    """Controls and shows one run.
+    """Service that controls one run and reports its progress.
 
     Args:
         leasing: Leasing service of the run.
-        clock: Clock of state changes.
+        clock: Clock of the time stamps of state changes.
     """
 
     def __init__(self, leasing: SlotLeasing, *, clock: Clock) -> None:
@@ -53,9 +63,9 @@ class RunControl:
         """Sets the trainer's demand of a step, or closes the step.
 
         Raises:
-            Conflict: The request closes a step that has not begun; closed steps never open again.
-            TrainerFenced: The request's trainer does not hold the run's lease.
-            Unavailable: Other requests changed the run in all five attempts.
+            Conflict: The request would close a step that has not begun. Closed steps never open again.
+            TrainerFenced: The request's trainer does not hold the trainer lease.
+            Unavailable: Other requests changed the run's state in all five attempts.
         """
         for _ in range(_ATTEMPTS):
             state = await self._store.state()
@@ -87,7 +97,7 @@ class RunControl:
             if written:
                 row = (await self._store.steps([demand.step]))[demand.step]
                 return _step_view(demand.step, row, floor=asked.floor)
-        raise Unavailable("the run changes too fast", hint="try again")
+        raise Unavailable(f"other requests changed the run's state in all {_ATTEMPTS} attempts", hint="try again")
 
     def _check_begun(self, state: RunState, step: int) -> None:
         last = self._leasing.window(state).last
@@ -103,8 +113,8 @@ class RunControl:
 
         Raises:
             Conflict: The ledger does not announce the version with this digest, or a newer version is in use.
-            TrainerFenced: The request's trainer does not hold the run's lease.
-            Unavailable: The chain is down.
+            TrainerFenced: The request's trainer does not hold the trainer lease.
+            Unavailable: The chain is down; or other requests changed the run's state in all five attempts.
         """
         announced = await self._leasing.ledger.announced(new.version)
         if announced is None or (announced.attempt, announced.digest) != (new.attempt, new.digest):
@@ -133,13 +143,13 @@ class RunControl:
                 adopted = await self._leasing.checkpoint(await self._store.state())
                 if adopted is not None:
                     return adopted
-        raise Unavailable("the run changes too fast", hint="try again")
+        raise Unavailable(f"other requests changed the run's state in all {_ATTEMPTS} attempts", hint="try again")
 
     async def hold(self, wish: TrainerWish) -> TrainerLease:
-        """Grants a trainer the run's lease, or renews it.
+        """Grants the trainer lease to a trainer, or renews it.
 
         Raises:
-            TrainerFenced: Another trainer holds the lease.
+            TrainerFenced: Another trainer holds the trainer lease.
         """
         lease = await self._store.hold_trainer(
             wish.lease, holder=wish.holder, start=wish.start or "", life_ms=wish.life_ms
@@ -151,7 +161,7 @@ class RunControl:
     async def fields_of(
         self, announced: AnnouncedCheckpoint, *, units: int, relays: Sequence[str], arithmetic: Sequence[str] = ()
     ) -> dict[str, str]:
-        """Returns the fields of a version in the run's state."""
+        """Returns the fields of the run's state that switch it to an announced version."""
         return {
             "version": str(announced.version),
             "attempt": str(announced.attempt),
@@ -182,10 +192,32 @@ class RunControl:
         )
 
     async def figures(self, *, first: int | None, limit: int) -> tuple[StepFigures, ...]:
-        """Returns reported metrics of accepted files by step; without `first`, of the newest steps."""
+        """Returns the reported metrics of accepted files by step, from step `first` on.
+
+        Without `first`, it returns the newest `limit` steps.
+        """
         window = self._leasing.window(await self._store.state())
         start = max(0, window.last + 1 - limit) if first is None else first
         return await self._figures.of(await self._store.known_steps(first=start, limit=limit), floor=window.first)
+
+    async def answers(self) -> RunAnswers:
+        """Returns the answers of the first and of the newest evaluated version."""
+        return await self._store.answers()
+
+    async def show_answers(self, new: NewAnswers) -> RunAnswers:
+        """Stores a version's answers if no earlier or no later version has stored answers.
+
+        Stored answers to other prompts are replaced.
+        """
+        known = await self._store.answers()
+        before, after = known.before, known.after
+        if before is None or new.version <= before.version or _prompts(before) != _prompts(new):
+            before = new
+        if after is None or new.version >= after.version or _prompts(after) != _prompts(new):
+            after = new
+        shown = RunAnswers(before=before, after=after)
+        await self._store.set_answers(shown)
+        return shown
 
     async def rollout(self, key: Digest) -> SlotRow:
         """Returns a submitted work item.
@@ -204,7 +236,7 @@ class RunControl:
     async def rollouts(
         self, *, step: int | None, status: str, cursor: str | None, limit: int
     ) -> tuple[list[SlotRow], str | None]:
-        """Returns submitted work in the order of leases, with the cursor of the next page.
+        """Returns a page of submitted work in the order of leases, and the cursor of the next page.
 
         Raises:
             InvalidInput: The cursor is malformed, or belongs to another step.
@@ -233,7 +265,7 @@ class RunControl:
 
 
 def rollout_item(row: SlotRow, links: Links) -> RolloutItem:
-    """Returns submitted work as the API shows it."""
+    """Converts the slot of submitted work into the model that the API returns."""
     return RolloutItem(
         key=row.key,
         node=row.node,
@@ -262,7 +294,7 @@ def rollout_item(row: SlotRow, links: Links) -> RolloutItem:
 def _wanted(row: SlotRow, status: str) -> bool:
     if not row.slot.state.on_ledger:
         return False
-    if status == "pending":  # includes work for which the step no longer waits
+    if status == "pending":  # includes work for whose verdict the step no longer waits
         return row.slot.state is SlotState.SUBMITTED
     return status == "all" or row.slot.counted in WANTED[status]
 
@@ -275,6 +307,10 @@ def _check_forward(state: RunState, new: AnnouncedCheckpoint) -> None:
         hint="versions never go back: announce a higher one",
         code="checkpoint-goes-back",
     )
+
+
+def _prompts(answers: NewAnswers) -> list[str]:
+    return [each.prompt for each in answers.answers]
 
 
 def _step_view(step: int, row: StepRow, *, floor: int) -> StepView:

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Links of one work item; None where the store has no file."""
+    """Size and download links of one work item; None where the store has no file."""
 
     size: int | None = None
     file: str | None = None
@@ -30,7 +30,10 @@ class Links:
 
 
 async def links_to(rows: Sequence[SlotRow], *, objects: ObjectStore, pool_id: int, life: timedelta) -> list[Links]:
-    """Returns links in the order of the rows; empty links if the store is down, so that the listing still works."""
+    """Returns the links of work items, in the order of the rows.
+
+    If the store is down, the links are empty, so that listings still work.
+    """
     concurrent = asyncio.Semaphore(AT_ONCE)
 
     async def one(row: SlotRow) -> Links:

@@ -1,4 +1,4 @@
-"""Leases slots of a run to nodes, names the step that needs rollouts, and reports the outcomes of leases."""
+"""Leases slots to nodes, finds the step that needs rollouts, judges delivery records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from orchestrator.chain.run_interface import PoolSeat, RunLedger
+from orchestrator.chain.run_interface import PoolMembership, RunLedger
 from orchestrator.domain.deliveries import Delivered, PastLease, judge_deliveries
 from orchestrator.domain.lease_terms import lease_length, wait_length
 from orchestrator.domain.run_terms import RunTerms
@@ -27,10 +27,13 @@ from protocol.wire.runs import MOST_RELAYS, CheckpointRef, StepAnswer
 from protocol.wire.slots import Deliveries, LeaseState, LeaseView, SlotGrant, SlotName, SlotRequest
 
 SHOWN_LEASES = 200
+"""Maximum number of leases in a node's list of outcomes."""
 HOLDERS = 3
-"""While other providers ask for slots, a provider holds at most 1/3 of a step, so that slow nodes can't block it."""
+"""While other providers ask for slots, one provider may hold at most 1/`HOLDERS` of a step, so that its slow nodes
+can't delay the whole step."""
 ASKING = timedelta(minutes=1)
-"""A provider counts as asking for slots for this long after its last request, or for one lease if that is longer."""
+"""Time after its last request for which a provider counts as asking for slots; the duration of a lease, if that is
+longer."""
 _ATTEMPTS = 4
 
 _STATES = {
@@ -43,7 +46,7 @@ _STATES = {
 _REFUSALS = {
     "closed": "step {step} is closed",
     "ahead": "step {step} is too far ahead of version {version}",
-    "earlier": "step {detail}, which comes before step {step}, needs rollouts",
+    "earlier": "step {detail} needs rollouts before step {step}",
     "enough": "step {step} has all the rollouts that it needs, or they are in progress",
     "busy": "the node holds {most_live} slots already",
     "share": "the node's provider holds a third of step {step} already, and other providers ask for slots",
@@ -56,14 +59,17 @@ _REFUSALS = {
 
 
 class NoSlot(Conflict):
-    """There is no slot for this node now. This is not a failure: the answer of `/run/step` has the time to wait."""
+    """There is no slot for this node now.
+
+    This is no failure: the node asks `/run/step` again, whose answer contains the time to wait.
+    """
 
     code = "no-slot"
     default_hint = "ask for the step again, and for a slot when it needs rollouts"
 
 
 class SlotLeasing:
-    """Leases the slots of one run.
+    """Service that leases the slots of one run.
 
     Args:
         terms: Terms of the run.
@@ -127,7 +133,10 @@ class SlotLeasing:
         return ""
 
     def _obstacle_besides_funds(self, state: RunState) -> str:
-        """Returns the same as `obstacle`, without a check of funds: a repeated request needs no further escrow."""
+        """Returns the same as `obstacle`, but does not check the escrow.
+
+        A request for a slot that is leased already needs no further escrow.
+        """
         if not state.ready:
             return "the orchestrator has not read the ledger to its end yet"
         if state.version is None:
@@ -139,11 +148,11 @@ class SlotLeasing:
         return notice_fault(self.terms.lease, notice_s=state.notice_s)
 
     def window(self, state: RunState) -> Window:
-        """Returns the steps for which rollouts may be generated."""
+        """Returns the steps for which rollouts may be generated now."""
         return Window.of(floor=state.floor, version=state.version or 0, async_level=self.terms.async_level)
 
     async def counts(self, window: Window) -> dict[int, StepCount]:
-        """Returns the counts of the run's steps."""
+        """Returns the counts of the window's steps."""
         return {step: row.count for step, row in (await self.store.steps(list(window.steps))).items()}
 
     # Slots
@@ -152,20 +161,20 @@ class SlotLeasing:
         """Leases a slot to a node; a repeated request id returns the same slot.
 
         Raises:
-            Forbidden: The node is not a member, or not an active one.
+            Forbidden: The node is not a healthy member.
             NoSlot: There is no slot for the node now.
-            Unavailable: The chain is down; or other requests changed the run in all four attempts.
+            Unavailable: The chain is down; or other requests changed the run's state in all four attempts.
         """
         for _ in range(_ATTEMPTS):
             state = await self.store.state()
             if reason := self._obstacle_besides_funds(state):
                 raise NoSlot(reason)
-            seat = await self._seat(node)
-            outcome, detail = await self._grant(node, request, state, seat)
+            membership = await self._membership(node)
+            outcome, detail = await self._grant(node, request, state, membership)
             if outcome in {"ok", "again"}:
                 return self._grant_of(await self._live(detail))
             if outcome == "stake-unknown":
-                await self.cache_free_stake(seat.provider, state)
+                await self.cache_free_stake(membership.provider, state)
             elif outcome == "not-active":
                 raise _not_active(detail)
             elif outcome in _REFUSALS:
@@ -176,23 +185,25 @@ class SlotLeasing:
                     "most_live": self.terms.most_live,
                 }
                 raise NoSlot(_REFUSALS[outcome].format_map(values))
-        raise Unavailable("the run changes too fast", hint="try again")
+        raise Unavailable(f"other requests changed the run's state in all {_ATTEMPTS} attempts", hint="try again")
 
-    async def _grant(self, node: Address, request: SlotRequest, state: RunState, seat: PoolSeat) -> tuple[str, str]:
-        on_trial = await self._check_deliveries(node, seat.provider)
-        block = max(state.block, seat.block)
+    async def _grant(
+        self, node: Address, request: SlotRequest, state: RunState, membership: PoolMembership
+    ) -> tuple[str, str]:
+        on_trial = await self._check_deliveries(node, membership.provider)
+        block = max(state.block, membership.block)
         beacon = await self.ledger.block_hash(block)
         if beacon is None:
             raise NoSlot(f"block {block}, whose hash is part of the seed, is not confirmed yet")
         times = await self.store.times()
         lease = lease_length(times, least=self.terms.lease_least, most=self.terms.lease)
         lease_ms, now = milliseconds(lease), self._now_ms()
-        # No step waits for a node on trial. Otherwise each node that fails on purpose could delay a step with one slot.
+        # No step waits for a node on trial. Otherwise nodes that fail on purpose could each delay a step with one slot.
         waits_ms = 0 if on_trial else milliseconds(wait_length(lease))
         leased = await self.store.lease_slot(
             LeaseSlot(
                 node=node,
-                provider=seat.provider,
+                provider=membership.provider,
                 step=request.step,
                 groups=request.groups,
                 request=request.request_id,
@@ -216,25 +227,25 @@ class SlotLeasing:
         return "trial" if leased.outcome == "busy" and on_trial else leased.outcome, leased.slot
 
     async def _check_deliveries(self, node: Address, provider: Address) -> bool:
-        """Returns whether a node is limited to one slot, by its own or its provider's delivery record.
+        """Returns whether the record of a node or of its provider limits the node to one slot.
 
         Raises:
-            NoSlot: The node, or its provider, gets no leases for a while.
+            NoSlot: The node or its provider is throttled, and gets no leases for some time.
         """
         records = (
             ("the node", await self.delivered(node)),
             ("the nodes of this provider together", await self._delivered_by_provider(provider)),
         )
-        for who, record in records:
+        for subject, record in records:
             if record.resting_until_ms is not None:
                 seconds = math.ceil((record.resting_until_ms - self._now_ms()) / 1000)
-                raise NoSlot(f"{who} delivered too few of its leases: no slots for another {seconds} s")
+                raise NoSlot(f"{subject} delivered too few leases: no slots for another {seconds} s")
         return any(record.on_trial for _, record in records)
 
     async def _live(self, name: str) -> SlotRow:
         row = await self.store.slot(name)
         if row is None or row.slot.state is not SlotState.LEASED:
-            raise NoSlot("the slot of this request is over", hint="ask for another slot, with a new request id")
+            raise NoSlot("the lease of this request has ended", hint="ask for another slot, with a new request id")
         return row
 
     def _grant_of(self, row: SlotRow) -> SlotGrant:
@@ -257,7 +268,10 @@ class SlotLeasing:
         return SlotGrant(lease=signed, beacon=row.beacon)
 
     def _salt(self, row: SlotRow) -> Digest:
-        """Derives the secret part of a slot's seed. It is not stored, so it can't leak before the lease is issued."""
+        """Derives a slot's salt, the part of its seed that is secret until the slot is leased.
+
+        The salt is derived from the orchestrator's key and not stored, so that it can't leak before.
+        """
         salt = SlotSalt(
             pool_id=self.terms.pool_id,
             run=self.terms.run,
@@ -270,7 +284,7 @@ class SlotLeasing:
         return salt.derive(self._key, self.ledger.domain)
 
     async def release(self, node: Address, slots: tuple[SlotName, ...]) -> None:
-        """Releases leases of a node; slots that are over or of other nodes are ignored."""
+        """Releases slots of a node; ignores slots whose lease has ended."""
         now = self._now_ms()
         for row in await self.store.slots([slot_id(each.step, node, each.index) for each in slots]):
             then = after(row.slot, SlotEvent.LAPSED if row.excused else SlotEvent.RELEASED)
@@ -279,7 +293,7 @@ class SlotLeasing:
                 await self.store.write(row, then, {"ended": str(now)}, due_ms=due)
 
     async def deliveries(self, node: Address) -> Deliveries:
-        """Returns the outcomes of a node's leases."""
+        """Returns a node's delivery record and the outcomes of its newest leases."""
         rows = await self.store.leases_of(node, limit=SHOWN_LEASES)
         judged = self._judge(rows)
         return Deliveries(
@@ -305,7 +319,10 @@ class SlotLeasing:
         return judge_deliveries(_past(rows), terms=self.terms.deliveries, now_ms=self._now_ms())
 
     async def checkpoint(self, state: RunState) -> CheckpointRef | None:
-        """Returns the version for which slots are leased, with configured and registered relays."""
+        """Returns the version for which slots are leased, with all its checkpoint relays.
+
+        These are the relays that the trainer or the settings name, and the registered ones.
+        """
         found = checkpoint_of(state)
         if found is None:
             return None
@@ -314,21 +331,21 @@ class SlotLeasing:
 
     # Cached ledger state
 
-    async def _seat(self, node: Address) -> PoolSeat:
-        known = (await self.store.seats([node])).get(node)
+    async def _membership(self, node: Address) -> PoolMembership:
+        known = (await self.store.memberships([node])).get(node)
         if known is not None:
             return known
         state, active = await self.store.standing(node)
-        if not active:  # otherwise any key could cause unlimited reads of the chain
+        if not active:  # checked before the chain is read, because any key can sign requests
             raise _not_active(state)
-        seat = await self.ledger.seat(node)
-        if seat is None:
+        membership = await self.ledger.membership(node)
+        if membership is None:
             raise Forbidden(f"{node} is not a member of the pool", hint="join the pool first", code="not-a-member")
-        await self.store.cache_seat(node, seat)
-        return seat
+        await self.store.cache_membership(node, membership)
+        return membership
 
     async def cache_free_stake(self, provider: Address, state: RunState) -> None:
-        """Caches how many work units a provider's free stake covers, as read from the ledger."""
+        """Reads a provider's free stake, and caches the number of work units that it covers."""
         free = await self.ledger.free_stake(provider)
         await self.store.cache_stake(provider, units_for(free, state.penalty))
 
@@ -337,21 +354,24 @@ class SlotLeasing:
 
 
 def notice_fault(lease: timedelta, *, notice_s: int) -> str:
-    """Returns the reason why leases may not have this duration; empty if they may.
+    """Returns an error text if leases are longer than the notice period, else an empty text.
 
-    Escrow and membership are guaranteed for leases that end within the pool's notice period.
+    Escrow and membership are guaranteed only for leases that end within the notice period.
     """
     lease_s = math.ceil(lease.total_seconds())
     if lease_s <= notice_s:
         return ""
     return (
         f"the setting run_lease_s is {lease_s} s, and the pool's notice period only {notice_s} s: the pool's owner "
-        "has to shorten run_lease_s"
+        "has to lower run_lease_s"
     )
 
 
 def checkpoint_of(state: RunState) -> CheckpointRef | None:
-    """Returns the version for which slots are leased; None before the first, or if it was withdrawn on the ledger."""
+    """Returns the version for which slots are leased.
+
+    The result is None before the first version, and after the version was announced again with another digest.
+    """
     if state.version is None or state.publisher is None or not state.digest:
         return None
     return CheckpointRef(

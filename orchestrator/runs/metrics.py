@@ -1,7 +1,8 @@
-"""Metrics of a step's accepted files as nodes report them. They are unverified, and payment ignores them.
+"""Mean metrics of a step's accepted files, as nodes report them.
 
-Means are weighted by groups, which the lease fixes, and not by the samples that the node itself reports. Values far
-from the median are left out, so that nodes with less than half of a step's groups can't distort its means arbitrarily.
+The metrics are not verified, and payment does not depend on them. Means are weighted by the number of groups in a file,
+which the lease fixes, and not by numbers that the node reports. Values far from the median are left out. So nodes with
+less than half of a step's groups can shift its means only by a bounded amount.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from orchestrator.store.runs import RunStore
 from protocol.wire.listings import StepFigures
 
 MOST_SLOTS = 2_000
-"""Maximum number of slots of one step that are read, in lease order."""
+"""Maximum number of slots of one step that are read, in the order of their leases."""
 SLOTS_AT_ONCE = 500
 LARGEST = 1e9
 """Values with at least this absolute value are ignored; no honest reward or length is as large."""
 DEVIATIONS = 5.0
-"""A value is kept within 5 median absolute deviations of the median; that distance is at least |median| and 1."""
+"""A value is kept if its distance from the median is at most the largest of: 5 median absolute deviations, the absolute
+value of the median, and 1."""
 CACHED_STEPS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedMeans:
-    """Means over accepted files; None if no node reported a value."""
+    """Means of the reported metrics over accepted files; None if no node reported the metric."""
 
     files: int
     reward: float | None
@@ -60,11 +62,11 @@ def _median(weighted: Sequence[tuple[float, int]]) -> float:
         below += weight
         if below >= half:
             return value
-    raise ValueError("there is no value")
+    raise ValueError("the median needs at least one value")
 
 
 class ReportedMetrics:
-    """Means by step, cached until the step's counts change.
+    """Reads the means of steps, and caches them until the step's counts change.
 
     Args:
         store: Store of the run.

@@ -1,1 +1,1 @@
-"""Task scheduling: pure functions that plan which node runs which task."""
+"""Task scheduling: pure functions that decide on which nodes a task runs."""

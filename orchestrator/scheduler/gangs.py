@@ -1,4 +1,4 @@
-"""Gang scheduling: groups of nodes that start a task together or not at all. Plans groups and ranks without I/O."""
+"""Gang scheduling: plans groups of nodes that start a task together or not at all. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.wire.tasks import GroupPlace
 
 @dataclass(frozen=True, slots=True)
 class GangRank:
-    """A rank in a group, with the node that holds or completed the rank."""
+    """A rank in a group of nodes, with the node that holds or completed it."""
 
     group: str
     rank: int
@@ -24,38 +24,39 @@ class GangRank:
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """Plan of a task's groups: ranks to assign, groups to dissolve, and the number of missing members."""
+    """Plan of a task's groups: ranks to assign, groups to dissolve, and counts of groups."""
 
     starts: tuple[tuple[Address, GroupPlace], ...]
+    """Nodes to which the task is assigned now, each with its place in a group."""
     dissolved: tuple[str, ...]
     """Ids of groups whose members have to stop."""
     completed: int
     """Number of groups in which every rank is done."""
     complete: int
-    """Number of groups in which every rank is held or done, after this plan."""
+    """Number of groups in which, after this plan, every rank has a node or is done."""
     missing: int
     """Number of members for which the plan found no node."""
 
 
 def plan_gang(
-    *, task_id: str, size: int, wanted: int | None, seats: Sequence[GangRank], candidates: Sequence[Address]
+    *, task_id: str, size: int, wanted: int | None, filled_ranks: Sequence[GangRank], candidates: Sequence[Address]
 ) -> GangPlan:
     """Plans the changes of one task's groups.
 
-    A lost member is replaced at its own rank; other members stay. A new group starts only when all its members are
-    available. If several groups wait for members, all but the fullest are dissolved, so that their nodes can complete
-    it.
+    A lost member is replaced at its own rank, and the other members stay. A new group starts only when enough nodes for
+    all its ranks are free. If several groups lack members, all but the fullest are dissolved, so that their nodes can
+    complete that one.
 
     Args:
-        task_id: Seeds the ids of new groups.
+        task_id: Id of the task, from which the ids of new groups are derived.
         size: Members per group.
         wanted: Total number of groups, including completed ones; None for as many as the nodes can fill.
-        seats: Ranks that are held or done now.
+        filled_ranks: Ranks that have a node or are done now.
         candidates: Nodes that may join, best first; none of them holds a rank.
     """
     groups: dict[str, dict[int, GangRank]] = defaultdict(dict)
-    for seat in seats:
-        groups[seat.group][seat.rank] = seat
+    for filled in filled_ranks:
+        groups[filled.group][filled.rank] = filled
     completed = sum(_is_completed(ranks, size) for ranks in groups.values())
     # The fullest group comes first; ties are broken by id, so that the plan is deterministic.
     open_groups = sorted(
@@ -74,7 +75,7 @@ def plan_gang(
     left = list(free)
     complete = completed + len(open_groups) - len(incomplete)
     names = _new_names(task_id, taken=groups.keys())
-    # Incomplete groups take free nodes first, so new groups start only if none is incomplete.
+    # Incomplete groups have taken free nodes first. If one is still incomplete, no node is left for a new group.
     while len(left) >= size and (room is None or complete - completed < room):
         group = next(names)
         starts += [(node, GroupPlace(id=group, rank=rank, size=size)) for rank, node in enumerate(left[:size])]
@@ -84,7 +85,7 @@ def plan_gang(
 
 
 def _is_completed(ranks: dict[int, GangRank], size: int) -> bool:
-    return len(ranks) == size and all(seat.done for seat in ranks.values())
+    return len(ranks) == size and all(rank.done for rank in ranks.values())
 
 
 def _fill(

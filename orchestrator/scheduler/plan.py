@@ -1,4 +1,4 @@
-"""Inputs and decisions of the scheduler."""
+"""Inputs of the scheduler's planner, and the decisions of which a plan consists."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from protocol.wire.tasks import AssignmentState, GroupPlace, TaskSpec, TaskState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlacement:
-    """Current assignment of a node."""
+    """Current assignment of a task to a node."""
 
     id: str
+    """Id of the assignment; empty while it is only planned."""
     task_id: str
     spec_generation: int
-    """Generation of the task that was sent to the node."""
+    """Generation of the task's specification that was sent to the node."""
     state: AssignmentState
     assigned_at_ms: int
     detail: str = ""
@@ -27,7 +28,7 @@ class TaskPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A node as the scheduler sees it."""
+    """A node to which a task may be assigned, with its current assignment."""
 
     address: Address
     state: NodeState
@@ -38,7 +39,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentOutcome:
-    """Outcome of one assignment."""
+    """Outcome of an ended assignment, which counts as a completion or failure of its task."""
 
     assignment_id: str
     node: Address
@@ -62,7 +63,7 @@ class OpenTask:
 
 @dataclass(frozen=True, slots=True)
 class StopTask:
-    """Ends an assignment of a node."""
+    """Decision to end an assignment of a node, with the reason."""
 
     node: Address
     assignment_id: str
@@ -71,7 +72,7 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Records the final state of an assignment that the node reported."""
+    """Decision to end an assignment in the final state that its node reported."""
 
     node: Address
     assignment_id: str
@@ -81,7 +82,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Sends the task's new generation to the node that runs it."""
+    """Decision to send the task's new generation to a node that runs an older one."""
 
     node: Address
     assignment_id: str
@@ -89,7 +90,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Assigns a task to a node."""
+    """Decision to assign a task to a node."""
 
     node: Address
     task_id: str
@@ -98,7 +99,7 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskVerdict:
-    """State of a task after the plan, with the reason."""
+    """Decision on the state of a task, with the reason."""
 
     task_id: str
     state: TaskState
@@ -107,7 +108,7 @@ class TaskVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Deletes outcomes of a task's assignments that no later plan needs."""
+    """Decision to delete outcomes of a task's assignments that no later plan needs."""
 
     task_id: str
     assignment_ids: tuple[str, ...]
@@ -120,16 +121,16 @@ class SchedulerTimeouts:
     drain: timedelta = timedelta(minutes=10)
     """Time that a draining node may take to finish a task that ends by itself."""
     failures: timedelta = timedelta(hours=1)
-    """Failures older than this no longer count."""
+    """Time for which a failure counts, unless the task is never restarted or runs on every node."""
     retry: timedelta = timedelta(seconds=30)
-    """Pause before a node gets a task again that failed there; doubled with each failure."""
+    """Pause before a node gets a task again that failed on it; each further failure doubles the pause."""
     placements: int = 3
-    """Failures of a replica after which its task fails; one if the task's restart policy is `never`."""
+    """Number of failures of one replica after which its task fails; 1 if the task's restart policy is `never`."""
 
 
 @dataclass(slots=True)
 class SchedulePlan:
-    """Decisions, written in this order: settle, stop, renew, start; then the state of each task; then forget."""
+    """All decisions of one plan, in the order of the fields in which they have to be written."""
 
     settles: list[Settle] = field(default_factory=list)
     stops: list[StopTask] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""Planner: assigns tasks to nodes. No I/O.
+"""Planner that assigns tasks to nodes. No I/O.
 
-A node runs one task at a time. Tasks are served by priority, then by age. A running assignment is only stopped for a
+A node runs one task at a time. Tasks are served by priority, then by age. Every decision to stop an assignment has a
 reason, which is recorded. The plan does not depend on the order of its inputs.
 """
 
@@ -33,8 +33,12 @@ from protocol.wire.tasks import AssignmentState, GroupPlace, RestartKind, TaskSt
 
 DEFAULT_TIMEOUTS = SchedulerTimeouts()
 _MOST_DETAIL = 500
-"""Maximum characters kept of a node's report. A task stores one report for each node on which it ended."""
+"""Maximum number of characters to which a node's report on its task is shortened.
+
+A task stores one report for each node on which it ended.
+"""
 _MOST_FIRST_LINE = 200
+"""Maximum number of characters to which the first line of a report is shortened."""
 
 
 def plan(
@@ -56,9 +60,10 @@ def plan(
 
 
 def brief(detail: str) -> str:
-    """Shortens a node's report to 500 characters: its first line and the end of the output that it quotes.
+    """Shortens a node's report on its task to 500 characters.
 
-    Error messages are usually at the end of the output.
+    It keeps the first line, which describes the failure, and the end of the task's output that the report quotes, where
+    the error message usually is.
     """
     if len(detail) <= _MOST_DETAIL:
         return detail
@@ -69,7 +74,7 @@ def brief(detail: str) -> str:
 
 
 class _Planner:
-    """One planning pass: tracks free nodes and placements while it serves the tasks one after the other."""
+    """One planning pass over all tasks, which tracks the assignments of nodes while it decides."""
 
     def __init__(
         self, tasks: Iterable[OpenTask], nodes: Iterable[Candidate], now_ms: int, timeouts: SchedulerTimeouts
@@ -153,7 +158,7 @@ class _Planner:
             self._say(task, TaskState.RUNNING if held else TaskState.PENDING, reasons)
 
     def _last_failure(self, task: OpenTask) -> str:
-        """Returns the reason why a task failed or restarts on some nodes, with one node's report; may be empty."""
+        """Returns why the task restarts or failed, with one node's report; empty without a restart or failure."""
         held = self.by_task[task.id]
         again = [node for node in held if self.held[node.address].state is AssignmentState.RESTARTING]
         if again:
@@ -178,7 +183,10 @@ class _Planner:
                 self.result.renewals.append(Renew(node.address, placement.id))
 
     def _serve_nodes(self, task: OpenTask) -> str | None:
-        """Serves a task without groups; returns why it waits (may be empty), or None if it completed or failed."""
+        """Serves a task without groups; returns the reason why it waits for nodes.
+
+        The reason is empty if the task does not wait, and None if the task is completed or failed.
+        """
         outcomes, held = self.outcomes[task.id], self.by_task[task.id]
         done = [outcome for outcome in outcomes if outcome.state is AssignmentState.COMPLETED]
         failed = self._failures(task)
@@ -188,10 +196,15 @@ class _Planner:
             for node in able:
                 self._start(task, node)
             waiting = [node for node in self.nodes if node.state is NodeState.UNHEALTHY and node.placement is None]
-            if finished and not self.by_task[task.id] and not self._blocked(task, finished) and not waiting:
+            if (
+                finished
+                and not self.by_task[task.id]
+                and not self._is_unfinished_somewhere(task, finished)
+                and not waiting
+            ):
                 self._conclude_every_node(task, done, failed)
                 return None
-            return "" if self.by_task[task.id] else self._why_nobody(task, finished)
+            return "" if self.by_task[task.id] else self._why_no_node(task, finished)
         if len(failed) >= self._most_failures(task):
             self._fail(task, failed)
             return None
@@ -208,9 +221,10 @@ class _Planner:
             need -= 1
         if need <= 0:
             return ""
-        return f"{need} of {task.spec.replicas} replicas wait: {self._why_nobody(task, set())}"
+        return f"{need} of {task.spec.replicas} replicas wait: {self._why_no_node(task, set())}"
 
     def _serve_gangs(self, task: OpenTask) -> str | None:
+        """Serves a task with groups; returns the same as `_serve_nodes`."""
         failed = self._failures(task)
         if len(failed) >= self._most_failures(task):
             self._fail(task, failed)
@@ -222,7 +236,7 @@ class _Planner:
             task_id=task.id,
             size=task.spec.group_size,
             wanted=wanted,
-            seats=self._seats(task),
+            filled_ranks=self._filled_ranks(task),
             candidates=[node.address for node in fitting],
         )
         for node in list(self.by_task[task.id]):
@@ -239,11 +253,11 @@ class _Planner:
             return None
         if gang.missing or not self.by_task[task.id]:
             waits = f"groups of {task.spec.group_size} need {max(1, gang.missing)} more nodes"
-            return f"{waits}: {self._why_nobody(task, set())}"
+            return f"{waits}: {self._why_no_node(task, set())}"
         return ""
 
-    def _seats(self, task: OpenTask) -> list[GangRank]:
-        seats = [
+    def _filled_ranks(self, task: OpenTask) -> list[GangRank]:
+        filled_ranks = [
             GangRank(outcome.group.id, outcome.group.rank, outcome.node, done=True)
             for outcome in self.outcomes[task.id]
             if outcome.group is not None and outcome.state is AssignmentState.COMPLETED
@@ -251,11 +265,15 @@ class _Planner:
         for node in self.by_task[task.id]:
             group = self.held[node.address].group
             if group is not None:
-                seats.append(GangRank(group.id, group.rank, node.address))
-        return seats
+                filled_ranks.append(GangRank(group.id, group.rank, node.address))
+        return filled_ranks
 
     def _fitting(self, task: OpenTask) -> list[Candidate]:
-        """Returns nodes that may take the task now: free ones by size, then nodes with a task of lower priority."""
+        """Returns the nodes that may take the task now, in the order in which they are used.
+
+        Free nodes come first, smallest first. Then come nodes that run a task of lower priority,
+        which is stopped.
+        """
         free: list[Candidate] = []
         busy: list[Candidate] = []
         for node in self.healthy:
@@ -293,7 +311,7 @@ class _Planner:
         return forgiving and outcome.at_ms < self.now_ms - milliseconds(self.timeouts.failures)
 
     def _forget(self, task: OpenTask) -> None:
-        """Drops outdated outcomes, so that a task that runs for months does not accumulate failures."""
+        """Drops outdated outcomes, so that the failures of a task that runs for months don't add up."""
         past = tuple(
             outcome.assignment_id
             for outcome in task.outcomes
@@ -308,12 +326,15 @@ class _Planner:
         replicas = 1 if task.spec.replicas == "every-node" else task.spec.replicas
         return once + replicas - 1
 
-    def _blocked(self, task: OpenTask, finished: set[Address]) -> bool:
-        """Returns whether a healthy node that has not finished the task could run it now or later."""
+    def _is_unfinished_somewhere(self, task: OpenTask, finished: set[Address]) -> bool:
+        """Returns whether a healthy node that fits the task has not finished it yet."""
         return any(node.address not in finished and not shortfalls(node.machine, task.spec) for node in self.healthy)
 
     def _surplus(self, held: Sequence[Candidate], count: int) -> list[Candidate]:
-        """Returns `count` nodes to stop, those that lose least first: not running yet, then the newest assignments."""
+        """Returns `count` nodes whose assignment is stopped because the task has fewer replicas.
+
+        Nodes on which the task does not run yet come first, then those with the newest assignments.
+        """
         order = sorted(held, key=self._progress)
         return order[: max(0, count)]
 
@@ -342,7 +363,7 @@ class _Planner:
         self.by_task[placement.task_id].remove(node)
         self.result.stops.append(StopTask(node.address, placement.id, because))
 
-    def _why_nobody(self, task: OpenTask, finished: set[Address]) -> str:
+    def _why_no_node(self, task: OpenTask, finished: set[Address]) -> str:
         others = [node for node in self.healthy if node.address not in finished]
         lacking = {node.address: shortfalls(node.machine, task.spec) for node in others}
         fit = [node for node in others if not lacking[node.address]]
@@ -351,7 +372,7 @@ class _Planner:
         resting = sum(self._cools_off(task, node.address) for node in fit)
         busy = sum(self.held.get(node.address) is not None for node in fit)
         if resting:
-            return f"{resting} of {len(fit)} fitting nodes failed it and wait for the next attempt"
+            return f"it failed on {resting} of {len(fit)} fitting nodes, which wait before they try it again"
         return f"{busy} of {len(fit)} fitting nodes run tasks that are at least as urgent"
 
     def _conclude_every_node(

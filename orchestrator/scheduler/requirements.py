@@ -1,4 +1,4 @@
-"""Hardware requirements of a task: compares them with nodes and explains shortfalls."""
+"""Compares a task's requirements with the hardware of nodes, and explains why no node fits."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class NodeHardware:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """One thing that a task needs and a node lacks."""
+    """One requirement of a task that a node does not meet."""
 
     need: str
     """The requirement as text, such as `8 GPUs with 80 GiB` or `label zone=eu`."""
     has: float
-    """Amount that the node has, used to find the node that comes closest."""
+    """Amount that the node has; used to find the node that comes closest."""
     found: str
-    """The amount as text, such as `2`."""
+    """Amount that the node has, as text, such as `2`."""
 
 
 def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
@@ -59,7 +59,10 @@ def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
 
 
 def size(machine: NodeHardware) -> tuple[int, int, int]:
-    """Sort key of machines from small to large. A task takes the smallest that fits, so that large ones stay free."""
+    """Returns the sort key of machines from small to large.
+
+    A task takes the smallest machine that fits, so that large machines stay free for large tasks.
+    """
     hardware = machine.hardware
     if hardware is None:
         return (0, 0, 0)
@@ -67,7 +70,11 @@ def size(machine: NodeHardware) -> tuple[int, int, int]:
 
 
 def explain(lacking: Iterable[list[Shortfall]]) -> str:
-    """Returns why no node fits: the first requirement that all nodes miss, and the amount of the closest node."""
+    """Returns the reason why no node fits a task.
+
+    The reason is the first requirement that all nodes miss, with the amount of the closest node. If there is no such
+    requirement, the reason lists the three requirements that most nodes miss.
+    """
     nodes = list(lacking)
     if not nodes:
         return "the pool has no healthy node"

@@ -1,4 +1,4 @@
-"""Checks the `${MUSTER_…}` variables of a task when it is posted, so that no node fails on a wrong one."""
+"""Checks the `${MUSTER_…}` variables of a task when it is posted, before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Object storage: one interface over a local directory and over S3-compatible stores."""
+"""Object storage: one interface, for a local directory and for S3-compatible stores."""
 
 from orchestrator.storage.interface import (
     ObjectFacts,

@@ -9,12 +9,12 @@ from orchestrator.storage.interface import ObjectStore
 from orchestrator.storage.local import LocalStore
 from orchestrator.storage.s3 import Bucket, S3Store
 from protocol.errors import InvalidInput
-from protocol.http.client import check_service_url
+from protocol.http.location import check_service_url
 from protocol.runtime.clock import Clock
 
 
 def build_store(settings: OrchestratorSettings, *, clock: Clock) -> ObjectStore:
-    """Returns the pool's object store. It connects, or creates directories, at its first use.
+    """Returns the pool's object store, which connects or creates directories at its first use.
 
     Raises:
         InvalidInput: The settings contradict each other, or the endpoint's URL is not allowed.

@@ -1,7 +1,7 @@
-"""Interface of an object store.
+"""Interface of an object store for rollout files and audit files.
 
-Nodes upload files, and validators and the trainer download them, with presigned URLs. The bytes pass through the
-orchestrator only if the store is a local directory.
+Nodes upload files with presigned URLs. Validators and the trainer download the files with other presigned URLs. The
+bytes pass through the orchestrator only if the store is a local directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StorageUnavailable(Unavailable):
 
 
 class StorageFull(Unavailable):
-    """The object store has no room."""
+    """The object store has no free space."""
 
     code = "storage-full"
     status: ClassVar[int] = 507
@@ -32,7 +32,7 @@ class StorageFull(Unavailable):
 
 
 class ObjectMissing(NotFound):
-    """There is no such object."""
+    """The object store has no object with this key."""
 
     code = "no-object"
     default_hint = "the object was never uploaded completely"
@@ -40,12 +40,12 @@ class ObjectMissing(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresignedPut:
-    """A URL that accepts the bytes of one object, once.
+    """A presigned URL for the upload of one object.
 
     Args:
         url: The presigned URL.
-        headers: Headers of the PUT; the client sends exactly these.
-        expires: Expiry of the URL.
+        headers: Headers of the PUT request; the client must send exactly these.
+        expires: Time at which the URL expires.
     """
 
     url: str
@@ -58,6 +58,7 @@ class ObjectFacts:
     """Metadata of an object."""
 
     size: int
+    """Size of the object, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class StoredObject:
     """An object in a listing.
 
     Args:
-        key: Name of the object.
+        key: Key of the object.
         modified: Time at which the object was written, by the store's clock.
     """
 
@@ -83,21 +84,21 @@ class ObjectPage:
 
 
 class ObjectStore(Protocol):
-    """Stores objects under their keys. Objects are never overwritten, and appear only when they are complete.
+    """Stores objects under their keys.
 
-    Every method may raise `StorageUnavailable`.
+    An object is never overwritten, and appears only when it is complete. Every method may raise `StorageUnavailable`.
     """
 
     async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
-        """Returns a URL that accepts exactly `size` bytes with the SHA-256 in the key.
+        """Returns a URL that accepts exactly `size` bytes with the SHA-256 that the key contains.
 
         Raises:
-            StorageFull: The store has no room for these bytes.
+            StorageFull: The store has no free space for these bytes.
         """
         ...
 
     async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
-        """Returns a URL that serves the object until `expires` has passed."""
+        """Returns a URL that serves the object for the duration `expires`."""
         ...
 
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
@@ -118,7 +119,7 @@ class ObjectStore(Protocol):
         Args:
             pool_id: The pool.
             after: `following` of the previous page; empty for the first page.
-            limit: Maximum number of objects; a directory store may return a few more.
+            limit: Maximum number of objects; the store in a local directory may return a few more.
         """
         ...
 
@@ -127,7 +128,7 @@ class ObjectStore(Protocol):
         ...
 
     async def check(self) -> None:
-        """Checks that the store can be used, for the readiness of the service."""
+        """Checks that the store can be used; the orchestrator does so at its start."""
         ...
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Objects in a local directory, served by the orchestrator itself under signed URLs. The default store.
+"""Object store in a local directory, served under signed URLs; the default store.
 
 ROOT/objects/POOL/[audits/]OWNER/ab/abcd…    complete objects, named by their hash
 ROOT/incoming/…                              uploads in progress
@@ -43,22 +43,25 @@ MOST_AT_ONCE = 256
 """Maximum number of concurrent uploads."""
 
 MOST_OF_ONE = 32
-"""Maximum number of concurrent uploads of one owner, whose slow uploads must not block those of other owners."""
+"""Maximum number of concurrent uploads of one owner, so that its slow uploads don't block those of other owners."""
 
 PIECE_TIMEOUT = timedelta(seconds=30)
-"""Time-out for the next bytes of an upload."""
+"""Maximum time between two pieces of an upload."""
 
 LEAST_RATE = 16 * 1024
-"""Minimum average bytes per second after the first minute, so that slow uploads don't use up `MOST_AT_ONCE`."""
+"""Minimum average rate of an upload after its first minute, in bytes per second. Slower uploads are refused, so that
+they don't use up `MOST_AT_ONCE`."""
 
 _FIRST_MINUTE_S = 60.0
 _AT_ONCE = 1 << 20
+"""Number of bytes per read or write of a file."""
 _LEFT_BEHIND_S = 24 * 3600.0
+"""Age, in seconds, from which a temporary file counts as left by a crash and is deleted."""
 _log = structlog.get_logger(__name__)
 
 
 class UploadTooSlow(StorageUnavailable):
-    """A file that arrives too slowly."""
+    """The bytes of an upload arrive too slowly."""
 
     code = "upload-too-slow"
     default_hint = "send it again over a better connection"
@@ -71,7 +74,7 @@ class LocalStore:
         root: The directory; created at the first use.
         base_url: URL by which workers reach this orchestrator.
         clock: Clock of expiry times.
-        reserve: Bytes of the disk that stay free, also during concurrent uploads.
+        reserve: Number of bytes of the disk that uploads must leave free.
     """
 
     def __init__(self, root: Path, *, base_url: str, clock: Clock, reserve: int = 0) -> None:
@@ -105,7 +108,7 @@ class LocalStore:
         return self._signer
 
     async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
-        """Returns a URL of this orchestrator."""
+        """Returns a signed URL for the upload, which this orchestrator serves."""
         self._make_directories()
         with _full():
             self._space.check(size)
@@ -114,7 +117,7 @@ class LocalStore:
         return PresignedPut(url=url, headers={"Content-Type": content_type}, expires=until)
 
     async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
-        """Returns a URL of this orchestrator."""
+        """Returns a signed URL for the download, which this orchestrator serves."""
         return self.urls.get_url(key, expires=self._clock.now() + expires)
 
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
@@ -148,25 +151,26 @@ class LocalStore:
         """Receives an upload. Afterwards the store has the complete object, or none.
 
         Args:
-            key: Name of the object.
-            size: Announced size; this much disk space is reserved until the upload ends.
-            expires: Expiry of the URL; an upload that is incomplete then fails.
-            pieces: The bytes.
+            key: Key of the object.
+            size: Announced size in bytes; this much disk space is reserved until the upload ends.
+            expires: Expiry of the URL; an upload that is still incomplete at this time fails.
+            pieces: Pieces of the object's bytes, as they arrive from the network.
 
         Raises:
             UrlExpired: The upload was not complete when the URL expired.
-            TooLarge, OtherBytes: The bytes are not the announced ones.
+            TooLarge, OtherBytes: The size or the SHA-256 of the bytes differs from the announced one.
             Conflict: Another upload of the same object is in progress.
             UploadTooSlow: The bytes arrive too slowly.
             RateLimited: Too many uploads are in progress.
-            StorageFull: The free space is needed for the reserve and for other uploads.
+            StorageFull: The disk has no free space beyond the reserve and the space of other uploads.
         """
         self._make_directories()
         place = self._incoming / hashlib.sha256(str(key).encode()).hexdigest()
         with self._place_for(key.owner), _full():
             incoming = await _whole(partial(UploadReceiver, place, self.path(key), size=size, sha256=key.sha256[2:]))
             try:
-                # An upload of a stored object reserves no space: slow repetitions could reserve the whole disk.
+                # An upload of an object that is stored already reserves no space. Otherwise slow uploads of such an
+                # object could reserve the whole disk.
                 with self._space.claim(0 if incoming.is_there else size) as claim:
                     async for block in self._blocks(pieces, incoming, expires):
                         with nullcontext() if incoming.is_there else claim.writing(len(block)):
@@ -176,12 +180,18 @@ class LocalStore:
                 incoming.close()
 
     def path(self, key: ObjectKey) -> Path:
-        """Returns the path of an object. `ObjectKey` validates its parts, which rules out path traversal."""
+        """Returns the path of an object's file.
+
+        Path traversal is impossible, because `ObjectKey` validates the parts of a key.
+        """
         *folders, name = str(key).split("/")
         return self._objects.joinpath(*folders, name[:2], name)
 
     async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
-        """Lists whole directories, in the order of their names; the cursor is the last directory, `OWNER/ab`."""
+        """Lists objects by directory, in the order of the directories' names.
+
+        Pages contain whole directories. The cursor is the last directory of a page, `OWNER/ab`.
+        """
         try:
             return await run_in_thread(self._page, pool_id, after, limit)
         except OSError as error:
@@ -242,7 +252,10 @@ class LocalStore:
     async def _blocks(
         self, pieces: AsyncIterator[bytes], incoming: UploadReceiver, expires: datetime
     ) -> AsyncIterator[bytes]:
-        """Gathers network pieces into writes of 1 MiB, because each write costs a thread switch."""
+        """Joins an upload's pieces into blocks of 1 MiB, as each write costs a thread switch.
+
+        It also applies the time limits of the upload.
+        """
         started, gathered, waiting = self._clock.monotonic(), bytearray(), aiter(pieces)
         while True:
             left = expires - self._clock.now()
@@ -279,7 +292,7 @@ def _full() -> Iterator[None]:
 def _expired(incoming: UploadReceiver) -> UrlExpired:
     return UrlExpired(
         f"the URL expired after {incoming.received} of {incoming.size} bytes",
-        hint="ask for another one, and send the whole file again",
+        hint="ask for another upload URL, and send the whole file again",
     )
 
 
@@ -291,7 +304,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
-    """Returns the objects in one directory; ignores files whose name is not an object's."""
+    """Returns the objects in one directory; ignores files whose name is not a SHA-256."""
     found = []
     for name in _names(directory):
         try:
@@ -304,7 +317,10 @@ def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
 
 
 async def _whole(work: Callable[[], T]) -> T:
-    """Runs `work` in a thread and waits for its end even if cancelled, so that its file is not closed meanwhile."""
+    """Runs `work` in a thread, and waits for its end even if this task is cancelled.
+
+    Otherwise the caller could close the file that the thread still uses.
+    """
     running = asyncio.ensure_future(run_in_thread(work))
     try:
         return await asyncio.shield(running)

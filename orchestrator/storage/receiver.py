@@ -1,7 +1,8 @@
-"""Receives an upload: limits its size, verifies its hash, syncs it to disk, and publishes it atomically.
+"""Receives an upload into a file: limits its size, verifies its hash, publishes it.
 
-Each object has one temporary file, which the writer locks, also against other processes. So uploads in progress never
-take more disk than was announced. The next upload of the object deletes a temporary file that a crash left.
+Each object has one temporary file, which the writer locks, also against other processes. So concurrent uploads of one
+object can't take more disk space than its announced size. If a crash left the temporary file, the next upload of the
+object deletes it. A complete file becomes the object atomically.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from pathlib import Path
 
 from orchestrator.storage.interface import StorageFull, StorageUnavailable
 from protocol.errors import Conflict, TooLarge, Unprocessable
-from protocol.runtime.files import sync_directory, try_lock
+from protocol.runtime.files import sync_path, try_lock
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TRIES = 8
+"""Maximum number of attempts to lock a temporary file that other processes create and delete at the same time."""
 _DIRECTORIES = 5
-"""Number of directories above an object, up to the store's root; each may be new."""
+"""Number of directories above an object's file, up to the store's root; the upload may have created each of them."""
 
 
 class OtherBytes(Unprocessable):
-    """The received bytes differ from the announced ones."""
+    """The size or the SHA-256 of the received bytes differs from the announced one."""
 
     code = "other-bytes"
 
@@ -33,7 +35,7 @@ class UploadReceiver:
 
     Args:
         place: Path of the temporary file.
-        target: Final path.
+        target: Path of the object's file.
         size: Announced size in bytes.
         sha256: Announced SHA-256 in hex.
 
@@ -67,7 +69,7 @@ class UploadReceiver:
 
     @property
     def is_there(self) -> bool:
-        """True if the object is stored already; the received bytes are then only verified."""
+        """True if the object is stored already; the bytes are then verified but not written."""
         return self._there
 
     def write(self, data: bytes) -> None:
@@ -81,7 +83,7 @@ class UploadReceiver:
         if self._received > self._size:
             raise TooLarge(f"more than the announced {self._size} bytes came", hint="announce the file's real size")
         self._hash.update(data)
-        if self._there:  # the stored object stays; these bytes are only hashed
+        if self._there:  # the bytes of an object that is stored already are only hashed
             return
         try:
             rest = memoryview(data)
@@ -94,7 +96,7 @@ class UploadReceiver:
         """Checks size and hash, and moves the object to its final path.
 
         Raises:
-            OtherBytes: The bytes differ from the announced ones.
+            OtherBytes: The size or the SHA-256 differs from the announced one.
             StorageFull: The disk is full.
         """
         if self._received != self._size:
@@ -114,7 +116,7 @@ class UploadReceiver:
             try:
                 os.link(self._place, self._target)
             except FileExistsError:
-                return  # another upload stored the object, whose name is its hash
+                return  # another upload stored the same bytes meanwhile: the file's name is their hash
             _sync_directories(self._target)
         except OSError as error:
             raise storage_error(error) from error
@@ -128,7 +130,7 @@ class UploadReceiver:
 
 
 def sweep(places: Path, *, older_than_s: float) -> int:
-    """Deletes old temporary files that crashes left; returns their number."""
+    """Deletes temporary files that crashed processes left; returns the number of deleted files."""
     removed = 0
     for place in places.iterdir():
         try:
@@ -142,14 +144,17 @@ def sweep(places: Path, *, older_than_s: float) -> int:
 
 
 def storage_error(error: OSError) -> StorageFull | StorageUnavailable:
-    """Converts a disk error into the error for the uploader."""
+    """Converts an error of the disk into the error that the uploader receives."""
     if error.errno in _NO_ROOM:
         return StorageFull("the pool's store has no room for this file")
     return StorageUnavailable(f"the pool's store failed: {error.strerror}")
 
 
 def _locked(place: Path) -> int:
-    """Opens and locks an empty file, and checks that the locked file is still the one at this path."""
+    """Creates or opens an empty file, locks it, and returns its descriptor.
+
+    After the lock it checks that the path still leads to the locked file.
+    """
     for _ in range(_TRIES):
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -157,11 +162,12 @@ def _locked(place: Path) -> int:
                 os.close(descriptor)
                 raise _busy()
             status = os.fstat(descriptor)
-            # The previous holder may have removed the name between our open and our lock.
+            # The previous holder of the lock may have deleted the path after this process opened the file.
             if status.st_ino == place.stat().st_ino:
                 if status.st_size == 0 and status.st_nlink == 1:
                     return descriptor
-                # A crashed process left this file. It may be linked as an object already, so it is not written again.
+                # A crashed process left this file. The file may be linked as an object already, so it must not be
+                # written.
                 place.unlink()
         except FileNotFoundError:
             pass
@@ -179,6 +185,6 @@ def _busy() -> Conflict:
 
 
 def _sync_directories(target: Path) -> None:
-    """Syncs the directory entries of the object and of directories that may be new."""
+    """Syncs the directories above the object, because the upload may have created them."""
     for directory in target.parents[:_DIRECTORIES]:
-        sync_directory(directory)
+        sync_path(directory)

@@ -1,7 +1,8 @@
-"""Objects in a bucket of an S3-compatible store: Amazon S3, MinIO, Ceph, OpenStack Swift, Google Cloud Storage.
+"""Object store in a bucket of an S3-compatible store.
 
-Nodes send files directly to the bucket. The URL's signature binds size and media type and, if the store checks them,
-the SHA-256 and the absence of an object with this key.
+Such stores are Amazon S3, MinIO, Ceph, OpenStack Swift and Google Cloud Storage. Nodes upload files directly to the
+bucket. The signature of an upload URL covers the file's size and media type. The signature also covers the SHA-256
+and the condition that no object with this key exists, as far as the store checks them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Bucket and credentials of an S3-compatible store.
+    """Settings of a bucket in an S3-compatible store, with credentials.
 
     Args:
         name: Name of the bucket, which must exist.
@@ -52,7 +53,7 @@ class Bucket:
         secret_key: Secret of the access key.
         checks_sha256: True if the store refuses bytes with another SHA-256 than announced.
         checks_absence: True if the store refuses to overwrite an object, by `If-None-Match: *`.
-        timeout: Time-out of one answer of the store.
+        timeout: Maximum time to wait for the store's answer to one request.
     """
 
     name: str
@@ -70,7 +71,7 @@ class S3Store:
 
     Args:
         bucket: The bucket.
-        clock: Clock of the tickets' expiry; boto3 signs with the machine's own time.
+        clock: Clock for the expiry of URLs; boto3 itself signs with the system time.
 
     Raises:
         InvalidInput: boto3 is not installed.
@@ -91,7 +92,7 @@ class S3Store:
         self._connecting = asyncio.Lock()
 
     async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
-        """Returns a URL of the store, whose signature covers all headers of the PUT."""
+        """Returns a presigned URL, whose signature covers all headers of the PUT request."""
         headers = {"Content-Type": content_type, "Content-Length": str(size)}
         terms: dict[str, object] = {**self._named(key), "ContentLength": size, "ContentType": content_type}
         if self._bucket.checks_sha256:
@@ -104,7 +105,7 @@ class S3Store:
         return PresignedPut(url=url, headers=headers, expires=until)
 
     async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
-        """Returns a URL of the store, with which browsers save the file instead of showing it."""
+        """Returns a presigned URL, for which a browser saves the file instead of showing it."""
         terms = {**self._named(key), "ResponseContentDisposition": "attachment"}
         return await self._presigned("get_object", terms, expires)
 
@@ -148,7 +149,7 @@ class S3Store:
         listed = answer.get("Contents", [])
         found = []
         for each in listed:
-            with suppress(InvalidInput):  # not an object of this service: ignored
+            with suppress(InvalidInput):  # ignores objects that this service did not name
                 found.append(StoredObject(key=ObjectKey.parse(each["Key"]), modified=each["LastModified"]))
         following = listed[-1]["Key"] if listed and answer.get("IsTruncated") else ""
         return ObjectPage(tuple(found), following)
@@ -189,7 +190,10 @@ class S3Store:
             return self._client
 
     async def _ask(self, work: Callable[[], T]) -> T:
-        """Runs `work` in a thread. Converts boto3's errors into ours; only the log gets the store's details."""
+        """Runs a call of boto3 in a thread, and converts its errors.
+
+        Details from the store are only logged, because nodes see the converted errors.
+        """
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
         try:
@@ -242,7 +246,11 @@ def _client(bucket: Bucket) -> Any:  # noqa: ANN401 - see above
 
 @cache
 def _session() -> Any:  # noqa: ANN401 - see above
-    """Returns the process's boto3 session. It parses megabytes of API descriptions and is not thread-safe."""
+    """Returns the one boto3 session of this process.
+
+    A session parses megabytes of API descriptions, so it is shared. It is not thread-safe, so callers hold
+    `_SESSION_LOCK`.
+    """
     import boto3  # noqa: PLC0415
 
     return boto3.session.Session()

@@ -1,4 +1,4 @@
-"""Issues upload tickets and download links for the pool's store, and decides access to files."""
+"""Issues upload tickets and download links, and decides who may read which file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from protocol.wire.slots import SlotName
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
 
 FILE_BYTES = 1 << 20
-"""Allowance for schema and statistics of a rollout file, in bytes."""
+"""Bytes that the maximum size of a rollout file includes for schema and statistics."""
 
 
 class NoLease(Conflict):
-    """A rollout file that belongs to no live lease."""
+    """The rollout file belongs to no live lease of the node."""
 
     code = "no-lease"
     default_hint = "a node uploads work while its lease lasts; lease another slot"
@@ -37,8 +37,8 @@ class UploadLimits:
 
     Args:
         largest: Maximum size of any file.
-        unit: Allowance of a rollout file for each work unit of its lease.
-        group: Further allowance of a rollout file for each group of its lease.
+        unit: Bytes of a rollout file that are allowed for each work unit of its lease.
+        group: Further bytes of a rollout file that are allowed for each group of its lease.
     """
 
     largest: int
@@ -46,7 +46,7 @@ class UploadLimits:
     group: int
 
     def of_work(self, row: SlotRow) -> int:
-        """Returns the maximum size of an honest file of a lease."""
+        """Returns the maximum size of a rollout file for a slot, in bytes; honest files are smaller."""
         return min(self.largest, FILE_BYTES + self.unit * row.max_units + self.group * row.groups)
 
 
@@ -54,18 +54,19 @@ class UploadService:
     """Issues upload tickets and download links.
 
     Args:
-        pool_id: Pool of the store.
-        store: Object store.
-        uploads: Counters of uploads.
-        nodes: Node rows.
-        standing_cache: Membership of nodes.
-        pool: Roles of the pool.
-        slots: Slots of the pool's run; None if the pool has no run, and so accepts no rollout files.
+        pool_id: Number of the pool whose files the store has.
+        store: The pool's object store.
+        uploads: Counts tickets against the upload quota of each node.
+        nodes: Store of nodes.
+        standing_cache: Looks up whether a node is a member.
+        pool: The pool's state on the ledger, with its role keys.
+        slots: Store of the run's slots; None if the pool has no run and so accepts no rollout files.
         clock: Clock of expiry times.
-        limits: Size limits.
-        admitted_for: Time for which the files admitted under a lease are remembered: until unused files are deleted.
-        put_life: Validity of a ticket's URL.
-        get_life: Validity of a link.
+        limits: Size limits of files.
+        admitted_for: Time for which the hashes of files that were allowed under a lease are stored. The sweeper needs
+            them to delete files that were uploaded but not submitted.
+        put_life: Validity of an upload URL.
+        get_life: Validity of a download link.
     """
 
     def __init__(
@@ -98,10 +99,10 @@ class UploadService:
         self._get_life = get_life
 
     async def has_work(self, row: SlotRow) -> bool:
-        """Returns whether the store has the file of submitted work.
+        """Returns whether the store has the file of submitted work, in a size that is allowed.
 
-        A file that is larger than the lease allows does not count. Such a file was uploaded as another kind, and
-        validators judge it forged because of its size, so no step waits for it.
+        A node can upload a larger file as another kind of file. No step should wait for such a file, because validators
+        will judge it forged for its size.
 
         Raises:
             StorageUnavailable: The store does not answer.
@@ -114,9 +115,10 @@ class UploadService:
 
         Raises:
             TooLarge: The file is larger than the pool accepts, or than an honest file of its lease can be.
-            Forbidden: The owner is not a member and has no lease, or uploads an audit file and is not a validator.
+            Forbidden: The owner is not a member and has no lease; or the file is an audit file and the owner is not a
+                validator.
             NoLease: A rollout file belongs to no live lease of its owner.
-            Conflict: The store has an object of another size under this hash, which means that the store is broken.
+            Conflict: The store has an object of another size under this hash, so the request or the store is wrong.
             QuotaUsed: The owner has used up its quota.
             StorageFull, StorageUnavailable: The store can't accept the file.
         """
@@ -134,7 +136,7 @@ class UploadService:
             return await self._found(owner, key, there, request.size)
         if request.slot is not None:
             await self._check_slot(row, request.slot, request)
-        # Done before the quota is charged, so that a refusal because of a full disk does not use up the quota.
+        # The URL is made before the ticket is counted, so that a refusal because of a full disk uses no quota.
         put = await self._store.presign_put(
             key, size=request.size, content_type=request.content_type, expires=self._put_life
         )
@@ -187,7 +189,7 @@ class UploadService:
         if not standing.member:
             raise Forbidden(
                 f"{owner} is not a member of pool {self._pool_id}",
-                hint="join the pool again; a ban can be lifted by its manager",
+                hint="join the pool again; if the node is banned, the pool's manager can lift the ban",
                 code="not-a-member",
                 retryable=not standing.banned,
             )
@@ -198,7 +200,10 @@ class UploadService:
         return await self._slots.slot(slot_id(slot.step, owner, slot.index))
 
     async def _check_slot(self, row: SlotRow | None, slot: SlotName, request: UploadRequest) -> None:
-        """Checks that the file may be the work of a live lease, or is the file that was submitted under the lease."""
+        """Checks that a rollout file may be uploaded for a slot.
+
+        The slot's lease must be live, or the file must be the one that was submitted under the lease.
+        """
         if row is None or self._slots is None:
             raise NoLease(f"this node has no lease of step {slot.step}, index {slot.index}")
         live = row.slot.state is SlotState.LEASED and self._clock.now().timestamp() <= row.expiry
@@ -208,7 +213,7 @@ class UploadService:
         if request.size > (most := self._limits.of_work(row)):
             raise TooLarge(
                 f"the file has {request.size} bytes, and work of this lease ({row.groups} groups, {row.max_units} "
-                f"units) can have {most}",
+                f"units) can have at most {most}",
                 hint="the pool's owner can raise upload_bytes_per_unit and upload_bytes_per_group",
             )
         life_s = int(self._admitted_for.total_seconds())
@@ -218,7 +223,8 @@ class UploadService:
     async def _may_read(self, key: ObjectKey, reader: Address) -> bool:
         """Returns whether a signer may read an object.
 
-        Audit files are public like the verdicts. Rollout files are readable for their node, validators and managers.
+        Any signer may read audit files, because verdicts are public, too. A node's files may be read by the node, the
+        validators and the managers.
         """
         if key.audit or reader == key.owner:
             return True
@@ -228,7 +234,7 @@ class UploadService:
     async def _found(self, owner: Address, key: ObjectKey, there: ObjectFacts, size: int) -> UploadTicket:
         if there.size != size:
             raise Conflict(
-                f"{key} has {there.size} bytes in the store, announced were {size}",
+                f"{key} has {there.size} bytes in the store, and the request announces {size}",
                 hint="announce the file's real size; if that was it, the store is broken: tell the pool's owner",
                 code="other-object",
             )

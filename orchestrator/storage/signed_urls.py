@@ -1,7 +1,8 @@
-"""Signed URLs for the store in a local directory.
+"""Signed URLs for the object store in a local directory.
 
 A URL is valid for one method, one object and a limited time; a PUT also for one size and media type. The object's key
-contains the SHA-256. The secret is in the same directory, so orchestrators that share the directory share it.
+contains the SHA-256. The secret that signs URLs is stored in the same directory, so that all orchestrators that share
+the directory accept each other's URLs.
 """
 
 from __future__ import annotations
@@ -37,16 +38,18 @@ class UrlExpired(Forbidden):
     """The URL has expired."""
 
     code = "url-expired"
-    default_hint = "ask for another one"
+    default_hint = "ask for another URL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutTerms:
-    """Terms of a PUT: expiry, size in bytes and media type."""
+    """Conditions of an upload, as signed in its URL."""
 
     expires: datetime
     size: int
+    """Size of the object, in bytes."""
     content_type: str
+    """Media type of the object."""
 
 
 class UrlSigner:
@@ -64,11 +67,11 @@ class UrlSigner:
         self._clock = clock
 
     def put_url(self, key: ObjectKey, *, size: int, content_type: str, expires: datetime) -> str:
-        """Returns a URL that accepts exactly this object."""
+        """Returns a URL for the upload of exactly this object."""
         return self._url("PUT", key, {"expires": str(unix_ms(expires)), "size": str(size), "type": content_type})
 
     def get_url(self, key: ObjectKey, *, expires: datetime) -> str:
-        """Returns a URL that serves this object, also for HEAD."""
+        """Returns a URL for GET and HEAD requests of this object."""
         return self._url("GET", key, {"expires": str(unix_ms(expires))})
 
     def check_put(self, key: ObjectKey, query: Mapping[str, str]) -> PutTerms:

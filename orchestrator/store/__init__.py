@@ -1,1 +1,4 @@
-"""Redis store of nodes, tasks, assignments, logs and events. Lua scripts make related writes atomic."""
+"""Data in Redis: nodes, tasks, assignments, logs, events and the run.
+
+Related writes are made by Lua scripts, which Redis executes atomically.
+"""

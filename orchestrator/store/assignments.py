@@ -1,4 +1,4 @@
-"""Assignments in Redis: tasks that the scheduler gave to nodes, their outcomes and their logs."""
+"""Assignments of tasks to nodes in Redis, with their outcomes and logs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from orchestrator.scheduler.plan import AssignmentOutcome, TaskPlacement
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import NodeRow, text_of
-from orchestrator.store.scripts import EndAssignment, KeepLogLines, PlaceAssignment, RenewAssignment, Written
+from orchestrator.store.scripts import EndAssignment, KeepLogLines, PlaceAssignment, RenewAssignment, WriteResult
 from orchestrator.store.tasks import encode_outcome
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import Address, address
@@ -19,23 +19,27 @@ from protocol.wire.pool import AssignmentView
 from protocol.wire.tasks import AssignmentState, GroupPlace
 
 KEPT = timedelta(days=7)
-"""Time that an ended assignment and its log are kept."""
+"""Time for which an ended assignment and its log are kept."""
 
 MOST_LINES = 5000
 """Number of newest log lines that are kept per assignment."""
 
 MOST_LOG_BYTES = 8 << 20
-"""Maximum bytes of log that are kept per assignment, so that one node's long lines can't fill Redis."""
+"""Maximum bytes of log lines that are kept per assignment, so that one node's long lines can't fill Redis."""
 
 
 class SchedulerLeaseLost(Unavailable):
-    """Another orchestrator has become the scheduler."""
+    """Another orchestrator has taken the scheduler's leader lease."""
 
     code = "lease-lost"
 
 
 def head_of(*, identifier: str, task_id: str, generation: int, group: GroupPlace | None, restart_nonce: int) -> str:
-    """Returns the fields of heartbeat answers that belong to an assignment, as JSON without braces."""
+    """Returns the part of a heartbeat answer that identifies an assignment.
+
+    The part is JSON without braces. It is stored in the node's row, so that the answer is joined from parts without a
+    JSON parser.
+    """
     fields = {
         "id": identifier,
         "task_id": task_id,
@@ -68,7 +72,7 @@ class AssignmentStore:
         group: GroupPlace | None,
         now_ms: int,
     ) -> bool:
-        """Assigns a task to a node; returns False if the node is no longer healthy and free.
+        """Assigns a task to a node; returns False if the node is not healthy or not free any more.
 
         Raises:
             SchedulerLeaseLost: Another instance holds the leader lease.
@@ -91,7 +95,9 @@ class AssignmentStore:
     async def renew(
         self, row: NodeRow, *, lease: str, task_generation: int | None, restart: bool, now_ms: int, why: str, actor: str
     ) -> bool:
-        """Gives a node a new generation of its assignment; returns False if the node has another assignment by now.
+        """Gives a node a new generation of its assignment.
+
+        It returns False if the node got another assignment or generation after `row` was read.
 
         Args:
             row: The node's row as it was read.
@@ -99,8 +105,8 @@ class AssignmentStore:
             task_generation: The task's new generation; None to keep the present one.
             restart: Whether the node must replace the container although the task did not change.
             now_ms: Current time in Unix milliseconds.
-            why: Reason, shown in the pool's events.
-            actor: Initiator of the change.
+            why: Reason that the pool's events show.
+            actor: Name of the owner's token, or of the component, that caused the change.
 
         Raises:
             SchedulerLeaseLost: Another instance holds the leader lease.
@@ -140,7 +146,9 @@ class AssignmentStore:
         now_ms: int,
         outcome: AssignmentOutcome | None,
     ) -> bool:
-        """Ends a node's assignment and records the outcome; returns False if the node no longer holds it.
+        """Ends a node's assignment and records its outcome.
+
+        It returns False if the node does not hold the assignment any more.
 
         Raises:
             SchedulerLeaseLost: Another instance holds the leader lease.
@@ -180,7 +188,7 @@ class AssignmentStore:
         return [found.get(row.address) for row in rows]
 
     async def views(self, identifiers: Sequence[str]) -> dict[str, AssignmentView]:
-        """Returns the assignments that are still kept, by id."""
+        """Returns assignments by id; leaves out those that ended more than `KEPT` ago."""
         hashes = await self._database.ask_many([("HGETALL", self._assignment(name)) for name in identifiers])
         rows = (text_of(raw) for raw in hashes)
         return {
@@ -219,27 +227,34 @@ class AssignmentStore:
         return LogReceipt(next_sequence=position.next_sequence, wanted_until_ms=position.wanted_until_ms)
 
     async def lines(self, identifier: str, *, since: int, limit: int) -> list[LogLine]:
-        """Returns kept lines from a sequence number on, in order."""
+        """Returns the stored lines of an assignment's log from a sequence number on, in order."""
         key = self._database.key("logs", identifier)
         entries = await self._database.ask("XRANGE", key, f"{since + 1}-0", "+", "COUNT", limit)
         return [LogLine.model_validate_json(fields[b"line"]) for _, fields in entries]
 
     async def last_lines(self, identifier: str, *, limit: int) -> list[LogLine]:
-        """Returns the newest kept lines, in order."""
+        """Returns the newest stored lines of an assignment's log, in order."""
         key = self._database.key("logs", identifier)
         entries = await self._database.ask("XREVRANGE", key, "+", "-", "COUNT", limit)
         return [LogLine.model_validate_json(fields[b"line"]) for _, fields in reversed(entries)]
 
     async def more_lines_come(self, identifier: str) -> bool:
-        """Returns whether the node has further log lines, because its last batch was full."""
+        """Returns whether the node has further log lines to push, because its last batch was full."""
         return bool(await self._database.ask("HGET", self._assignment(identifier), "log_more") == b"1")
 
     async def wanted_until(self, identifier: str) -> int:
-        """Returns the time until which a reader wants log lines, in Unix milliseconds; 0 if none does."""
+        """Returns the time until which the node has to push its log; 0 if no reader asked for it.
+
+        The time is in Unix milliseconds.
+        """
         return int(await self._database.ask("HGET", self._assignment(identifier), "log_until") or 0)
 
     async def want_lines(self, identifier: str, *, until_ms: int) -> tuple[int, int]:
-        """Records until when a reader wants log lines; returns the next sequence number and the former time."""
+        """Records the time until which the node has to push its log, in Unix milliseconds.
+
+        Returns:
+            The sequence number after the last stored line, and the time that was recorded before.
+        """
         key = self._assignment(identifier)
         following, before = await self._database.ask("HMGET", key, "log_next", "log_until")
         if await self._database.ask("EXISTS", key):
@@ -248,16 +263,16 @@ class AssignmentStore:
 
     async def _write(self, call: PlaceAssignment | RenewAssignment | EndAssignment) -> bool:
         written = await self._database.run(call)
-        if written is Written.LEASE_LOST:
-            raise SchedulerLeaseLost("another orchestrator became the scheduler")
-        return written is Written.YES
+        if written is WriteResult.LEASE_LOST:
+            raise SchedulerLeaseLost("another orchestrator has taken the scheduler's leader lease")
+        return written is WriteResult.YES
 
     def _assignment(self, identifier: str) -> str:
         return self._database.key("assignment", identifier)
 
 
 def check_renewed(done: bool, node: Address) -> None:
-    """Raises an error unless the assignment of an API request was renewed.
+    """Raises an error if an API request could not renew a node's assignment.
 
     Raises:
         Conflict: The node has another assignment by now.

@@ -1,4 +1,4 @@
-"""Checkpoint relays in Redis: the relays that the owner allows, and the last registration of each."""
+"""Checkpoint relays in Redis: the allowed ones, with the last registration of each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ class CheckpointRelayRow:
 
     relay: Address
     url: str | None
-    """None if the relay is not registered."""
+    """URL that the relay registered; None if it is not registered."""
     expires_ms: int
+    """End of the registration's lease, in Unix milliseconds."""
 
 
 class CheckpointRelayStore:
-    """Reads and writes relays. Only allowed relays are registered, so strangers can't fill Redis.
+    """Reads and writes relays.
+
+    Only relays that the owner allowed are stored, so strangers can't fill Redis.
 
     Args:
         database: Database of the pool.
@@ -57,11 +60,11 @@ class CheckpointRelayStore:
         return bool(await self._database.ask("SISMEMBER", self._allowed, relay))
 
     async def put(self, relay: Address, *, url: str, expires_ms: int) -> None:
-        """Writes the URL of an allowed relay, and the expiry of its lease."""
+        """Writes the URL of an allowed relay, and the end of its lease in Unix milliseconds."""
         await self._database.ask("HSET", self._registered, relay, f"{expires_ms} {url}")
 
     async def leave(self, relay: Address) -> None:
-        """Deletes the URL of a relay; it stays allowed."""
+        """Deletes the registration of a relay, which stays allowed."""
         await self._database.ask("HDEL", self._registered, relay)
 
     async def all(self) -> list[CheckpointRelayRow]:

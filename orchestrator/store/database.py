@@ -1,7 +1,8 @@
 """Redis access of one pool: plain commands, and Lua scripts that share round trips.
 
-Script calls that arrive while others are under way are sent together as soon as a connection is free. No call waits for
-a batch to fill. Under load the batches grow, which lowers the cost per call in Python.
+While script calls are in flight, further calls wait. As soon as a connection is free, all waiting calls are sent in one
+batch. No call waits for a batch to become full. Under load the batches grow, which lowers the CPU cost of each call in
+Python.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MOST_TOGETHER = 128
-"""Calls per batch: about 10 kB, and less than a millisecond in Redis."""
+"""Maximum number of calls per batch. Such a batch has about 10 kB, and takes less than a millisecond in Redis."""
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class _Call:
 class Database(ScriptRunner):
     """Redis of one pool. Redis errors are raised as `StoreUnavailable`.
 
-    Unlike `ScriptRunner`, this class does not repeat a script whose answer was lost.
+    Unlike `ScriptRunner`, it sends script calls in batches, and does not repeat a call whose answer was lost.
 
     Args:
         redis: Client of the pool's Redis.
@@ -77,11 +78,11 @@ class Database(ScriptRunner):
                 return list(await pipeline.execute())
 
     def key(self, *parts: str) -> str:
-        """Returns the Redis key of these parts. They are not escaped: the caller passes only checked values."""
+        """Returns the Redis key of these parts, which are not escaped: callers must validate them."""
         return self.prefix + ":".join(parts)
 
     async def run_many(self, calls: Sequence[ScriptCall[R]]) -> list[R]:
-        """Runs calls in shared round trips and returns their replies. It returns or raises after all have ended.
+        """Runs calls in shared round trips, and returns their replies when all of them have ended.
 
         Raises:
             StoreUnavailable: Redis is down; each call may or may not have run.
@@ -101,14 +102,14 @@ class Database(ScriptRunner):
             raise store_unavailable(error) from error
 
     async def _drain(self) -> None:
-        """Sends waiting calls, batch after batch over one connection, until none is left."""
+        """Sends waiting calls over one connection, batch after batch, until no call waits."""
         while self._waiting:
             try:
                 async with self._connection() as connection:
                     while self._waiting:
                         await self._send(connection, self._take())
             except Exception as error:  # noqa: BLE001 - passed on to the callers that wait
-                # No connection was available. The calls of this batch fail; the next batch tries again.
+                # No connection was available. The calls of this batch fail. The next batch asks for a connection again.
                 _fail(self._take(), error)
 
     def _take(self) -> list[_Call]:
@@ -125,7 +126,10 @@ class Database(ScriptRunner):
             await pool.release(connection)
 
     async def _send(self, connection: AbstractConnection, batch: Sequence[_Call]) -> None:
-        """Sends a batch and resolves its calls. Scripts that Redis lost in a restart are loaded and sent again."""
+        """Sends a batch and resolves its calls.
+
+        If Redis lost scripts in a restart, they are loaded, and their calls are sent again.
+        """
         try:
             unknown = await self._exchange(connection, batch)
             if unknown:
@@ -138,7 +142,8 @@ class Database(ScriptRunner):
     async def _exchange(self, connection: AbstractConnection, batch: Sequence[_Call]) -> list[_Call]:
         """Sends a batch and resolves its calls; returns the calls whose script Redis does not know.
 
-        Packs with hiredis and reads with one time limit, as redis-py's pipeline costs as much CPU as a signature check.
+        It packs commands with hiredis, and has one time limit for the whole batch. redis-py's own pipeline takes as
+        much CPU per call as the check of a signature.
         """
         pack: Any = hiredis.pack_command  # its annotation allows only tuples of length 1
         packed = b"".join([pack(("EVALSHA", call.script.sha, "1", self.prefix, *call.arguments)) for call in batch])
@@ -147,7 +152,7 @@ class Database(ScriptRunner):
                 await connection.send_packed_command(packed)
                 answers = [await _answer(connection) for _ in batch]
         except BaseException:
-            # Otherwise the next batch would read the unread answers of this one.
+            # The connection is closed, because the next batch would read the remaining answers of this one.
             await connection.disconnect(nowait=True)
             raise
         unknown = []
@@ -160,10 +165,10 @@ class Database(ScriptRunner):
 
 
 async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Awaits calls concurrently, so that their scripts share round trips. It returns or raises after all have ended.
+    """Awaits calls concurrently until all have ended, so that scripts share round trips.
 
     Raises:
-        Exception: The first error, in the order of the calls.
+        Exception: The error of the first call that failed, in the order of `calls`.
     """
     answers = await asyncio.gather(*calls, return_exceptions=True)
     for answer in answers:
@@ -185,7 +190,7 @@ def _fail(batch: Sequence[_Call], error: Exception) -> None:
 
 
 def _resolve(call: _Call, answer: object) -> None:
-    if call.answer.done():  # settled before, or its caller was cancelled
+    if call.answer.done():  # the call has an answer already, or its caller was cancelled
         return
     if isinstance(answer, Exception):
         call.answer.set_exception(answer)

@@ -17,7 +17,7 @@ START = "0-0"
 
 
 class EventStore:
-    """Reads events; scripts write them.
+    """Reads the pool's events; the Lua scripts write them.
 
     Args:
         database: Database of the pool.
@@ -44,7 +44,7 @@ class EventStore:
         return [_event(name.decode(), text_of(fields)) for name, fields in reversed(entries)]
 
     async def newest(self) -> str:
-        """Returns the cursor after the newest event."""
+        """Returns the cursor that points after the newest event."""
         last = await self.last(limit=1)
         return last[0].id if last else START
 

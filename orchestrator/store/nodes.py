@@ -1,4 +1,4 @@
-"""Nodes in Redis: one hash per node, its history, its commands, and sorted sets of addresses and deadlines."""
+"""Nodes in Redis: a hash, a history and commands per node, and sorted sets over all nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodeRow:
 
     address: Address
     revision: str
-    """Changes with every transition; empty for an unknown node."""
+    """Number that every transition increases, to detect concurrent writes; empty for an unknown node."""
     state: NodeState
     since_ms: int = 0
     reason: str = ""
@@ -45,11 +45,11 @@ class NodeRow:
     last_assignment_id: str | None = None
     generation: int = 0
     head: str = ""
-    """Fields of heartbeat answers that belong to the assignment, as JSON without braces."""
+    """Part of a heartbeat answer that identifies the assignment, as JSON without braces."""
     reference: str = ""
-    """`task:generation`; identifies the task's fields of the answer."""
+    """Task of the assignment, as `task:generation`; it identifies the task's part of a heartbeat answer."""
     gauges: str = ""
-    """Metrics of the last heartbeat as JSON, parsed on demand: few readers of a row need them."""
+    """Metrics of the last heartbeat as JSON. They are parsed on demand, because few readers of a row need them."""
 
     def metrics(self, name: str) -> dict[str, float]:
         """Returns a metric of the last heartbeat as `{name: value}`; empty if the heartbeat did not have it."""
@@ -68,7 +68,10 @@ class NodeStore:
         self._database = database
 
     async def get(self, address: Address) -> NodeRow:
-        """Returns the row of a node; for an unknown node, a row in state `discovered` without a revision."""
+        """Returns the row of a node.
+
+        For an unknown node it is a row in state `discovered` without a revision.
+        """
         return (await self.get_many([address]))[0]
 
     async def get_known(self, address: Address) -> NodeRow:
@@ -92,7 +95,7 @@ class NodeStore:
         return [row_of(address, fields) for address, fields in zip(addresses, raw, strict=True)]
 
     async def raw_many(self, addresses: Sequence[Address]) -> list[dict[str, str]]:
-        """Returns the hashes of nodes, in the order of the addresses."""
+        """Returns the Redis hashes of nodes, in the order of the addresses."""
         hashes = await self._database.ask_many([("HGETALL", self._node(address)) for address in addresses])
         return [text_of(fields) for fields in hashes]
 
@@ -107,7 +110,7 @@ class NodeStore:
         return int(await self._database.ask("ZCARD", self._database.key("nodes")))
 
     async def expected(self) -> int:
-        """Returns the number of nodes that should send heartbeats."""
+        """Returns the number of nodes with a deadline, which send heartbeats or have an open invite."""
         return int(await self._database.ask("ZCARD", self._database.key("deadlines")))
 
     async def removals_waiting(self) -> int:
@@ -115,11 +118,11 @@ class NodeStore:
         return int(await self._database.ask("ZCARD", self._database.key("removals")))
 
     async def events_read_ms(self) -> int:
-        """Returns the time of the last complete read of membership events, Unix ms; 0 before the first."""
+        """Returns the time up to which membership events are applied, in Unix ms; 0 if never."""
         return int(await self._database.ask("GET", self._database.key("events-read")) or 0)
 
     async def mark_events_read(self, at_ms: int) -> None:
-        """Records the time up to which membership events are applied."""
+        """Records the time up to which membership events are applied, in Unix milliseconds."""
         await self._database.ask("SET", self._database.key("events-read"), at_ms)
 
     async def write(self, change: WriteTransition) -> bool:
@@ -131,7 +134,7 @@ class NodeStore:
         return await self._database.run_many(changes)
 
     async def learn(self, address: Address, facts: Mapping[str, str]) -> None:
-        """Writes facts that discovery reports about a known node, without touching its state."""
+        """Writes facts that discovery reports about a known node; the node's state does not change."""
         await self._database.run(WriteFacts(address=address, facts=facts))
 
     async def history(self, address: Address, *, limit: int) -> tuple[HistoryEntry, ...]:
@@ -160,7 +163,7 @@ class NodeStore:
 
         Raises:
             Conflict: `MAX_COMMANDS` commands wait for the node already.
-            NotFound: There is no such node.
+            NotFound: The pool does not know the node.
         """
         outcome = await self._database.run(
             LeaveCommand(address=address, id=command.id, command=command.model_dump_json(), most_waiting=MAX_COMMANDS)
@@ -175,7 +178,7 @@ class NodeStore:
             )
 
     async def due_removals(self, *, now_ms: int, limit: int) -> list[Address]:
-        """Returns dead nodes whose removal from the ledger is due."""
+        """Returns the dead nodes whose removal from the pool on the ledger is due."""
         key = self._database.key("removals")
         members = await self._database.ask("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit)
         return [Address(member.decode()) for member in members]
@@ -187,12 +190,15 @@ class NodeStore:
             await self._database.ask("ZADD", self._database.key("removals"), "XX", *pairs)
 
     async def forget_removals(self, addresses: Sequence[Address]) -> None:
-        """Deletes removals that the ledger has executed."""
+        """Deletes nodes that were removed, or are alive again, from the list of removals."""
         if addresses:
             await self._database.ask("ZREM", self._database.key("removals"), *addresses)
 
     async def take_changed(self, *, limit: int) -> list[str]:
-        """Removes and returns up to `limit` entries of the list of changes: node addresses, or `tasks`."""
+        """Removes and returns up to `limit` entries of the list of changes.
+
+        An entry is the address of a changed node, or `tasks` if some task changed.
+        """
         members = await self._database.ask("SPOP", self._database.key("changed"), limit)
         return [member.decode() for member in members or []]
 
@@ -201,7 +207,7 @@ class NodeStore:
 
 
 def row_of(address: Address, fields: Mapping[str, str]) -> NodeRow:
-    """Parses the hash of a node; missing fields have initial values."""
+    """Parses the Redis hash of a node; missing fields get their initial values."""
     return NodeRow(
         address=address,
         revision=fields.get("rev", ""),

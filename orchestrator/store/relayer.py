@@ -1,4 +1,4 @@
-"""Transactions to relay, in Redis: submissions and disputes by work key, joins by node."""
+"""Queue of the relayer in Redis: submissions and disputes by work key, joins by node."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from enum import StrEnum
 
 from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
-from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, Written
+from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, WriteResult
 from protocol.runtime.clock import milliseconds
 from protocol.wire.relayed import ReceiptState
 
 KEPT = timedelta(days=2)
-"""Time that settled rows are kept."""
+"""Time for which the rows of relayed or refused transactions are kept."""
 
 
 class RelayedKind(StrEnum):
@@ -31,14 +31,18 @@ class RelayedTransaction:
     """Row of a transaction in the relayer's queue."""
 
     name: str
+    """Name of the row, unique within its kind: the work key, or `NODE-NONCE` for a join."""
     state: ReceiptState
     body: str
+    """Signed request of the node, as JSON."""
     at_ms: int
+    """Time at which the node sent the request first, in Unix milliseconds."""
     tries: int
-    """Number of times that the row was postponed. Each row is postponed before its first transaction is sent."""
+    """Number of times that the row was postponed. A row is postponed each time before its transaction is sent."""
     refusals: int
     """Number of temporary refusals by the ledger."""
     reason: str
+    """Reason of the last refusal; empty if there was none."""
 
 
 class RelayerStore:
@@ -55,7 +59,7 @@ class RelayerStore:
         """Queues a transaction unless its name was queued before.
 
         Returns:
-            The queued row, and whether its body is the given one.
+            The row in the queue, and whether its body equals `body`.
         """
         body_hash = hashlib.sha256(body.encode()).hexdigest()
         queued = await self._database.run(
@@ -64,7 +68,7 @@ class RelayerStore:
         return _row(name, queued.fields), queued.same
 
     async def requeue(self, kind: RelayedKind, name: str, *, now_ms: int) -> bool:
-        """Queues a relayed transaction again after a reorg; returns False if it was not relayed."""
+        """Queues a transaction again after a reorg; returns False if it was not relayed before."""
         return await self._database.run(RequeueTransaction(kind=kind.value, name=name, now_ms=now_ms))
 
     async def get(self, kind: RelayedKind, name: str) -> RelayedTransaction | None:
@@ -83,13 +87,13 @@ class RelayerStore:
         return [_row(name, text_of(found)) for name, found in zip(names, hashes, strict=True) if found]
 
     async def waiting(self, kind: RelayedKind) -> int:
-        """Returns the number of waiting rows."""
+        """Returns the number of rows that wait to be relayed."""
         return int(await self._database.ask("ZCARD", self._database.key("relay", kind.value)))
 
     async def postpone(
         self, kind: RelayedKind, rows: Sequence[RelayedTransaction], *, until_ms: int, lease: str
     ) -> bool:
-        """Postpones rows that are about to be sent; returns False if the leader lease was lost meanwhile."""
+        """Postpones rows that are about to be sent; returns False if the leader lease was lost."""
         written = await together(
             self._write(kind, row.name, lease=lease, state=ReceiptState.QUEUED, reason=row.reason, due=until_ms)
             for row in rows
@@ -105,7 +109,7 @@ class RelayerStore:
     async def settle(
         self, kind: RelayedKind, name: str, state: ReceiptState, *, lease: str, reason: str = "", passing: bool = False
     ) -> None:
-        """Records that a row was relayed or refused; `passing` lets the node submit it again."""
+        """Records that a row was relayed or refused; `passing` allows a new submission."""
         await self._write(kind, name, lease=lease, state=state, reason=reason, passing=passing)
 
     async def _write(
@@ -133,7 +137,7 @@ class RelayerStore:
                 kept_ms=milliseconds(KEPT),
             )
         )
-        return written is not Written.LEASE_LOST
+        return written is not WriteResult.LEASE_LOST
 
     def _key(self, kind: RelayedKind, name: str) -> str:
         return self._database.key("relay", kind.value, name)

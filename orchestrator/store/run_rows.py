@@ -14,7 +14,7 @@ from protocol.identifiers import Address, Digest, address
 from protocol.verdicts import Outcome
 
 NO_DIGEST = Digest("")
-"""Placeholder of a missing value."""
+"""Placeholder for a digest, hash or key that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,11 @@ class RunState:
 
     revision: str = ""
     ready: bool = False
-    """Whether the ledger was read to its end since Redis was empty. Until then accepted work is unknown."""
+    """Whether the ledger was read to its end after Redis was empty. Before that, accepted work is not known."""
     floor: int = 0
     """First open step; all steps below are closed."""
     base: int = 0
-    """First slot index of each node, raised after a loss of Redis, so that no index is leased again."""
+    """First slot index of each node. It is raised after a loss of Redis, so that no index is leased again."""
     version: int | None = None
     attempt: int = 0
     digest: Digest = NO_DIGEST
@@ -37,28 +37,31 @@ class RunState:
     """Maximum work units of a group."""
     relays: tuple[str, ...] = ()
     arithmetic: tuple[str, ...] = ()
-    """Engines and data types for which work is paid, as set by the trainer; empty if it set none."""
+    """Engines and data types with which paid work may be generated, as set by the trainer; empty if it set none."""
     budget: Budget = field(default_factory=lambda: Budget(units=0, unit=1, lease=0))
-    """Work units that the free escrow covers."""
+    """Number of work units that the free escrow can pay for."""
     price: int = 0
+    """Price per work unit, in 10⁻¹⁸ MUST."""
     penalty: int = 0
+    """Stake that is slashed per work unit of forged work, in 10⁻¹⁸ MUST."""
     notice_s: int = 0
     """Notice period of the pool. Escrow and membership are guaranteed only for leases that end within this period."""
     settled_s: int = 0
-    """Maximum time that work is open after submission: judge, challenge and dispute periods."""
+    """Maximum time from a submission until its work is final, in seconds: judge, challenge and dispute periods."""
     judged_s: int = 0
-    """Time after submission in which work may be judged."""
+    """Time after a submission in which validators may judge the work, in seconds."""
     active: bool = False
     synced_ms: int = 0
-    """Time up to which the ledger was read."""
+    """Time up to which the ledger was read, in Unix milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """A step's counts, and whether the trainer stated its demand."""
+    """Row of a step in Redis."""
 
     count: StepCount
     stated: bool
+    """Whether the trainer set the step's demand; otherwise it is the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +82,9 @@ class SlotRow:
     """End of the lease, in Unix seconds."""
     granted_ms: int = 0
     waits_until_ms: int = 0
-    """Time until which the step waits for the slot; 0 if Redis lost the time."""
+    """Time until which the step waits for the slot, in Unix milliseconds; 0 if Redis lost it."""
     excused: bool = False
-    """Whether the pool removed the node; the lease is then excused."""
+    """Whether a missing delivery is excused, because the pool removed the node."""
     late: bool = False
     """Whether the slot's work arrived so late that it counts as a failure."""
     beacon: Digest = NO_DIGEST
@@ -90,16 +93,16 @@ class SlotRow:
     ended_ms: int = 0
     key: Digest = NO_DIGEST
     units: int = 0
-    """Submitted work units."""
+    """Number of work units in the submission."""
     sha256: Digest = NO_DIGEST
     block: int = 0
     at_ms: int = 0
-    """Time at which the submission was read on the ledger."""
+    """Time at which the submission was read on the ledger, in Unix milliseconds; 0 before."""
     transaction: Digest = NO_DIGEST
     reason: int = 0
     audit_hash: Digest = NO_DIGEST
     judge: Address | None = None
-    """Validator that gave the present verdict and uploaded its audit file."""
+    """Validator that gave the current verdict and uploaded its audit file."""
     figures: Mapping[str, float]
 
 
@@ -109,7 +112,7 @@ def slot_id(step: int, node: Address, index: int) -> str:
 
 
 def read_state(fields: Mapping[str, str]) -> RunState:
-    """Parses the hash of the state; missing fields have initial values."""
+    """Parses the Redis hash of the run's state; missing fields get their initial values."""
     return RunState(
         revision=fields.get("rev", ""),
         ready=fields.get("ready") == "1",
@@ -139,7 +142,7 @@ def read_state(fields: Mapping[str, str]) -> RunState:
 
 
 def read_step(fields: Mapping[str, str], *, default_demand: int) -> StepRow:
-    """Parses the hash of a step."""
+    """Parses the Redis hash of a step."""
     count = StepCount(
         demand=int(fields.get("demand") or default_demand),
         rounds=int(fields.get("rounds") or 0),
@@ -149,7 +152,7 @@ def read_step(fields: Mapping[str, str], *, default_demand: int) -> StepRow:
 
 
 def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
-    """Parses the hash of an existing slot."""
+    """Parses the Redis hash of an existing slot."""
     outcome = Outcome(int(fields["outcome"])) if fields.get("outcome") else None
     numbers: dict[str, Any] = {
         attribute: int(fields.get(stored) or 0)

@@ -1,13 +1,32 @@
-"""A run in Redis: its state, the counts of its steps, and its slots. All these data can be rebuilt from the ledger.
+"""A run in Redis: its state, the counts of its steps, and its slots.
 
-Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (sorted by number), `slot:S:NODE:I`
-(hash), `slots:S` (sorted by lease expiry, which is lease order), `due` (slots sorted by time of the next check),
-`node:NODE`, `provider:PROVIDER` (lists of slots, newest first), `live:NODE` (set), `accused:NODE` (set of slots whose
-work was judged forged), `open` (units under live leases: total as `*`, by provider, and the number of leases as
-`#`), `held:S` (leased groups by provider), `askers` (providers sorted by last request), `times` (delivery times),
-`stakes` and `seats` (cached from the ledger), `keys` (work key to slot), `next:S` (next index by node),
-`request:NODE:ID` (slot of a request), `named` (slot by node and file of its work), `uploads:S:NODE:I` (files whose
-upload was allowed under a lease), `discarded` (slots that ended without work, sorted by time).
+After a loss of Redis, the data are rebuilt from the ledger's events, except the answers.
+
+The Redis keys, all with the prefix `run:` (S is a step, I an index):
+
+state                 hash: state of the run
+step:S                hash: demand and counts of a step
+steps                 sorted set: steps that have slots or a demand, by number
+slot:S:NODE:I         hash: a slot
+slots:S               sorted set: slots of a step, by the expiry of their lease
+due                   sorted set: slots to check, by the time of the check
+node:NODE             list: slots of a node, newest first
+provider:PROVIDER     list: slots of all nodes of a provider, newest first
+live:NODE             set: slots of a node with a live lease
+accused:NODE          set: slots of a node whose work is judged forged
+open                  hash: work units under open leases, by provider and in total (`*`); number of these leases (`#`)
+held:S                hash: leased groups of a step, by provider
+askers                sorted set: providers, by the time of their last request for a slot
+times                 list: delivery times, newest first
+stakes                hash: cached work units that a provider's free stake covers
+seats                 hash: cached memberships of nodes
+keys                  hash: slot by work key
+next:S                hash: next slot index of each node in a step
+request:NODE:ID       string: slot that a request got
+named                 hash: slot by `NODE:SHA256` of its submitted file
+uploads:S:NODE:I      set: SHA-256 of the files whose upload was allowed under a lease
+discarded             sorted set: slots that ended without work, by the time of their end
+answers               hash: answers of the first and of the newest evaluated version, as JSON
 """
 
 from __future__ import annotations
@@ -15,7 +34,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from orchestrator.chain.run_interface import PoolSeat
+from orchestrator.chain.run_interface import PoolMembership
 from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
 from orchestrator.domain.slots import Slot
 from orchestrator.store.database import Database
@@ -26,19 +45,24 @@ from orchestrator.store.scripts import (
     HoldTrainerLease,
     LeaseSlot,
     SlotLeased,
+    WriteResult,
     WriteRunState,
     WriteSlot,
-    Written,
 )
 from protocol.errors import Conflict
 from protocol.identifiers import Address, Digest, address
+from protocol.wire.base import parse_answer
+from protocol.wire.runs import NewAnswers, RunAnswers
 
 MOST_UNITS = 1 << 52
-"""Upper limit of sums of units, up to which the double-precision numbers of Lua scripts are exact."""
+"""Maximum of sums of work units, up to which the double-precision numbers of Lua scripts are exact."""
 
 
 def units_for(amount: int, price_per_unit: int) -> int:
-    """Returns `amount // price_per_unit`, at most `MOST_UNITS`; `MOST_UNITS` if units are free."""
+    """Returns the number of work units that an amount covers, at most `MOST_UNITS`.
+
+    It is `MOST_UNITS` if the price is 0.
+    """
     return MOST_UNITS if price_per_unit == 0 else min(MOST_UNITS, amount // price_per_unit)
 
 
@@ -56,9 +80,11 @@ TRAINER = "trainer"
 """Name of the trainer's lease. It is stored like a loop's leader lease and guards the trainer's requests."""
 
 FORGOTTEN_AT_ONCE = 200
+"""Number of slots that one script call deletes, so that it does not block Redis for long."""
 
 MOST_FILES = 4
-"""Different files that may be uploaded under one lease, so that a node can replace a broken one."""
+"""Maximum number of different files that may be uploaded under one lease; more than one, so that a node can replace a
+broken file."""
 
 
 class RunStore:
@@ -90,16 +116,18 @@ class RunStore:
         lease: str = "",
         trainer: str = "",
     ) -> bool:
-        """Writes fields of the state; returns False if the state changed since it was read, or the lease was lost.
+        """Writes fields of the run's state; returns False if the state changed after it was read.
+
+        It also returns False if the loop's leader lease was lost.
 
         Args:
             state: State as it was read.
             fields: Fields to write; an empty value deletes its field.
             now_ms: Current time in Unix milliseconds.
             demand: A step, its demand in groups, and the number of raises so far; None to change no demand.
-            event: Kind, detail and actor of a pool event to append; empty for none.
-            lease: Value of the loop's leader lease; empty for a request.
-            trainer: Trainer lease of the caller; empty if the caller is not a trainer.
+            event: Kind, detail and actor of a pool event to append; three empty texts for no event.
+            lease: Value of the loop's leader lease; empty for an API request.
+            trainer: Value of the caller's trainer lease; empty if the caller is not a trainer.
 
         Raises:
             TrainerFenced: Another trainer holds the trainer's lease, or the caller's lease expired.
@@ -121,16 +149,19 @@ class RunStore:
                 fields=fields,
             )
         )
-        if trainer and written is Written.LEASE_LOST:
+        if trainer and written is WriteResult.LEASE_LOST:
             raise TrainerFenced("another trainer works on this run, or this trainer's lease has expired")
-        return written is Written.YES
+        return written is WriteResult.YES
 
     async def hold_trainer(self, lease: str, *, holder: str, start: str, life_ms: int) -> str:
-        """Acquires or renews the trainer's lease; returns its value, empty if another trainer has it."""
+        """Acquires or renews the trainer lease; returns its value, empty if another trainer holds it.
+
+        `HoldTrainerLease` describes the arguments.
+        """
         return await self._database.run(HoldTrainerLease(holder=holder, lease=lease, lifetime_ms=life_ms, start=start))
 
     async def steps(self, steps: Sequence[int]) -> dict[int, StepRow]:
-        """Returns the counts of steps."""
+        """Returns the rows of steps; a step without a row has the default demand."""
         rows = await self._database.ask_many([("HGETALL", self._key("step", str(step))) for step in steps])
         default = self._default_demand
         return {step: read_step(text_of(row), default_demand=default) for step, row in zip(steps, rows, strict=True)}
@@ -140,8 +171,20 @@ class RunStore:
         found = await self._database.ask("ZRANGEBYSCORE", self._key("steps"), first, "+inf", "LIMIT", 0, limit)
         return [int(step) for step in found]
 
+    async def answers(self) -> RunAnswers:
+        """Returns the answers of the first and of the newest evaluated version."""
+        found = await self._database.ask("HMGET", self._key("answers"), "before", "after")
+        before, after = (None if text is None else parse_answer(NewAnswers, text) for text in found)
+        return RunAnswers(before=before, after=after)
+
+    async def set_answers(self, answers: RunAnswers) -> None:
+        """Stores the answers of the first and of the newest evaluated version."""
+        for name, each in (("before", answers.before), ("after", answers.after)):
+            if each is not None:
+                await self._database.ask("HSET", self._key("answers"), name, each.model_dump_json())
+
     async def open_leases(self) -> tuple[int, int]:
-        """Returns the work units under all live leases, and the number of those leases."""
+        """Returns the work units that open leases reserve, and the number of these leases."""
         units, leases = await self._database.ask("HMGET", self._key("open"), "*", "#")
         return int(units or 0), int(leases or 0)
 
@@ -153,7 +196,7 @@ class RunStore:
     # Slots
 
     async def lease_slot(self, request: LeaseSlot) -> SlotLeased:
-        """Leases a slot, or returns the reason for the refusal."""
+        """Leases a slot, or returns the code of a refusal."""
         return await self._database.run(request)
 
     async def slots(self, names: Sequence[str]) -> list[SlotRow]:
@@ -174,7 +217,7 @@ class RunStore:
     async def write(
         self, row: SlotRow, slot: Slot, fields: Mapping[str, str], *, due_ms: int | None, lease: str = ""
     ) -> bool:
-        """Writes a slot's state; returns False if the slot changed since it was read, or the leader lease was lost."""
+        """Writes a slot; returns False if it changed meanwhile or the leader lease was lost."""
         outcome = "" if slot.outcome is None else str(int(slot.outcome))
         written = await self._database.run(
             WriteSlot(
@@ -188,7 +231,7 @@ class RunStore:
                 fields={"state": slot.state, "outcome": outcome, "file": slot.file, **fields},
             )
         )
-        return written is Written.YES
+        return written is WriteResult.YES
 
     async def due(self, *, now_ms: int, limit: int) -> list[str]:
         """Returns slots that are due to be checked."""
@@ -230,7 +273,9 @@ class RunStore:
     # Files
 
     async def admit_file(self, slot: str, sha256: Digest, *, life_s: int) -> bool:
-        """Allows the upload of a file under a lease; returns False if `MOST_FILES` other files were allowed before.
+        """Allows the upload of a file under a lease.
+
+        It returns False if `MOST_FILES` other files are allowed already.
 
         Args:
             slot: The slot's id.
@@ -251,7 +296,7 @@ class RunStore:
         return [Digest(each.decode()) for each in await self._database.ask("SMEMBERS", self._key("uploads", slot))]
 
     async def named(self, files: Sequence[tuple[Address, Digest]]) -> set[tuple[Address, Digest]]:
-        """Returns the files to which submitted work refers, out of `files` (pairs of node and SHA-256)."""
+        """Returns those of `files`, pairs of node and SHA-256, to which submitted work refers."""
         if not files:
             return set()
         found = await self._database.ask("HMGET", self._key("named"), *(f"{node}:{sha}" for node, sha in files))
@@ -264,13 +309,16 @@ class RunStore:
         return [name.decode() for name in found]
 
     async def forget_files(self, slot: str) -> None:
-        """Records that the files of a slot that ended without work are deleted."""
+        """Deletes the list of files allowed under a lease; the caller has deleted the files before."""
         await self._database.ask_many([("ZREM", self._key("discarded"), slot), ("DEL", self._key("uploads", slot))])
 
     # Listings
 
     async def page(self, step: int, *, after: tuple[int, str] | None, limit: int) -> list[SlotRow]:
-        """Returns slots of a step, sorted by lease expiry and id, that follow the pair `after` of expiry and id."""
+        """Returns a page of a step's slots, sorted by lease expiry and id.
+
+        The page follows the slot `after`, given by its expiry and id; None for the first page.
+        """
         low, skip = (0, "") if after is None else after
         found: list[str] = []
         offset = 0
@@ -287,24 +335,26 @@ class RunStore:
 
     # Cached ledger state
 
-    async def seats(self, nodes: Sequence[Address]) -> dict[Address, PoolSeat]:
+    async def memberships(self, nodes: Sequence[Address]) -> dict[Address, PoolMembership]:
         """Returns the cached memberships."""
         if not nodes:
             return {}
         found = await self._database.ask("HMGET", self._key("seats"), *nodes)
-        pairs = [(node, json.loads(seat)) for node, seat in zip(nodes, found, strict=True) if seat]
-        return {node: PoolSeat(provider=address(seat[0]), block=seat[1]) for node, seat in pairs}
+        pairs = [(node, json.loads(membership)) for node, membership in zip(nodes, found, strict=True) if membership]
+        return {
+            node: PoolMembership(provider=address(membership[0]), block=membership[1]) for node, membership in pairs
+        }
 
     async def standing(self, node: Address) -> tuple[str, bool]:
-        """Returns a node's state, or `unknown`, and whether it is a healthy member."""
+        """Returns a node's state (`unknown` if it has none) and whether it is a healthy member."""
         state, member = await self._database.ask("HMGET", self._database.key("node", node), "state", "member")
         return (state or b"unknown").decode(), state == b"healthy" and member == b"1"
 
-    async def cache_seat(self, node: Address, seat: PoolSeat) -> None:
+    async def cache_membership(self, node: Address, membership: PoolMembership) -> None:
         """Caches a node's membership until an event changes it."""
-        await self._database.ask("HSET", self._key("seats"), node, json.dumps([seat.provider, seat.block]))
+        await self._database.ask("HSET", self._key("seats"), node, json.dumps([membership.provider, membership.block]))
 
-    async def drop_cached_seats(self, nodes: Sequence[Address]) -> None:
+    async def drop_cached_memberships(self, nodes: Sequence[Address]) -> None:
         """Deletes cached memberships, so that they are read from the ledger again."""
         if nodes:
             await self._database.ask("HDEL", self._key("seats"), *nodes)
@@ -314,7 +364,7 @@ class RunStore:
         return [address(name.decode()) for name in await self._database.ask("HKEYS", self._key("stakes"))]
 
     async def cache_stake(self, provider: Address, units: int) -> None:
-        """Caches the number of units that a provider's free stake covers."""
+        """Caches the number of work units for whose penalty a provider's free stake suffices."""
         await self._database.ask("HSET", self._key("stakes"), provider, min(units, MOST_UNITS))
 
     def _key(self, *parts: str) -> str:

@@ -1,4 +1,4 @@
-"""Tasks in Redis. Secrets and registry passwords are encrypted and never returned by the API."""
+"""Tasks in Redis. Secrets of tasks are encrypted, and the API never returns them to the owner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class TaskRow:
 
     task: Task
     revision: str
+    """Number that every change increases, to detect concurrent writes."""
     sealed: str
+    """The task's secrets and registry credentials, encrypted; empty if it has none."""
 
 
 class TaskStore:
@@ -53,16 +55,18 @@ class TaskStore:
         """Stores a new task.
 
         Args:
-            new: The task's spec and secrets.
-            actor: Sender of the request.
-            key: Idempotency key: requests of the same actor with the same key create one task.
+            new: The task's specification and secrets.
+            actor: Name of the owner's token.
+            key: Idempotency key. Several requests of the same actor with the same key create one task.
 
         Raises:
-            Conflict: There are too many tasks; or another task was created with this key.
-            InvalidInput: The task has secrets, and there is no key to encrypt them with.
+            Conflict: The pool has `MOST_TASKS` tasks; or another task was created with this idempotency key.
+            InvalidInput: The task has secrets, and the orchestrator has no key to encrypt them.
         """
         if int(await self._database.ask("ZCARD", self._database.key("tasks"))) >= MOST_TASKS:
-            raise Conflict(f"the pool has {MOST_TASKS} tasks", hint="delete finished ones", code="too-many-tasks")
+            raise Conflict(
+                f"the pool has {MOST_TASKS} tasks, the maximum", hint="delete finished tasks", code="too-many-tasks"
+            )
         now = unix_ms(self._clock.now())
         identifier = new_id() if key is None else _id_of(actor, key)
         secret = new.model_dump_json(include={"secrets", "registry"})
@@ -93,7 +97,7 @@ class TaskStore:
         return task
 
     async def patch(self, identifier: str, patch: TaskPatch, *, actor: str) -> Task:
-        """Changes a task; a new spec makes a new generation.
+        """Changes a task; a change that concerns its nodes makes a new generation.
 
         Raises:
             NotFound: There is no such task.
@@ -112,7 +116,8 @@ class TaskStore:
             TaskState.COMPLETED,
             TaskState.FAILED,
         }
-        # Replicas, priority and a stop change nothing for nodes that run, so they make no new generation.
+        # A change of replicas, priority or deadline, or a stop, changes nothing in the container that nodes run for the
+        # task, so it makes no new generation.
         renewed = _spec_for_nodes(spec) != _spec_for_nodes(before.spec) or starts_over
         state, reason = before.state, before.reason
         if desired is DesiredState.STOPPED and before.state in {TaskState.PENDING, TaskState.RUNNING}:
@@ -173,7 +178,7 @@ class TaskStore:
         return rows
 
     async def page(self, *, after: str | None, limit: int) -> tuple[list[TaskRow], str | None]:
-        """Returns a page of tasks, oldest first, and the cursor of the next page; None after the last page."""
+        """Returns a page of tasks, oldest first, and the next page's cursor (None if none)."""
         low = "-inf" if after is None else f"({after}"
         pairs = await self._database.ask(
             "ZRANGEBYSCORE", self._database.key("tasks"), low, "+inf", "WITHSCORES", "LIMIT", 0, limit + 1
@@ -207,17 +212,17 @@ class TaskStore:
         ]
 
     async def forget_outcomes(self, identifier: str, assignments: Sequence[str]) -> None:
-        """Deletes outcomes of some of a task's assignments; the counts stay."""
+        """Deletes outcomes of some of a task's assignments; the counts of assignments by state stay."""
         await self._database.ask("HDEL", self._database.key("outcomes", identifier), *assignments)
 
     async def fragment(self, reference: str) -> bytes | None:
-        """Returns the task's part of an assignment, as JSON without braces: spec, secrets, registry.
+        """Returns the task's part of a heartbeat answer: spec, secrets, registry credentials.
 
         Args:
-            reference: `id:generation` of the task, from the node's row.
+            reference: Task and its generation, as `id:generation`, from the node's row.
 
         Returns:
-            The part; None if the task was deleted.
+            The part as JSON without braces; None if the task was deleted.
 
         Raises:
             Unavailable: The task has a newer generation, which the scheduler sends to its nodes soon; or its secrets
@@ -276,7 +281,7 @@ def encode_outcome(outcome: AssignmentOutcome) -> str:
 
 
 def _spec_for_nodes(spec: TaskSpec) -> TaskSpec:
-    """Returns the part of a spec that nodes receive; other changes concern only the scheduler."""
+    """Returns a copy of a spec without the values that concern only the scheduler."""
     return spec.model_copy(update={"replicas": 1, "priority": 0, "deadline_ms": None})
 
 

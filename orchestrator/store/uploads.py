@@ -1,4 +1,4 @@
-"""Uploads in Redis: the open tickets of each node, and its use of the quota in the present window."""
+"""Upload tickets in Redis: each node's open tickets and its use of the present quota window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from protocol.runtime.clock import milliseconds
 from protocol.wire.uploads import ObjectKey
 
 SOON = timedelta(seconds=15)
-"""Maximum `retry_after` while too many tickets are open; most tickets are used long before they expire."""
+"""Maximum `retry_after` while too many tickets are open. It is short, because most tickets are used long before they
+expire."""
 
 
 class QuotaUsed(RateLimited):
@@ -24,7 +25,7 @@ class QuotaUsed(RateLimited):
 
 
 class UploadStore:
-    """Counts uploads.
+    """Counts upload tickets against the quota of each node.
 
     Args:
         database: Database of the pool.
@@ -38,7 +39,7 @@ class UploadStore:
     async def take(
         self, owner: Address, key: ObjectKey, *, size: int, now: datetime, expires: datetime, other: bool = False
     ) -> None:
-        """Counts a ticket; an open ticket for the same object and size is not counted again.
+        """Counts a ticket, unless a ticket for the same object and size is open already.
 
         Args:
             owner: The node that uploads.
@@ -46,7 +47,7 @@ class UploadStore:
             size: Size in bytes.
             now: Current time.
             expires: Time at which the ticket expires.
-            other: Whether the file is not the work of a lease; the quota of such files is smaller.
+            other: True for a file that is not the work of a lease, to which a smaller quota of bytes applies.
 
         Raises:
             QuotaUsed: The quota would be exceeded; `retry_after` has the time to wait.
@@ -77,13 +78,13 @@ class UploadStore:
             case "":
                 return
             case "open":
-                raise QuotaUsed(f"{quota.open} uploads of {owner} are open", retry_after=min(wait, SOON))
+                raise QuotaUsed(f"{owner} has {quota.open} open uploads, the maximum", retry_after=min(wait, SOON))
             case "files":
-                raise QuotaUsed(f"{owner} has uploaded its {quota.files} files of this window", retry_after=wait)
+                raise QuotaUsed(f"{owner} has used its upload quota of {quota.files} files", retry_after=wait)
             case "bytes":
-                raise QuotaUsed(f"{owner} has uploaded its {most_account_bytes} bytes of this window", retry_after=wait)
+                raise QuotaUsed(f"{owner} has used its upload quota of {most_account_bytes} bytes", retry_after=wait)
             case _:
-                raise Unavailable("the store's answer can't be read")
+                raise Unavailable(f"the script count_upload.lua gave the unknown answer {count.exceeded!r}")
 
     async def done(self, owner: Address, key: ObjectKey, *, size: int) -> None:
         """Closes a ticket whose object has been uploaded."""

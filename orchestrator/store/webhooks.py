@@ -1,4 +1,4 @@
-"""Webhooks in Redis: URL, subscribed events and delivery position. Their secrets are stored encrypted."""
+"""Webhooks in Redis: URL, subscribed events, delivery position and encrypted secret."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ MOST_WEBHOOKS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookProgress:
-    """Delivery position of a webhook."""
+    """A webhook with its delivery position."""
 
     webhook: Webhook
     cursor: str
     """Id of the last event that was delivered or skipped."""
     failures: int
+    """Number of failed attempts to deliver the next event."""
     due_ms: int
     """Earliest time of the next attempt, in Unix milliseconds."""
 
@@ -51,10 +52,14 @@ class WebhookStore:
 
         Raises:
             Conflict: The pool has `MOST_WEBHOOKS` webhooks already.
-            InvalidInput: There is no key to encrypt the secret with.
+            InvalidInput: The orchestrator has no key to encrypt the secret.
         """
         if len(await self.ids()) >= MOST_WEBHOOKS:
-            raise Conflict(f"the pool has {MOST_WEBHOOKS} webhooks", hint="delete one", code="too-many-webhooks")
+            raise Conflict(
+                f"the pool has {MOST_WEBHOOKS} webhooks, the maximum",
+                hint="delete one of them",
+                code="too-many-webhooks",
+            )
         identifier, secret = new_id(), secrets.token_urlsafe(32)
         fields = {
             "url": new.url,

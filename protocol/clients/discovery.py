@@ -1,36 +1,42 @@
-"""The client of a discovery service: for nodes (register, fetch invites) and for pools (list nodes, leave invites)."""
+"""Client of a discovery service.
+
+Nodes register and fetch invites; pools list nodes and deposit invites.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from protocol.clients.base import TypedClient, beyond
+from protocol.http.client import ServiceClient
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import InviteList
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 LONGEST_WAIT = timedelta(seconds=30)
-"""Longest wait of one long poll; the service refuses longer ones."""
+"""Maximum duration of one long poll. The service refuses longer ones."""
 PAGE_LIMIT = 16 * 1024 * 1024
+"""Size limit of a page of nodes, in bytes."""
 
 
-class DiscoveryClient(TypedClient):
+class DiscoveryClient(ServiceClient):
     """Client of a discovery service, for a node or a key of a pool.
 
-    Answers that a node acts upon must be signed by the service. Methods raise the service's errors, or
-    `Unreachable`, `NoAnswer`, `DeadlinePassed` (see `protocol.http.client`).
+    The service must sign the answers on which a node acts. Methods raise the service's errors, or `Unreachable`,
+    `NoAnswer`, `DeadlinePassed` (see `protocol.http.client`).
     """
 
     # As a node
 
     async def register(self, registration: Registration) -> NodeRecord:
-        """Registers the node or refreshes its record; returns the record. Call it again well before the record expires.
+        """Registers the node or refreshes its record; returns the record.
+
+        The node must call this again well before the record expires.
 
         Raises:
-            NotFound: There is no such pool on the ledger.
-            RateLimited: Too many nodes registered from this IP, or the service has no room for more records of the
-                pool.
+            NotFound: The ledger has no such pool.
+            RateLimited: Too many nodes registered from this IP, or the service stores the maximum number of records for
+                the pool.
         """
         answer = await self.call("PUT", self._own, body=registration, signed_answer=True)
         return answer.read(NodeRecord)
@@ -39,7 +45,7 @@ class DiscoveryClient(TypedClient):
         """Returns the node's own record.
 
         Raises:
-            NotFound: The node is not registered, or its record expired.
+            NotFound: The node is not registered, or its record has expired.
         """
         answer = await self.call("GET", self._own, signed_answer=True)
         return answer.read(NodeRecord)
@@ -49,10 +55,12 @@ class DiscoveryClient(TypedClient):
         await self.call("DELETE", self._own)
 
     async def invites(self, *, wait: timedelta = LONGEST_WAIT) -> tuple[SignedInvite, ...]:
-        """Returns the node's invites, latest expiry first; waits up to `wait` (at most 30 s) if there are none.
+        """Returns the node's invites, ordered by expiry, the latest first.
 
-        The service returns an invite again until it expires or is acknowledged. The ledger checks the orchestrator's
-        signature, which the service can't forge.
+        If there are none, it waits for one up to `wait`, at most 30 s.
+
+        The service returns an invite with every call until the invite expires or is acknowledged. The service can't
+        forge invites, because the ledger checks the orchestrator's signature.
         """
         wait = min(wait, LONGEST_WAIT)
         answer = await self.call(
@@ -60,13 +68,16 @@ class DiscoveryClient(TypedClient):
             f"{self._own}/invites",
             query={"wait": max(0, int(wait.total_seconds()))},
             signed_answer=True,
-            patience=beyond(wait) * 2,
-            attempt_patience=beyond(wait),
+            patience=_long_poll_timeout(wait) * 2,
+            attempt_patience=_long_poll_timeout(wait),
         )
         return answer.read(InviteList).invites
 
     async def acknowledge(self, invite: SignedInvite) -> None:
-        """Acknowledges an invite that was used or is unusable; it is not delivered again."""
+        """Tells the service that an invite was used, or can't be used.
+
+        The service does not return the invite again.
+        """
         await self.call("DELETE", f"{self._own}/invites/{invite.nonce}")
 
     # For keys of a pool
@@ -75,15 +86,15 @@ class DiscoveryClient(TypedClient):
         """Returns a page of a pool's nodes, ordered by address.
 
         Raises:
-            Forbidden: The key is not owner, manager, orchestrator or validator of the pool.
-            NotFound: There is no such pool.
+            Forbidden: The client's key is not that of the pool's owner, manager, orchestrator or a validator.
+            NotFound: The service knows no such pool.
         """
         query: dict[str, str | int] = {"limit": limit} | ({} if cursor is None else {"cursor": cursor})
         answer = await self.call("GET", f"/v1/pools/{pool_id}/nodes", query=query, answer_limit=PAGE_LIMIT)
         return answer.read(NodePage)
 
     async def nodes(self, pool_id: int, *, page_size: int = 100) -> AsyncIterator[NodeRecord]:
-        """Yields all nodes of a pool, page by page."""
+        """Yields all nodes of a pool; requests them page by page."""
         cursor: str | None = None
         while True:
             page = await self.page(pool_id, cursor=cursor, limit=page_size)
@@ -94,16 +105,23 @@ class DiscoveryClient(TypedClient):
             cursor = page.next_cursor
 
     async def invite(self, invite: SignedInvite) -> None:
-        """Deposits an invite for the node that it names; a repeated call has no effect.
+        """Deposits an invite for the node that it names.
+
+        Repeating the call has no effect.
 
         Raises:
             InvalidInput: The invite is malformed, expired, or for another ledger.
-            Forbidden: The key, or the invite's signer, is not the pool's orchestrator.
+            Forbidden: The client's key, or the invite's signer, is not the pool's orchestrator.
             NotFound: The node is not registered with the service.
-            Conflict: The node wants to join another pool.
+            Conflict: The node is registered for another pool.
         """
         await self.call("POST", f"/v1/nodes/{invite.node}/invites", body=invite, repeatable=True)
 
     @property
     def _own(self) -> str:
-        return f"/v1/nodes/{self._own_address}"
+        return f"/v1/nodes/{self.own_key.address}"
+
+
+def _long_poll_timeout(wait: timedelta) -> timedelta:
+    """Returns the time limit of a long poll: the service's wait plus time to respond."""
+    return wait + timedelta(seconds=10)

@@ -1,11 +1,11 @@
-"""Client of an orchestrator for a node: heartbeats, logs, work and the node's state."""
+"""Client of an orchestrator for a node: heartbeats, logs, work, and the node's own state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from protocol.clients.base import TypedClient
+from protocol.http.client import ServiceClient
 from protocol.identifiers import Digest
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
 from protocol.wire.leases import SignedWorkClaim
@@ -23,17 +23,21 @@ from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotName, 
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
 
 HEARTBEAT_PATIENCE = timedelta(seconds=15)
+"""Default time limit of a heartbeat."""
 
 
-class NodeClient(TypedClient):
-    """Client of a pool's orchestrator for one node. Accepts only answers that the orchestrator signed."""
+class NodeClient(ServiceClient):
+    """Client of a pool's orchestrator for one node.
+
+    It accepts only answers that the orchestrator signed.
+    """
 
     async def heartbeat(self, heartbeat: Heartbeat, *, patience: timedelta = HEARTBEAT_PATIENCE) -> HeartbeatAnswer:
-        """Sends a heartbeat and returns the response.
+        """Sends a heartbeat and returns the answer.
 
         Raises:
-            Forbidden: The pool refuses this node; the hint gives the reason and the remedy.
-            Unauthenticated: The response was not signed by the orchestrator, or the clocks differ.
+            Forbidden: The pool refuses this node. The hint says what to do.
+            Unauthenticated: The orchestrator did not sign the answer, or the clocks differ too much.
         """
         answer = await self.call(
             "POST",
@@ -47,7 +51,10 @@ class NodeClient(TypedClient):
         return answer.read(HeartbeatAnswer)
 
     async def push_logs(self, batch: LogBatch) -> LogReceipt:
-        """Sends lines of the assignment's output; the orchestrator skips lines that it has."""
+        """Sends lines of the assignment's output.
+
+        The orchestrator skips lines that it has already.
+        """
         answer = await self.call("POST", "/v1/logs", body=batch, signed_answer=True, repeatable=True)
         return answer.read(LogReceipt)
 
@@ -55,10 +62,10 @@ class NodeClient(TypedClient):
         """Requests an upload URL for a file of this node.
 
         Raises:
-            Forbidden: The node is no member of the pool.
-            Conflict: The file is a rollout file, and the node has no live lease of its slot.
-            TooLarge: The file is larger than the pool, or the lease, allows.
-            RateLimited: The node has uploaded enough for now.
+            Forbidden: The node is not a member of the pool.
+            Conflict: The file is a rollout file, and the node has no live lease for its slot.
+            TooLarge: The file is larger than the pool or the lease allows.
+            RateLimited: The node has reached its limit of uploads for now.
             Unavailable: The store is down or full.
         """
         answer = await self.call("POST", "/v1/uploads", body=request, signed_answer=True, repeatable=True)
@@ -69,13 +76,13 @@ class NodeClient(TypedClient):
 
         Raises:
             Forbidden: The object belongs to another node.
-            NotFound: There is no such object.
+            NotFound: The store does not have the object.
         """
         answer = await self.call("GET", "/v1/objects", query={"key": str(key)}, signed_answer=True)
         return answer.read(ObjectLink)
 
     async def me(self) -> NodeSelf:
-        """Returns the node's own state and history.
+        """Returns the state and history of this node.
 
         Raises:
             NotFound: The pool does not know the node yet.
@@ -85,7 +92,7 @@ class NodeClient(TypedClient):
     # Work
 
     async def step(self) -> StepAnswer:
-        """Returns the step to work on, and the policy version to use.
+        """Returns the step that needs rollouts, and the policy version to use.
 
         Raises:
             NotFound: The pool has no run.
@@ -93,18 +100,23 @@ class NodeClient(TypedClient):
         return (await self.call("GET", "/v1/run/step", signed_answer=True)).read(StepAnswer)
 
     async def slot(self, request: SlotRequest) -> SlotGrant:
-        """Leases a slot. A repeated call with the same `request_id` returns the same slot.
+        """Leases a slot.
+
+        A repeated call with the same `request_id` returns the same slot.
 
         Raises:
-            Conflict: No slot is available for this node now. The detail gives the reason; `step` returns the pause
-                before the next attempt.
-            Forbidden: The node is no active member.
+            Conflict: No slot is available for this node now. The detail gives the reason. `step` returns how long to
+                wait before the next attempt.
+            Forbidden: The node is not an active member of the pool.
         """
         answer = await self.call("POST", "/v1/slots", body=request, signed_answer=True, repeatable=True)
         return answer.read(SlotGrant)
 
     async def release(self, slots: Sequence[SlotName]) -> None:
-        """Releases slots that the node will not deliver. Slots whose lease has ended are skipped."""
+        """Releases slots that the node will not deliver.
+
+        Slots whose lease has ended are skipped.
+        """
         body = ReleasedSlots(slots=tuple(slots))
         await self.call("POST", "/v1/slots/release", body=body, signed_answer=True, repeatable=True)
 
@@ -115,34 +127,40 @@ class NodeClient(TypedClient):
     async def submit_work(
         self, work: SignedWorkClaim, *, figures: Mapping[str, float] | None = None
     ) -> SubmissionReceipt:
-        """Submits work through the relayer; a repeated call returns its progress.
+        """Submits work through the relayer; returns the relayer's progress.
+
+        Repeating the call submits nothing new.
 
         Args:
-            work: Signed by this node, under a lease of this pool.
-            figures: Unverified metrics of the file, for display.
+            work: Work claim signed by this node, under a lease of this pool.
+            figures: Metrics of the file for display. They are not verified.
 
         Raises:
-            Forbidden: The lease is for another node or of another pool.
-            Unprocessable: A signature, the units or the ledger's address are wrong.
-            Conflict: The lease has expired, or other work was submitted under it.
+            Forbidden: The lease is for another node or from another pool.
+            Unprocessable: A signature, the number of units or the ledger's address is wrong.
+            Conflict: The lease has expired, or different work was submitted under it.
         """
         body = SubmissionRequest(work=work, figures=dict(figures or {}))
         answer = await self.call("POST", "/v1/submissions", body=body, signed_answer=True, repeatable=True)
         return answer.read(SubmissionReceipt)
 
     async def submission(self, key: Digest) -> SubmissionReceipt:
-        """Returns the relayer's progress with this node's work.
+        """Returns the relayer's progress with a submission of this node.
+
+        `key` is the work key.
 
         Raises:
-            NotFound: The work was never submitted, or so long ago that its record was deleted.
+            NotFound: The work was never submitted, or the orchestrator has deleted the old record.
         """
         return (await self.call("GET", f"/v1/submissions/{key}", signed_answer=True)).read(SubmissionReceipt)
 
     async def dispute(self, dispute: SignedDispute) -> DisputeReceipt:
-        """Submits a dispute through the relayer; a repeated call returns its progress.
+        """Disputes a verdict through the relayer; returns the relayer's progress.
+
+        Repeating the call submits nothing new.
 
         Raises:
-            NotFound: The orchestrator has read no such work of this node from the ledger.
+            NotFound: The orchestrator has not read such work of this node from the ledger.
             Conflict: The verdict accepts the work, or can no longer be disputed.
             Unprocessable: The signature or the deadline is wrong.
         """
@@ -150,7 +168,9 @@ class NodeClient(TypedClient):
         return answer.read(DisputeReceipt)
 
     async def join(self, joining: JoinRequest) -> JoinReceipt:
-        """Joins the pool through the relayer; a repeated call returns its progress.
+        """Joins the pool through the relayer; returns the relayer's progress.
+
+        Repeating the call submits nothing new.
 
         Raises:
             Forbidden: The invite is for another node or to another pool.

@@ -1,4 +1,4 @@
-"""Client of an orchestrator for the pool's owner: all routes of its REST API."""
+"""Client of an orchestrator for the pool's owner, with all routes of the owner's API."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from protocol.clients.base import TypedClient
 from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
-from protocol.http.client import BadAnswer
+from protocol.http.client import BadAnswer, ServiceClient
 from protocol.identifiers import Address, Digest
 from protocol.runtime.randomness import token_hex
 from protocol.wire.base import parse_answer
@@ -38,7 +37,17 @@ from protocol.wire.pool import (
     WebhookList,
 )
 from protocol.wire.relays import KnownRelay, RelayList
-from protocol.wire.runs import CheckpointRef, Demand, NewCheckpoint, RunView, StepView, TrainerLease, TrainerWish
+from protocol.wire.runs import (
+    CheckpointRef,
+    Demand,
+    NewAnswers,
+    NewCheckpoint,
+    RunAnswers,
+    RunView,
+    StepView,
+    TrainerLease,
+    TrainerWish,
+)
 from protocol.wire.slots import Deliveries
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
 from protocol.wire.uploads import ObjectKey, ObjectLink
@@ -47,16 +56,22 @@ Model = TypeVar("Model", bound=BaseModel)
 Query = dict[str, str | int]
 
 PAGE = 200
+"""Number of items per page of a listing."""
 ALLOWED_PAGE = 1000
+"""Number of nodes per page of the allowlist."""
 SHORTEST_PAUSE = timedelta(seconds=1)
+"""Pause before the first attempt to reopen a broken stream. It doubles with each further attempt."""
 LONGEST_PAUSE = timedelta(seconds=15)
+"""Maximum pause before an attempt to reopen a broken stream."""
 
 
-class OrchestratorClient(TypedClient):
-    """Client of a pool's orchestrator with an owner's token, or with the key of the pool's manager.
+class OrchestratorClient(ServiceClient):
+    """Client of a pool's orchestrator for the pool's owner.
 
-    Every method raises the service's error with its code and hint: `NotFound` for an unknown node or task,
-    `Forbidden` if the token's scope is too narrow, `Conflict` if the current state does not allow the operation.
+    It authenticates with an owner's token, or with the key of the pool's manager.
+
+    Every method raises the service's error: `NotFound` for an unknown node or task, `Forbidden` if the token's scope is
+    too narrow, `Conflict` if the current state does not allow the operation.
     """
 
     # The pool
@@ -75,13 +90,13 @@ class OrchestratorClient(TypedClient):
         label: str | None = None,
         metric: str | None = None,
     ) -> AsyncIterator[NodeView]:
-        """Yields all nodes in the order of their addresses.
+        """Yields all nodes, ordered by address.
 
         Args:
-            state: Only nodes in this state.
-            task: Only nodes that hold this task.
-            label: Only nodes with this `name=value`.
-            metric: Name of a gauge to include, as of each node's last heartbeat.
+            state: If given, only nodes in this state are returned.
+            task: If given, only nodes to which this task is assigned.
+            label: If given, only nodes with this label, written `name=value`.
+            metric: Name of a gauge whose value in each node's last heartbeat is included.
         """
         query: Query = {"limit": PAGE}
         asked = (("state", state), ("task", task), ("label", label), ("metric", metric))
@@ -95,7 +110,10 @@ class OrchestratorClient(TypedClient):
             query["cursor"] = page.next_cursor
 
     async def allowlist(self) -> AsyncIterator[AllowedNode]:
-        """Yields all active nodes with a known IP. Requires the manager's key or a token of scope `admin`."""
+        """Yields all active nodes whose IP is known.
+
+        It requires the manager's key or a token of scope `admin`.
+        """
         query: Query = {"limit": ALLOWED_PAGE}
         while True:
             page = await self._get("/v1/nodes/allowlist", AllowList, query)
@@ -118,23 +136,23 @@ class OrchestratorClient(TypedClient):
         return await self._get(f"/v1/nodes/{node}/metrics", NodeMetrics)
 
     async def restart(self, node: Address, *, reason: str = "") -> NodeView:
-        """Makes a node replace its task's container."""
+        """Makes a node replace the container of its task."""
         return await self._command(node, "restart", reason)
 
     async def drain(self, node: Address, *, reason: str = "") -> NodeView:
-        """Lets a node finish its task and assigns it no other."""
+        """Lets a node finish its task and assigns no other task to it."""
         return await self._command(node, "drain", reason)
 
     async def resume(self, node: Address, *, reason: str = "") -> NodeView:
-        """Ends a drain."""
+        """Ends the drain of a node, so that it gets tasks again."""
         return await self._command(node, "resume", reason)
 
     async def ban(self, node: Address, *, reason: str = "") -> NodeView:
-        """Bans a node, on the ledger too."""
+        """Bans a node from the pool, also on the ledger."""
         return await self._command(node, "ban", reason)
 
     async def unban(self, node: Address, *, reason: str = "") -> NodeView:
-        """Lifts a node's ban, on the ledger too."""
+        """Lifts the ban of a node, also on the ledger."""
         return await self._command(node, "unban", reason)
 
     # Logs
@@ -142,35 +160,41 @@ class OrchestratorClient(TypedClient):
     async def logs(
         self, node: Address, *, assignment: str | None = None, since: int | None = None, tail: int = 200
     ) -> NodeLogs:
-        """Returns log lines of a node's task; of the newest assignment by default.
+        """Returns log lines of a node's assignment.
 
         Args:
             node: Node that runs the task.
-            assignment: Id of the assignment.
-            since: Lines from this sequence number on.
-            tail: Number of newest lines; ignored with `since`.
+            assignment: Id of the assignment; by default the newest one.
+            since: Sequence number of the first line to return.
+            tail: Number of newest lines to return, if `since` is None.
         """
         return await self._get(f"/v1/nodes/{node}/logs", NodeLogs, _log_query(assignment, since, tail))
 
     async def follow_logs(
         self, node: Address, *, assignment: str | None = None, since: int | None = None, tail: int = 200
     ) -> AsyncIterator[LogLine]:
-        """Yields the lines that `logs` returns, then new ones until the caller stops; reconnects after failures."""
+        """Yields the lines that `logs` returns, then new lines as they arrive.
+
+        It reconnects after failures, until the caller stops the iteration.
+        """
         query = _log_query(assignment, since, tail)
         async for event in self._follow(f"/v1/nodes/{node}/logs", query):
             line = _read(event, LogLine)
-            query["since"] = line.sequence + 1  # position from which the next connection continues
+            query["since"] = line.sequence + 1  # a new connection continues after this line
             yield line
 
     # Tasks
 
     async def create_task(self, task: NewTask) -> Task:
-        """Posts a task. Retries do not create a second task: the request has an idempotency key."""
+        """Creates a task.
+
+        Retries do not create a second task, because the request has an idempotency key.
+        """
         once = {IDEMPOTENCY_HEADER: token_hex(16)}
         return (await self.call("POST", "/v1/tasks", body=task, headers=once, repeatable=True)).read(Task)
 
     async def tasks(self) -> AsyncIterator[Task]:
-        """Yields all tasks, oldest first, page by page."""
+        """Yields all tasks, oldest first."""
         query: Query = {"limit": PAGE}
         while True:
             page = await self._get("/v1/tasks", TaskPage, query)
@@ -185,7 +209,10 @@ class OrchestratorClient(TypedClient):
         return await self._get(f"/v1/tasks/{task_id}", Task)
 
     async def change_task(self, task_id: str, patch: TaskPatch) -> Task:
-        """Changes a task; fields that are absent from the patch stay."""
+        """Changes a task.
+
+        Fields that are absent from the patch keep their values.
+        """
         body = patch.model_dump_json(exclude_none=True).encode()
         answer = await self.call(
             "PATCH", f"/v1/tasks/{task_id}", body=body, headers={"Content-Type": "application/json"}
@@ -211,40 +238,57 @@ class OrchestratorClient(TypedClient):
         return await self._get("/v1/run", RunView)
 
     async def put_demand(self, demand: Demand) -> StepView:
-        """Sets the total demand of a step in groups, or closes the step; returns the step's new counts."""
+        """Sets the total demand of a step in groups, or closes the step.
+
+        Returns the new counts of the step.
+        """
         return (await self.call("PUT", "/v1/run/demand", body=demand, repeatable=True)).read(StepView)
 
     async def put_checkpoint(self, checkpoint: NewCheckpoint) -> CheckpointRef:
-        """Makes an announced version the one for which slots are leased from now on.
+        """Makes an announced version the current one, for which slots are leased.
 
         Raises:
-            Conflict: The version is not announced on the ledger (retryable: it may follow), or a newer one is known.
+            Conflict: The orchestrator knows a newer version; or it has not read the announcement from the ledger, in
+                which case the error is retryable.
         """
         answer = await self.call("PUT", "/v1/run/checkpoint", body=checkpoint, repeatable=True)
         return answer.read(CheckpointRef)
 
     async def hold_trainer_lease(self, wish: TrainerWish) -> TrainerLease:
-        """Acquires or renews the trainer lease, which only one trainer of the run can hold.
+        """Acquires, renews or releases the trainer lease of the run.
+
+        Only one trainer can hold it.
 
         Raises:
             Conflict: Another trainer holds the lease.
         """
         return (await self.call("PUT", "/v1/run/trainer", body=wish, repeatable=True)).read(TrainerLease)
 
+    async def put_answers(self, answers: NewAnswers) -> RunAnswers:
+        """Shows a version's answers to held-out prompts on the pool's page."""
+        return (await self.call("PUT", "/v1/run/answers", body=answers, repeatable=True)).read(RunAnswers)
+
+    async def answers(self) -> RunAnswers:
+        """Returns the answers of the first and of the newest evaluated version."""
+        return await self._get("/v1/run/answers", RunAnswers)
+
     async def figures(self, *, first: int | None = None) -> tuple[StepFigures, ...]:
-        """Returns reported metrics of accepted files by step, from `first` on; by default of the newest steps."""
+        """Returns the metrics that nodes reported for accepted files, by step.
+
+        The steps begin with `first`; by default they are the newest ones.
+        """
         query: Query = {} if first is None else {"first": first}
         return (await self._get("/v1/run/figures", FiguresPage, query)).items
 
     async def rollouts(
         self, *, step: int | None = None, status: str = "accepted", links: bool = True
     ) -> AsyncIterator[RolloutItem]:
-        """Yields submitted files in the order of their leases, page by page.
+        """Yields submitted files in the order of their leases (step, node, index).
 
         Args:
-            step: Only files of this step; by default of all stored steps, ascending.
-            status: `accepted`, `rejected`, `pending`, or `all`.
-            links: Whether the items have file sizes and download links, for which the orchestrator asks the store.
+            step: Step of the files; by default all stored steps, ascending.
+            status: Which files to return: `accepted`, `rejected`, `pending` or `all`.
+            links: Whether the items contain sizes and download links, which the orchestrator requests from the store.
         """
         query: Query = {"limit": PAGE, "status": status}
         if not links:
@@ -263,7 +307,8 @@ class OrchestratorClient(TypedClient):
         """Returns one submitted file by its work key.
 
         Raises:
-            NotFound: The orchestrator has not read the work from the ledger yet, or has deleted its step.
+            NotFound: The orchestrator has not read the work from the ledger yet, or has deleted its records of the
+                step.
         """
         return await self._get(f"/v1/run/rollouts/{key}", RolloutItem)
 
@@ -274,13 +319,20 @@ class OrchestratorClient(TypedClient):
     # Events
 
     async def events(self, *, after: str | None = None, limit: int = 100) -> EventPage:
-        """Returns events of the pool, oldest first: those after an event, or the newest ones."""
+        """Returns events of the pool, oldest first.
+
+        These are the events after the event `after`, or by default the newest ones.
+        """
         query: Query = {"limit": limit} | ({} if after is None else {"after": after})
         return await self._get("/v1/events", EventPage, query)
 
     async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:
-        """Yields new events, or those after an event, until the caller stops; reconnects after failures."""
-        if after is None:  # needs a position to continue from, in case a connection breaks before the first event
+        """Yields events of the pool as they occur.
+
+        It begins after the event `after`, or by default with the next event. It reconnects after failures, until the
+        caller stops the iteration.
+        """
+        if after is None:  # a position is needed if the connection breaks before the first event
             after = (await self.events(limit=1)).next_cursor
         query: Query = {"after": after}
         async for event in self._follow("/v1/events", query):
@@ -289,19 +341,22 @@ class OrchestratorClient(TypedClient):
             yield read
 
     async def relays(self) -> tuple[KnownRelay, ...]:
-        """Returns all allowed checkpoint relays."""
+        """Returns all checkpoint relays that the owner allows."""
         return (await self._get("/v1/relays", RelayList)).relays
 
     async def allow_relay(self, relay: Address) -> KnownRelay:
-        """Lets a checkpoint relay register."""
+        """Allows a checkpoint relay to register with the pool."""
         return (await self.call("PUT", f"/v1/relays/{relay}", repeatable=True)).read(KnownRelay)
 
     async def deny_relay(self, relay: Address) -> None:
-        """Removes a checkpoint relay from the nodes' list."""
+        """Removes a checkpoint relay from the allowed ones and from the list that nodes get."""
         await self.call("DELETE", f"/v1/relays/{relay}")
 
     async def create_webhook(self, webhook: NewWebhook) -> CreatedWebhook:
-        """Creates a webhook; only this response shows the secret that signs deliveries."""
+        """Creates a webhook.
+
+        Only this answer shows the secret that signs deliveries.
+        """
         return (await self.call("POST", "/v1/webhooks", body=webhook)).read(CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
@@ -318,7 +373,7 @@ class OrchestratorClient(TypedClient):
         """Returns a download link for a file of any node.
 
         Raises:
-            NotFound: There is no such object.
+            NotFound: The store does not have the object.
         """
         return await self._get("/v1/objects", ObjectLink, {"key": str(key)})
 
@@ -331,23 +386,26 @@ class OrchestratorClient(TypedClient):
         try:
             cause = Cause(reason=reason)
         except ValidationError:
-            raise InvalidInput("a reason is one printable line of at most 200 characters") from None
+            raise InvalidInput("a reason must be one printable line of at most 200 characters") from None
         answer = await self.call("POST", f"/v1/nodes/{node}/{command}", body=cause)
         return answer.read(NodeView)
 
     async def _follow(self, path: str, query: Query) -> AsyncIterator[ServerEvent]:
-        """Yields events of a stream and reopens it when it breaks; the caller updates the position in `query`.
+        """Yields the events of a stream, and reopens the stream when it breaks.
+
+        The caller updates the position in `query` after each event.
 
         Raises:
-            MusterError: The error is not retryable, or the first connection fails.
+            MusterError: The stream failed with an error that is not retryable, or the first connection failed.
         """
-        pause, connected = SHORTEST_PAUSE, False
+        pause, connected, auth = SHORTEST_PAUSE, False, None
         while True:
             try:
+                auth = await self._authentication(refused=auth)  # the service's key may have been rotated
                 async with listening(
                     self.location.url + path,
                     query={**query, "follow": "true"},
-                    auth=await self._speaker(),
+                    auth=auth,
                     transport=self._transport,
                 ) as events:
                     connected = True
@@ -374,4 +432,6 @@ def _read(event: ServerEvent, model: type[Model]) -> Model:
     try:
         return parse_answer(model, event.data)
     except ValidationError:
-        raise BadAnswer(f"an event is no {model.__name__}", hint="the two ends may be of different versions") from None
+        raise BadAnswer(
+            f"an event is not a valid {model.__name__}", hint="client and service may have different versions"
+        ) from None

@@ -1,4 +1,4 @@
-"""Bounded reader of server-sent events (HTML standard, section 9.2)."""
+"""Reads server-sent events (HTML standard, section 9.2) with bounds on size and time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from protocol.http.problems import error_of_answer
 from protocol.versions import SPOKEN, VERSION_HEADER
 
 MOST_EVENT_BYTES = 256 * 1024
+"""Maximum size of one event, in bytes."""
 MOST_PROBLEM_BYTES = 64 * 1024
+"""Maximum number of bytes that are read from an error response."""
 SILENCE = timedelta(seconds=60)
-"""Time without data after which a connection is dead; services send a comment every 15 s."""
+"""Time without data after which a connection counts as dead. Services send a comment every 15 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +27,14 @@ class ServerEvent:
     """One event of a stream."""
 
     id: str
+    """Id of the event; empty if it has none."""
     name: str
     """Type of the event; `message` unless the service names another type."""
     data: str
 
 
 class EventReader:
-    """Parses a stream's bytes incrementally into complete events."""
+    """Parses the bytes of a stream into events, piece by piece."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -82,16 +85,16 @@ async def listening(
     auth: httpx.Auth,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[AsyncIterator[ServerEvent]]:
-    """Opens a stream; the iteration ends when the service closes the stream.
+    """Opens a stream and yields its events; the iteration ends when the service closes it.
 
     Args:
         url: URL without a query.
         query: Query parameters.
         auth: Authentication of the client.
-        transport: For tests.
+        transport: Transport that replaces the network in tests.
 
     Raises:
-        MusterError: The service refused; `Unreachable` if it can't be reached.
+        MusterError: The service refused the request; `Unreachable` if it can't be reached.
     """
     timeout = httpx.Timeout(10, read=SILENCE.total_seconds())
     headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN)}
@@ -117,7 +120,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[ServerEvent]:
             for event in reader.feed(piece):
                 yield event
     except httpx.TransportError as error:
-        raise NoAnswer(f"the stream broke off: {type(error).__name__}") from error
+        raise NoAnswer(f"the connection of the stream broke: {type(error).__name__}") from error
 
 
 async def _some(response: httpx.Response) -> bytes:

@@ -1,8 +1,7 @@
-"""The HTTP client of all services: deadlines, bounded retries and answers, typed errors, signatures."""
+"""HTTP client of all services: deadlines, retries, size limits, typed errors, signatures."""
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from protocol.errors import Conflict, InvalidInput, Unavailable, plain_message
+from protocol.errors import Conflict, InvalidInput, Unauthenticated, Unavailable, plain_message
+from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import error_of_answer
-from protocol.http.url_safety import parse_http_url
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.signing import NONCE_HEADER, check_response, sign_request
@@ -26,40 +25,46 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import DEFAULT_BACKOFF, Backoff, Deadline, DeadlinePassed, is_retryable, retry
 from protocol.versions import SPOKEN, VERSION_HEADER
 from protocol.wire.base import parse_answer
+from protocol.wire.identity import ServiceIdentity
 
 Model = TypeVar("Model", bound=BaseModel)
 
 ANSWER_LIMIT = 8 * 1024 * 1024
+"""Default size limit of an answer, in bytes."""
+IDENTITY_LIMIT = 4096
+"""Size limit of the answer that names the service's address, in bytes."""
 ATTEMPT_PATIENCE = timedelta(seconds=10)
+"""Default time limit of one attempt."""
 CALL_PATIENCE = timedelta(seconds=30)
+"""Default time limit of a call with all its attempts and pauses."""
 
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
-"""Idempotent methods (RFC 9110, 9.2.2)."""
+"""Idempotent methods that the client repeats by default (RFC 9110, section 9.2.2)."""
 
 _log = structlog.get_logger(__name__)
 
 
 class RequestSigner(httpx.Auth):
-    """Signs requests to one service with a fresh nonce and time.
+    """Signs each request to one service with a new nonce and the current time.
 
     Args:
         key: Key of the sender.
         audience: Address of the service.
-        clock: Clock of the request time; the system's by default.
+        clock: Clock that gives the request's timestamp; the system's by default.
     """
 
     requires_request_body = True
 
     def __init__(self, key: Key, *, audience: Address, clock: Clock | None = None) -> None:
         self._key = key
-        self._audience = audience
+        self.audience = audience
         self._clock = SystemClock() if clock is None else clock
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Adds the five signature headers for the request line and the body as httpx sends them."""
         stamp = sign_request(
             self._key,
-            audience=self._audience,
+            audience=self.audience,
             method=request.method,
             target=request.url.raw_path.decode("ascii").removesuffix("?"),
             body=request.content,
@@ -69,14 +74,14 @@ class RequestSigner(httpx.Auth):
         yield request
 
     def check(self, request: httpx.Request, *, status: int, headers: httpx.Headers, body: bytes) -> None:
-        """Checks that the audience signed this answer to a request of this signer.
+        """Checks that the service signed this answer to this request.
 
         Raises:
-            Unauthenticated: The signature is missing or wrong; the answer must not be used.
+            Unauthenticated: The signature is missing or wrong. The caller must discard the answer.
         """
         check_response(
             headers,
-            service=self._audience,
+            service=self.audience,
             address=self._key.address,
             nonce=request.headers[NONCE_HEADER],
             status=status,
@@ -85,13 +90,16 @@ class RequestSigner(httpx.Auth):
 
 
 class BearerToken(httpx.Auth):
-    """Sends a pool owner's token. It is not signed, so it must only go over TLS or loopback."""
+    """Authenticates requests with a pool owner's token.
+
+    The token itself is sent, so it must only be used over TLS or loopback.
+    """
 
     def __init__(self, token: str) -> None:
         self._token = token
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Adds the token."""
+        """Adds the `Authorization` header."""
         request.headers["Authorization"] = f"Bearer {self._token}"
         yield request
 
@@ -100,13 +108,13 @@ class BearerToken(httpx.Auth):
 
 
 class Unreachable(Unavailable):
-    """No connection was established, so the request was never sent."""
+    """The client could not connect, so the request was never sent."""
 
     code = "unreachable"
 
 
 class NoAnswer(Unavailable):
-    """The request was sent, but its outcome is unknown."""
+    """The request was sent, but no complete answer arrived, so its outcome is unknown."""
 
     code = "no-answer"
 
@@ -120,56 +128,67 @@ class BadAnswer(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class ServiceResponse:
-    """A successful answer: status below 300, within the size limit, and signed if that was required."""
+    """A successful answer: its status is below 300.
+
+    Its size is within the limit, and it is signed by the service if the caller asked for that.
+    """
 
     status: int
     headers: httpx.Headers
     body: bytes
 
     def read(self, model: type[Model]) -> Model:
-        """Parses the body; fields that a newer service added are ignored.
+        """Parses the body as `model`; ignores fields that a newer service has added.
 
         Raises:
-            BadAnswer: The body does not have the form of `model`.
+            BadAnswer: The body is not a valid `model`.
         """
         try:
             return parse_answer(model, self.body)
         except ValidationError as error:
             places = ", ".join(_field_problem(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
             raise BadAnswer(
-                f"the answer is no {model.__name__}: {places}", hint="the two ends may be of different versions"
+                f"the answer is not a valid {model.__name__}: {places}",
+                hint="client and service may have different versions",
             ) from None
 
 
 def _field_problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
-    """Returns the path of the faulty field in a body, with the message if a validator of our models raised it."""
+    """Returns the path of a faulty field in a body.
+
+    If a validator of our models raised the error, its message follows.
+    """
     words = ".".join(map(str, place)) or "body"
     return f"{words}: {plain_message(message)}" if kind == "value_error" else words
 
 
 class ServiceClient:
-    """Client of one service.
+    """Client of one service, with a key or a token.
+
+    Signed requests name the service's address. If it is not pinned, the client trusts TLS: it requests the address from
+    the service before the first request, and again if the service refuses the address, as after a rotation of its key.
+    A changed address is logged as a warning. A client with a pinned address never accepts another one.
 
     Args:
-        base_url: URL of the service; `https`, or `http` on this machine.
-        signer: Signs every request; answers must be signed by its audience.
-        token: Token of a pool owner, instead of `signer`.
-        clock: Clock of deadlines and pauses; the system's by default.
+        location: URL of the service (`https`, or `http` on this machine), followed by `#0x…` if its address is pinned.
+        key: Signs every request.
+        token: Token of a pool owner, instead of a key.
+        clock: Clock of request times, deadlines and pauses; the system's by default.
         backoff: Number of attempts and the pauses between them.
         answer_limit: Size limit of an answer, in bytes.
-        allow_plain_http: Allows `http` to other machines; only for networks that are themselves encrypted.
-        tls: TLS context; by default, the system's certificate authorities are trusted.
-        transport: Replaces the network in tests that run the service in the same process.
+        allow_plain_http: Whether `http` to other machines is allowed; only safe inside an encrypted network.
+        tls: TLS context; by default, the client trusts the system's certificate authorities.
+        transport: Transport that replaces the network when tests run the service in the same process.
 
     Raises:
-        InvalidInput: `base_url` is not an HTTP URL, or is `http` to another machine.
+        InvalidInput: The location's URL is not allowed, or not exactly one of key and token is given.
     """
 
     def __init__(
         self,
-        base_url: str,
+        location: str | ServiceLocation,
         *,
-        signer: RequestSigner | None = None,
+        key: Key | None = None,
         token: str | None = None,
         clock: Clock | None = None,
         backoff: Backoff = DEFAULT_BACKOFF,
@@ -178,19 +197,46 @@ class ServiceClient:
         tls: ssl.SSLContext | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        check_service_url(base_url, allow_plain_http=allow_plain_http)
-        self.base_url = base_url.rstrip("/")
-        self._signer = signer
-        self._auth = signer or (BearerToken(token) if token else None)
+        if isinstance(location, str):
+            location = ServiceLocation.parse(location, allow_plain_http=allow_plain_http)
+        check_service_url(location.url, allow_plain_http=allow_plain_http)
+        if (key is None) == (token is None):
+            raise InvalidInput(
+                "a client speaks with a key or with a token", hint="give the client either a key or a token"
+            )
+        self.location = location
+        self._key = key
+        self._token = None if token is None else BearerToken(token)
+        self._signer: RequestSigner | None = None
         self._clock = SystemClock() if clock is None else clock
         self._backoff = backoff
         self._answer_limit = answer_limit
+        self._transport = transport
         self._http = httpx.AsyncClient(
             transport=transport,
             verify=True if tls is None else tls,
             follow_redirects=False,
             headers={"Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN), "User-Agent": "muster"},
         )
+
+    async def identity(self, *, patience: timedelta = CALL_PATIENCE) -> ServiceIdentity:
+        """Asks the service for its address and contract, without authentication.
+
+        Args:
+            patience: Time limit of all attempts.
+
+        Raises:
+            Unauthenticated: The address differs from the pinned one.
+        """
+        answer = await self.call("GET", "/v1/identity", anonymous=True, answer_limit=IDENTITY_LIMIT, patience=patience)
+        identity = answer.read(ServiceIdentity)
+        if self.location.address is not None and identity.address != self.location.address:
+            raise Unauthenticated(
+                f"{self.location.url} says it is {identity.address}, and {self.location.address} is expected",
+                hint="check the URL; if the service's key was rotated, pin the new address",
+                code="wrong-service",
+            )
+        return identity
 
     async def call(
         self,
@@ -204,35 +250,39 @@ class ServiceClient:
         attempt_patience: timedelta = ATTEMPT_PATIENCE,
         repeatable: bool | None = None,
         signed_answer: bool = False,
+        anonymous: bool = False,
         answer_limit: int | None = None,
     ) -> ServiceResponse:
-        """Sends a request, with retries if they are safe and may help.
+        """Sends a request; repeats it if that is safe and may help.
 
-        The client repeats a request of any method if it was never sent, or if the service marks the error as retryable.
-        If the outcome is unknown, the client repeats the request only if `repeatable`. Each attempt gets a new
-        signature.
+        The client tries again if it could not connect, or if the service answered with a retryable error. If the
+        outcome is unknown, the client tries again only if `repeatable`. Each attempt has a new nonce and signature.
 
         Args:
             method: HTTP method in capitals.
-            path: Path below the base URL, percent-encoded.
+            path: Path below the service's URL, percent-encoded.
             query: Query parameters.
-            body: A model is sent as JSON, bytes as they are.
+            body: Body of the request. A model is sent as JSON; bytes are sent unchanged.
             headers: Additional headers.
-            patience: Time limit of all attempts with the pauses between them.
+            patience: Time limit of the whole call: the look-up of the service's address, all attempts, and the pauses
+                between them.
             attempt_patience: Time limit of one attempt.
-            repeatable: Whether the request is idempotent; default: the method is GET, HEAD, PUT or DELETE.
-            signed_answer: Accept a response only if the service signed it; for responses that the caller acts upon.
-            answer_limit: Size limit of the answer in bytes, instead of the client's.
+            repeatable: Whether the request is idempotent. By default GET, HEAD, PUT and DELETE requests are.
+            signed_answer: Whether the answer is accepted only if the service signed it. Use it if the caller acts on
+                the answer.
+            anonymous: Whether the request is sent without a signature and without the token.
+            answer_limit: Size limit of this answer in bytes; by default the client's.
 
         Raises:
-            MusterError: The service's error, or `Unreachable`, `NoAnswer`, `BadAnswer`;
-                `Unauthenticated` if an answer that had to be signed was not.
+            MusterError: The error in the service's answer; `Unreachable`, `NoAnswer` or `BadAnswer`; or
+                `Unauthenticated` if `signed_answer` is set and the answer is not signed.
         """
-        if signed_answer and self._signer is None:
-            raise InvalidInput("only answers to signed requests are signed", hint="give the client a signer")
-        may_repeat = method in _REPEATABLE if repeatable is None else repeatable
+        if signed_answer and (self._key is None or anonymous):
+            raise InvalidInput("services sign only answers to signed requests", hint="give the client a key")
         deadline = Deadline.after(patience, clock=self._clock)
-        url = self.base_url + path + ("?" + urlencode(query) if query else "")
+        auth = None if anonymous else await self._authentication(patience=deadline.remaining)
+        may_repeat = method in _REPEATABLE if repeatable is None else repeatable
+        url = self.location.url + path + ("?" + urlencode(query) if query else "")
         content, kind = _content(body)
         limit = self._answer_limit if answer_limit is None else answer_limit
 
@@ -247,48 +297,68 @@ class ServiceClient:
             once = Deadline.after(min(attempt_patience, deadline.remaining), clock=self._clock)
             try:
                 return await once.bound(
-                    self._attempt(request, signed_answer=signed_answer, limit=limit), what=f"{method} {path}"
+                    self._attempt(request, auth, signed_answer=signed_answer, limit=limit), what=f"{method} {path}"
                 )
             except DeadlinePassed as error:
-                raise NoAnswer(f"{self.base_url}: {error.detail}", hint=error.hint) from error
+                raise NoAnswer(f"{self.location.url}: {error.detail}", hint=error.hint) from error
 
         def worth_another(error: BaseException) -> bool:
             if isinstance(error, NoAnswer) or (isinstance(error, Conflict) and error.code == "replayed"):
-                # A 409 for a replayed nonce: a proxy may have sent the request twice, so the first copy may have been
-                # served.
+                # 409 for a replayed nonce: a proxy may have sent the request twice and the service served the first
+                # copy.
                 return may_repeat and (error.retryable or isinstance(error, Conflict))
             return is_retryable(error)
 
         def tell(error: BaseException, wait: timedelta) -> None:
-            _log.info("retrying", url=self.base_url + path, error=str(error), wait_s=round(wait.total_seconds(), 2))
+            _log.info("retrying", url=self.location.url + path, error=str(error), wait_s=round(wait.total_seconds(), 2))
 
-        return await retry(
-            attempt,
-            clock=self._clock,
-            backoff=self._backoff,
-            deadline=deadline,
-            when=worth_another,
-            on_retry=tell,
-        )
+        async def attempts() -> ServiceResponse:
+            return await retry(
+                attempt,
+                clock=self._clock,
+                backoff=self._backoff,
+                deadline=deadline,
+                when=worth_another,
+                on_retry=tell,
+            )
+
+        try:
+            return await attempts()
+        except Unauthenticated as error:
+            if error.code != "wrong-audience" or self.location.address is not None:
+                raise
+        auth = await self._authentication(refused=auth, patience=deadline.remaining)
+        return await attempts()
+
+    @property
+    def own_key(self) -> Key:
+        """The key that signs the client's requests.
+
+        Raises:
+            InvalidInput: The client has a token instead of a key.
+        """
+        if self._key is None:
+            raise InvalidInput("only a node's own key can do this", hint="give the client the key instead of a token")
+        return self._key
 
     async def get(self, path: str, **options: Any) -> ServiceResponse:  # noqa: ANN401 - the options of `call`
-        """`call` with GET."""
+        """Calls `call` with the method GET."""
         return await self.call("GET", path, **options)
 
     async def post(self, path: str, body: BaseModel | bytes | None = None, **options: Any) -> ServiceResponse:  # noqa: ANN401
-        """`call` with POST."""
+        """Calls `call` with the method POST."""
         return await self.call("POST", path, body=body, **options)
 
     async def put(self, path: str, body: BaseModel | bytes | None = None, **options: Any) -> ServiceResponse:  # noqa: ANN401
-        """`call` with PUT."""
+        """Calls `call` with the method PUT."""
         return await self.call("PUT", path, body=body, **options)
 
     async def delete(self, path: str, **options: Any) -> ServiceResponse:  # noqa: ANN401
-        """`call` with DELETE."""
+        """Calls `call` with the method DELETE."""
         return await self.call("DELETE", path, **options)
 
     async def aclose(self) -> None:
-        """Closes its connections."""
+        """Closes the client's connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -299,10 +369,38 @@ class ServiceClient:
     ) -> None:
         await self.aclose()
 
-    async def _attempt(self, request: httpx.Request, *, signed_answer: bool, limit: int) -> ServiceResponse:
+    async def _authentication(
+        self, refused: httpx.Auth | None = None, *, patience: timedelta = CALL_PATIENCE
+    ) -> RequestSigner | BearerToken:
+        """Returns the token, or a signer for the service's address.
+
+        Args:
+            refused: The authentication of a request whose audience the service refused: the address is read again,
+                unless a concurrent call has done so.
+            patience: Time limit of reading the address.
+        """
+        if self._token is not None:
+            return self._token
+        if self._signer is None or self._signer is refused:
+            before = self._signer
+            audience = self.location.address or (await self.identity(patience=patience)).address
+            if before is not None and before.audience != audience:
+                _log.warning(
+                    "service-address-changed",
+                    url=self.location.url,
+                    before=before.audience,
+                    now=audience,
+                    hint="if the operator did not rotate the service's key, stop; URL#ADDRESS pins an address",
+                )
+            self._signer = RequestSigner(self.own_key, audience=audience, clock=self._clock)
+        return self._signer
+
+    async def _attempt(
+        self, request: httpx.Request, auth: RequestSigner | BearerToken | None, *, signed_answer: bool, limit: int
+    ) -> ServiceResponse:
         where = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
         try:
-            response = await self._http.send(request, auth=self._auth, stream=True)
+            response = await self._http.send(request, auth=auth, stream=True)
             try:
                 body = await _read(response, limit)
             finally:
@@ -310,15 +408,16 @@ class ServiceClient:
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise Unreachable(
                 f"can't reach {where}: {type(error).__name__}",
-                hint="check the URL and the network, and that the service runs",
+                hint="check the URL, the network, and whether the service runs",
             ) from error
         except httpx.TransportError as error:
             raise NoAnswer(
-                f"{where} did not answer: {type(error).__name__}", hint="it may be down or slow; its log may say why"
+                f"{where} did not answer: {type(error).__name__}", hint="the service may be down or slow; see its log"
             ) from error
         if 300 <= response.status_code < 400:
             raise BadAnswer(
-                f"{where} answered with a redirect", hint="use the service's own URL: redirects are not followed"
+                f"{where} answered with a redirect",
+                hint="set the URL that the redirect leads to: redirects are not followed",
             )
         if response.status_code >= 400:
             raise error_of_answer(
@@ -327,32 +426,9 @@ class ServiceClient:
                 body,
                 retry_after=_retry_after(response.headers.get("retry-after"), now=self._clock.now()),
             )
-        if signed_answer and self._signer is not None:
-            self._signer.check(response.request, status=response.status_code, headers=response.headers, body=body)
+        if signed_answer and isinstance(auth, RequestSigner):
+            auth.check(response.request, status=response.status_code, headers=response.headers, body=body)
         return ServiceResponse(response.status_code, response.headers, body)
-
-
-def check_service_url(url: str, *, allow_plain_http: bool = False) -> None:
-    """Returns if requests may be sent to a service at this URL.
-
-    Raises:
-        InvalidInput: The URL is not an HTTP URL, or is plain `http` to another machine.
-    """
-    parts = parse_http_url(url, what="a service's URL")
-    host = parts.hostname or ""
-    if parts.scheme == "http" and not allow_plain_http and not _is_loopback(host):
-        raise InvalidInput(
-            f"plain http to {host} would let a party on the path read and change messages",
-            hint="use https; or, inside an encrypted network, allow plain http in the settings",
-            code="plain-http",
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _content(body: BaseModel | bytes | None) -> tuple[bytes, dict[str, str]]:
@@ -375,7 +451,10 @@ async def _read(response: httpx.Response, limit: int) -> bytes:
 
 
 def _retry_after(text: str | None, *, now: datetime) -> timedelta | None:
-    """Parses `Retry-After`: seconds or a date (RFC 9110, 10.2.3); None if it is neither."""
+    """Parses the header `Retry-After`: seconds or a date (RFC 9110, section 10.2.3).
+
+    Returns None if it is neither.
+    """
     if not text:
         return None
     if text.isascii() and text.isdigit() and len(text) < 9:

@@ -1,9 +1,9 @@
-"""ASGI middleware around every route of a service.
+"""ASGI middleware around all routes of a service.
 
-Before the route, the middleware checks rate per IP, protocol version and size. After the route, it adds request id and
-version range to the response, and writes a log line and metrics. An unexpected error becomes a problem response, and
-its traceback goes to the log. Because every heartbeat passes through it, it reads raw headers and prepares no log lines
-or metrics that are not recorded.
+Before the route, the middleware checks the rate per IP, the protocol version and the declared size. After the route, it
+adds the request id and the supported protocol versions to the response, and writes a log line and metrics. It converts
+an unexpected error to a problem response and logs the traceback. For speed, because every heartbeat passes through it,
+the middleware reads raw headers and prepares log lines only if they will be written.
 """
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ from protocol.runtime.randomness import generator
 from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods that metrics count by name. All others count as `(other)`: an invented method must not add a series."""
+"""HTTP methods that metrics count by name. All others count as `(other)`, so that clients can't add series by inventing
+methods.
+"""
 
 SLOW_S = 1.0
+"""Duration in seconds from which a successful request is logged at level INFO instead of DEBUG."""
 
 _LOGGER_NAME = "protocol.access"
 _log = structlog.get_logger(_LOGGER_NAME)
@@ -48,19 +51,26 @@ class HttpLimits:
     """HTTP limits that the middleware enforces."""
 
     body_limit: int
-    """Bytes of the largest body."""
+    """Maximum size of a request body, in bytes."""
     body_limits: Sequence[tuple[str, int]] = ()
-    """Body limits by path prefix; the first matching prefix applies. Routes below these prefixes stream their
-    bodies."""
+    """Other maximum sizes of bodies, in bytes, by path prefix; the first matching prefix applies. Routes below these
+    prefixes stream their bodies.
+    """
     ip_rates: IpRates | None = None
+    """Rate limits per IP; None for no limits."""
     callers: CallerAddresses
+    """Trusted proxies, by which the middleware finds a caller's IP."""
     spoken: VersionRange = SPOKEN
+    """Protocol versions that the service supports."""
     fast_routes: Mapping[tuple[str, str], FastRoute] = field(default_factory=dict)
-    """Routes by method and path that the middleware calls itself, without the framework."""
+    """Routes by method and path that the middleware calls itself, without the web framework."""
 
 
 class HttpMetrics:
-    """Counts and durations of answers by route template, so that invented paths can't add series."""
+    """Counts and durations of answers, by route template.
+
+    Templates instead of paths keep clients from adding series by inventing paths.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("method", "route", "status")
@@ -81,11 +91,14 @@ class HttpMetrics:
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def refuse(self, limit: str) -> None:
-        """Counts a connection or a request that the server refused or closed at a limit."""
+        """Counts a connection or request that the server refused or closed because of a limit."""
         self._refused.labels(limit).inc()
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Counts one response. Series are cached: finding one by its labels takes longer than counting."""
+        """Counts one response.
+
+        Series are cached, because finding one by its labels takes longer than counting.
+        """
         series = self._series.get((method, route, status))
         if series is None:
             series = (self._answers.labels(method, route, str(status)), self._seconds.labels(route))
@@ -95,7 +108,7 @@ class HttpMetrics:
 
 
 class RequestMiddleware:
-    """The ASGI layer around a service's routes."""
+    """ASGI middleware around a service's routes."""
 
     def __init__(self, app: ASGIApp, *, settings: HttpLimits, metrics: HttpMetrics, clock: Clock) -> None:
         self._app = app
@@ -110,73 +123,75 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _RequestContext(scope, receive, send, spoken=self._spoken, limit=self._limit_of(scope["path"]))
+        context = _RequestContext(scope, receive, send, spoken=self._spoken, limit=self._limit_of(scope["path"]))
         started = self._clock.monotonic()
         self._metrics.open += 1
         try:
-            await self._serve(visit)
+            await self._serve(context)
         finally:
             self._metrics.open -= 1
-            self._note(visit, self._clock.monotonic() - started)
+            self._record_response(context, self._clock.monotonic() - started)
 
-    async def _serve(self, visit: _RequestContext) -> None:
-        scope = visit.scope
+    async def _serve(self, context: _RequestContext) -> None:
+        scope = context.scope
         try:
-            self._admit(visit)
+            self._check_limits(context)
             fast_route = self._settings.fast_routes.get((scope["method"], scope["path"]))
             if fast_route is None:
-                await self._app(scope, visit.receive, visit.send)
+                await self._app(scope, context.receive, context.send)
             else:
-                visit.route = scope["path"]
-                await visit.answer(await fast_route(scope, visit.receive))
+                context.route = scope["path"]
+                await context.answer(await fast_route(scope, context.receive))
         except MusterError as error:
-            await visit.refuse(error)
-        except HTTPException as error:  # only for fast routes; the framework sends the answers of other routes
-            await visit.respond(http_problem(error, instance=visit.instance))
+            await context.refuse(error)
+        except HTTPException as error:  # from a fast route: for other routes, the framework answers these errors
+            await context.respond(http_problem(error, instance=context.instance))
         except ClientDisconnect:
-            visit.status = 499  # nginx's status for a client that disconnected
+            context.status = 499  # the status that nginx logs when the client has disconnected
         except Exception as error:  # noqa: BLE001 - any unexpected error is logged and answered with a 500
-            await visit.refuse(unexpected(error))
+            await context.refuse(unexpected(error))
 
-    def _admit(self, visit: _RequestContext) -> None:
-        scope = visit.scope
+    def _check_limits(self, context: _RequestContext) -> None:
+        """Checks rate, protocol version and declared size; also finds the caller's IP."""
+        scope = context.scope
         forwarded, spoken, declared = _read_headers(scope)
         peer = scope.get("client")
-        visit.ip = self._settings.callers.of(peer[0] if peer else None, forwarded)
-        scope["muster.ip"] = visit.ip
+        context.ip = self._settings.callers.of(peer[0] if peer else None, forwarded)
+        scope["muster.ip"] = context.ip
         if scope["path"] in HEALTH_PATHS:
-            self._health_rates.admit(visit.ip)
+            self._health_rates.admit(context.ip)
             return
         if self._settings.ip_rates is not None:
-            self._settings.ip_rates.admit(visit.ip)
+            self._settings.ip_rates.admit(context.ip)
         if spoken is not None:
             self._settings.spoken.agree(VersionRange.parse(spoken))
-        check_declared_size(declared, visit.limit)
+        check_declared_size(declared, context.limit)
 
     def _limit_of(self, path: str) -> int:
-        """Returns the size limit of a body in bytes."""
+        """Returns the maximum size of a body at this path, in bytes."""
         for beginning, limit in self._settings.body_limits:
             if path.startswith(beginning):
                 return limit
         return self._settings.body_limit
 
-    def _note(self, visit: _RequestContext, seconds: float) -> None:
-        template = visit.template
-        method = visit.scope["method"] if template and visit.scope["method"] in METHODS else "(other)"
-        self._metrics.count(method, template or "(none)", visit.status, seconds)
-        quiet = visit.status < 400 and seconds < SLOW_S
-        level = logging.DEBUG if quiet else logging.WARNING if visit.status >= 500 else logging.INFO
+    def _record_response(self, context: _RequestContext, seconds: float) -> None:
+        """Counts the response in the metrics and writes its log line."""
+        template = context.template
+        method = context.scope["method"] if template and context.scope["method"] in METHODS else "(other)"
+        self._metrics.count(method, template or "(none)", context.status, seconds)
+        quiet = context.status < 400 and seconds < SLOW_S
+        level = logging.DEBUG if quiet else logging.WARNING if context.status >= 500 else logging.INFO
         if not _levels.isEnabledFor(level):
             return
         _log.log(
             level,
             "answered",
             method=method,
-            path=visit.scope["path"][:200],
-            status=visit.status,
+            path=context.scope["path"][:200],
+            status=context.status,
             ms=round(seconds * 1000, 1),
-            ip=visit.ip,
-            request=visit.identifier,
+            ip=context.ip,
+            request=context.identifier,
         )
 
 
@@ -199,7 +214,9 @@ class _RequestContext:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int) -> None:
         self.scope = scope
-        self.identifier = f"{generator.getrandbits(64):016x}"  # only identifies the request in logs and responses
+        self.identifier = (
+            f"{generator.getrandbits(64):016x}"  # predictable, as it only names the request in logs and responses
+        )
         self.ip = ""
         self.route = ""
         self.status = 500
@@ -220,13 +237,18 @@ class _RequestContext:
         return self.route or str(getattr(self.scope.get("route"), "path", ""))
 
     async def receive(self) -> Message:
-        """Passes the body on; stops at the limit even if the declared length was smaller."""
+        """Passes the body on in pieces; raises at the limit.
+
+        The limit holds even if the client declared a smaller size.
+        """
         message = await self._receive()
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             if self._size > self.limit:
                 raise CarriedError(too_large(self.limit))
-            account: BodyAccount | None = self.scope.get(BODY_ACCOUNT)  # absent without `BoundedServer`, as in tests
+            account: BodyAccount | None = self.scope.get(
+                BODY_ACCOUNT
+            )  # absent without `BoundedServer`, as in some tests
             if account is not None and account.refusal is not None:
                 raise CarriedError(account.refusal, retry_after=RETRY_AFTER)
         return message
@@ -243,7 +265,7 @@ class _RequestContext:
         await self._send(message)
 
     async def answer(self, answer: FastResponse) -> None:
-        """Sends the response of a fast route, with the middleware's headers."""
+        """Sends the response of a fast route with the middleware's headers."""
         self.started = True
         self.status = answer.status
         ours = [
@@ -255,13 +277,16 @@ class _RequestContext:
         await self._send({"type": "http.response.body", "body": answer.body})
 
     async def refuse(self, error: MusterError) -> None:
-        """Responds with an error; raises it instead, to break the connection, if a response has begun."""
+        """Responds with an error.
+
+        If a response has begun, it raises the error instead, which breaks the connection.
+        """
         if self.started:
             raise error
         await self.respond(problem_response(error, instance=self.instance))
 
     async def respond(self, response: Response) -> None:
-        """Sends a response of the middleware itself."""
+        """Sends a response that the middleware itself made."""
         await response(self.scope, self._no_more, self.send)
 
     async def _no_more(self) -> dict[str, Any]:
@@ -269,7 +294,7 @@ class _RequestContext:
 
 
 def _read_headers(scope: Scope) -> tuple[list[str], str | None, str | None]:
-    """Returns the values of X-Forwarded-For, the protocol version and the declared size."""
+    """Returns X-Forwarded-For, the protocol versions and the declared size of a request."""
     forwarded: list[str] = []
     spoken: str | None = None
     declared: str | None = None

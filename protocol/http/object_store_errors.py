@@ -1,10 +1,12 @@
-"""Converts error responses of object stores into errors: S3's XML codes, problem JSON, or a bare status.
+"""Converts error responses of object stores to exceptions.
+
+A response has an error code of S3 as XML, is problem JSON, or has only a status.
 
 MusterError
-├── TransferError       the store is down, slow, full, or sends invalid answers            retryable
-│   └── UrlStale        the store does not accept the URL any more: request another
+├── TransferError       the store is down, slow or full, or sent an invalid answer         retryable
+│   └── UrlStale        the store no longer accepts the URL: request another               retryable
 ├── BytesRefused        the store received or sent other bytes than announced
-└── UrlRefused          requests to such a URL are not allowed
+└── UrlRefused          this client must not send requests to the URL
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
 
 
 class TransferError(Unavailable):
-    """The store failed or refused the request; a retry may succeed."""
+    """The store failed or refused the request.
+
+    A retry may succeed.
+    """
 
     code = "transfer-failed"
-    default_hint = "nothing is lost: the transfer is tried again later"
+    default_hint = "the transfer is tried again later; no file is lost"
 
 
 class UrlStale(TransferError):
@@ -43,19 +48,19 @@ class UrlStale(TransferError):
 
 
 class UrlRefused(InvalidInput):
-    """A URL to which requests are not allowed."""
+    """The client must not send requests to this URL."""
 
     code = "url-refused"
 
 
 class BytesRefused(Unprocessable):
-    """The bytes differ from the announced ones."""
+    """The store received or sent other bytes than announced."""
 
     code = "other-bytes"
 
 
 def refusal(status: int, kind: str, body: bytes) -> MusterError:
-    """Returns the error for an unsuccessful response of any kind of store."""
+    """Returns the exception for an error response of a store."""
     if kind.split(";", maxsplit=1)[0].strip() == MEDIA_TYPE:
         error = error_of_answer(status, kind, body)
         if isinstance(error, Forbidden):
@@ -69,7 +74,7 @@ def refusal(status: int, kind: str, body: bytes) -> MusterError:
     if status == 429 or code == "SlowDown":
         return RateLimited(words, retry_after=timedelta(seconds=10))
     if 300 <= status < 400:
-        words += ", a redirect, which is not followed"
+        words += ", a redirect; redirects are not followed"
     return _MEANINGS.get(code, _MEANINGS.get(status, TransferError))(words)
 
 
@@ -86,4 +91,4 @@ _MEANINGS: Mapping[str | int, type[MusterError]] = {
     "XAmzContentChecksumMismatch": BytesRefused,
     "XAmzContentSHA256Mismatch": BytesRefused,
 }
-"""Errors by the code in a store's XML, or by status."""
+"""Exception classes by the error code in a store's XML, or by HTTP status."""

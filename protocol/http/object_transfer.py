@@ -1,9 +1,9 @@
-"""Uploads files to an object store and downloads them, by presigned URLs.
+"""Uploads files to an object store and downloads them, through presigned URLs.
 
-The URLs come from the pool's orchestrator and are not trusted. A URL must be https unless it is the orchestrator's own.
-It must not lead into a private network, unless the orchestrator itself is in one or plain http was allowed. Redirects
-are refused. Downloads are hashed while they arrive, and kept only if size and hash are the expected ones. `verify`
-hashes a file without storing it.
+The pool's orchestrator issues the URLs; the client does not trust them. A URL must be https unless it has the same
+origin as the orchestrator's URL. It must not lead into a private network, unless the orchestrator itself is in one or
+the settings allow plain http. Redirects are refused. Downloads are hashed while they arrive, and kept only if size and
+hash are the expected ones. `verify` hashes a file without storing it.
 """
 
 from __future__ import annotations
@@ -35,27 +35,30 @@ __all__ = ["BytesRefused", "ObjectTransfer", "TransferError", "UrlRefused", "Url
 T = TypeVar("T")
 
 PATIENCE = timedelta(seconds=60)
-"""Time limit for the store's next bytes."""
+"""Default time limit for the store's next bytes."""
 
 SHORTEST = timedelta(minutes=5)
+"""Minimum time limit of a whole transfer."""
 LEAST_RATE = 32 * 1024
-"""In bytes per second. The time limit of a transfer is `SHORTEST`, or longer for files that need longer at this
-rate."""
+"""Transfer rate in bytes per second that sets the time limit of large files: size / `LEAST_RATE`."""
 
 _PIECE = 1 << 20
+"""Size of the pieces in which files are read and written, in bytes."""
 _MOST_ANSWER = 64 * 1024
+"""Maximum number of bytes that are read from an error response."""
 _HEADERS = re.compile(r"content-(type|length|md5)|if-none-match|x-(amz|goog)-[a-z0-9-]{1,48}")
+"""Names of the headers that an upload ticket may contain."""
 
 
 class ObjectTransfer:
-    """Sends and fetches objects of one pool.
+    """Uploads and downloads objects of one pool.
 
     Args:
-        orchestrator_url: URL of the pool's orchestrator; URLs of the same origin are trusted.
-        clock: Clock of pauses.
-        allow_plain_http: Allows plain http URLs, and URLs into private networks.
+        orchestrator_url: URL of the pool's orchestrator. URLs of the same origin are allowed without further checks.
+        clock: Clock that measures time limits.
+        allow_plain_http: Whether plain http URLs, and URLs into private networks, are allowed.
         patience: Time limit for the store's next bytes.
-        transport: Replaces the network in tests that run the orchestrator in the same process.
+        transport: Transport that replaces the network when tests run the orchestrator in the same process.
     """
 
     def __init__(
@@ -78,12 +81,14 @@ class ObjectTransfer:
         )
 
     async def put(self, ticket: UploadTicket, path: Path, *, size: int) -> None:
-        """Uploads a file; returns when the store has it. An upload of an existing object succeeds.
+        """Uploads a file; returns when the store has it.
+
+        If the object exists already, the upload succeeds too.
 
         Raises:
             UrlStale: The URL has expired; request another ticket.
             BytesRefused: The store received other bytes than announced.
-            TooLarge: The store accepts no file of this size.
+            TooLarge: The file is larger than the store accepts.
             UrlRefused: The ticket's URL or headers are not allowed.
             RateLimited, TransferError: The store can't accept the file now.
         """
@@ -93,21 +98,23 @@ class ObjectTransfer:
     async def fetch(
         self, url: str, target: Path, *, sha256: Digest, most_bytes: int, claim: DiskClaim | None = None
     ) -> int:
-        """Downloads an object into a file, which appears only when it is complete and verified; returns its size.
+        """Downloads an object into a file; returns its size in bytes.
+
+        The file appears only when the download is complete and verified.
 
         Args:
             url: Presigned URL.
-            target: Path of the new file; its directory exists.
+            target: Path of the new file. Its directory must exist.
             sha256: Expected SHA-256.
             most_bytes: Size limit of the object, in bytes.
-            claim: Reserved disk space; the free space is checked again before each piece.
+            claim: Reserved disk space for the file, or None. With it, the free space is checked before each piece.
 
         Raises:
-            DiskReserved: The disk filled up during the download.
+            DiskReserved: The disk was filled during the download.
             UrlStale: The URL has expired; request another one.
-            BytesRefused: The store sent other bytes.
+            BytesRefused: The store sent bytes with another SHA-256.
             TooLarge: The object is larger than `most_bytes`.
-            NotFound: There is no such object.
+            NotFound: The store does not have the object.
             UrlRefused: The URL is not allowed.
             RateLimited, TransferError: The store can't send the object now.
         """
@@ -115,7 +122,7 @@ class ObjectTransfer:
         return await self._in_time(work, size=most_bytes, what="reading a file from the store")
 
     async def verify(self, url: str, *, sha256: Digest, size: int) -> None:
-        """Reads an object without storing it; returns if hash and size match.
+        """Reads an object without storing it, and checks its hash and size.
 
         Args:
             url: Presigned URL.
@@ -123,16 +130,16 @@ class ObjectTransfer:
             size: Expected size in bytes.
 
         Raises:
-            BytesRefused: The store sent other bytes, or fewer.
+            BytesRefused: The store sent bytes with another SHA-256, or fewer than `size`.
             TooLarge: The object is larger than `size`.
-            UrlStale, NotFound, UrlRefused, RateLimited, TransferError: As for `fetch`.
+            UrlStale, NotFound, UrlRefused, RateLimited, TransferError: The same causes as for `fetch`.
         """
         await self._in_time(
             self._verify(url, sha256=sha256, size=size), size=size, what="reading a file from the store"
         )
 
     async def aclose(self) -> None:
-        """Closes its connections."""
+        """Closes the client's connections."""
         await self._http.aclose()
 
     async def _in_time(self, work: Awaitable[T], *, size: int, what: str) -> T:
@@ -144,7 +151,7 @@ class ObjectTransfer:
 
     async def _put(self, url: str, headers: Mapping[str, str], path: Path) -> None:
         async with self._answer("PUT", url, headers, content=_pieces(path)) as response:
-            # 412: the object exists, probably from our earlier PUT whose answer was lost.
+            # 412 means that the object exists, probably from an earlier PUT of ours whose answer was lost.
             if not response.is_success and response.status_code != 412:
                 raise await _refused(response)
 
@@ -172,7 +179,10 @@ class ObjectTransfer:
             raise BytesRefused(f"the store sent {found} bytes of {sha256} instead of {size}")
 
     async def _read(self, url: str, *, sha256: Digest, most_bytes: int) -> AsyncGenerator[bytes]:
-        """Yields an object's bytes in pieces; raises `BytesRefused` after the last piece if the hash differs."""
+        """Yields an object's bytes in pieces.
+
+        After the last piece it raises `BytesRefused` if the hash differs.
+        """
         digest, size = hashlib.sha256(), 0
         async with self._answer("GET", url, {}) as response:
             if response.status_code != 200:
@@ -210,13 +220,20 @@ class ObjectTransfer:
             raise TransferError(f"the store {store} did not answer: {type(error).__name__}") from error
 
     async def _destination(self, url: str) -> tuple[httpx.URL, str | None]:
-        """Returns the URL, and the address to connect to if it is not the orchestrator's own."""
+        """Returns the parsed URL and the IP address to connect to.
+
+        The address is None for a URL of the orchestrator's origin, which needs no check. The name must not be resolved
+        again, because it may then lead to another address.
+        """
         try:
             parsed = httpx.URL(url)
         except (httpx.InvalidURL, TypeError) as error:
-            raise UrlRefused("the store's URL can't be read") from error
+            raise UrlRefused("the store's URL is malformed") from error
         if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.userinfo or parsed.fragment:
-            raise UrlRefused(f"{parsed.scheme}://{parsed.host} is no URL of a store")
+            raise UrlRefused(
+                f"the store's URL {parsed.scheme}://{parsed.host} must be http or https, with a host, "
+                "and without user info and fragment"
+            )
         if _origin(parsed) == _origin(self._own):
             return parsed, None
         found = await addresses_of(parsed.host, parsed.port or _PORTS[parsed.scheme])
@@ -227,18 +244,21 @@ class ObjectTransfer:
             )
         if private and not await self._may_be_private():
             raise UrlRefused(
-                f"the store's host {parsed.host} is {private[0]}, inside a private network",
-                hint="ask the pool's owner; allow_plain_http in the worker's settings lets stores be private",
+                f"the store's host {parsed.host} has the address {private[0]} in a private network",
+                hint="ask the pool's owner; allow_plain_http in the settings also allows stores in private networks",
             )
         if parsed.scheme == "http" and not self._allow_plain_http and not _all_loopback(found):
             raise UrlRefused(
-                f"plain http to {parsed.host} would let a party on the path read files",
+                f"plain http to {parsed.host} would let others on the network path read files",
                 hint="ask the pool's owner to use https; or allow plain http inside an encrypted network",
             )
         return parsed, found[0]
 
     async def _may_be_private(self) -> bool:
-        """Returns whether the pool itself is in a private network."""
+        """Returns whether the store may be in a private network.
+
+        It may if the settings allow plain http, or if the orchestrator is in a private network itself.
+        """
         if self._allow_plain_http:
             return True
         own = await addresses_of(self._own.host, self._own.port or _PORTS[self._own.scheme])
@@ -257,13 +277,18 @@ def _all_loopback(addresses: list[str]) -> bool:
 
 
 def _checked_headers(given: Mapping[str, str], size: int) -> dict[str, str]:
-    """Returns the ticket's headers; refuses headers that no store needs, as the URL's issuer is not trusted."""
+    """Returns the ticket's headers with the content length.
+
+    Headers that no store needs are refused, because the issuer of the ticket is not trusted.
+    """
     headers = {name.lower(): value for name, value in given.items()}
     strange = [name for name in headers if not _HEADERS.fullmatch(name)]
     if strange or len(headers) != len(given):
-        raise UrlRefused(f"the ticket asks for a header that no store needs: {', '.join(strange) or 'one twice'}")
+        raise UrlRefused(
+            f"the ticket contains headers that no store needs: {', '.join(strange) or 'one of them twice'}"
+        )
     if headers.setdefault("content-length", str(size)) != str(size):
-        raise UrlRefused(f"the ticket is for {headers['content-length'][:20]} bytes, and the file has {size}")
+        raise UrlRefused(f"the ticket is for {headers['content-length'][:20]} bytes, but the file has {size}")
     return headers
 
 
@@ -277,7 +302,7 @@ async def _pieces(path: Path) -> AsyncIterator[bytes]:
 
 
 async def _refused(response: httpx.Response) -> MusterError:
-    """Returns the reason from the beginning of a human-readable response."""
+    """Returns the exception for an error response, from the beginning of its body."""
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece

@@ -1,4 +1,7 @@
-"""Refuses query parameters that a route does not declare: a misspelt filter must not return unfiltered results."""
+"""Refuses query parameters that a route does not declare.
+
+Otherwise a misspelt filter would silently return unfiltered results.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,15 @@ from fastapi.routing import APIRoute
 from protocol.errors import Unprocessable
 
 _MOST_NAMED = 5
+"""Maximum number of unknown parameters that an error names."""
 _MOST_SHOWN = 40
+"""Maximum number of characters shown of a parameter's name."""
 
 
 async def declared_parameters_only(request: Request) -> None:
-    """Checks a request's query against its route; `create_service` makes every route depend on it.
+    """Checks a request's query against the parameters of its route.
+
+    `create_service` makes every route depend on this function.
 
     Raises:
         Unprocessable: The query has a parameter that the route does not declare.
@@ -28,14 +35,14 @@ async def declared_parameters_only(request: Request) -> None:
 
 
 def check_parameters(given: Iterable[str], declared: Collection[str]) -> None:
-    """Refuses parameters that are not declared.
+    """Checks that all given parameters are declared.
 
     Args:
-        given: Names in the query.
-        declared: Names that the route knows.
+        given: Names of the parameters in the query.
+        declared: Names of the parameters that the route declares.
 
     Raises:
-        Unprocessable: There are unknown parameters; the error names them and the route's own.
+        Unprocessable: There are unknown parameters. The error names them and the route's parameters.
     """
     unknown = [name for name in dict.fromkeys(given) if name not in declared]
     if not unknown:

@@ -1,4 +1,4 @@
-"""Errors on the wire: converts exceptions to problem JSON (RFC 9457), and problem JSON to exceptions."""
+"""Converts exceptions to problem JSON (RFC 9457), and problem JSON to exceptions."""
 
 from __future__ import annotations
 
@@ -57,19 +57,21 @@ class Problem(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     type: str = Field("about:blank", description="`urn:muster:problem:` and the code", max_length=200)
-    title: str = Field("", description="The status in words", max_length=200)
-    status: int = Field(description="The HTTP status", ge=100, le=599)
-    detail: str = Field("", description="Cause: the object, its value and the limit", max_length=4000)
-    code: str = Field("error", description="A stable name for machines", max_length=100, pattern=r"^[a-z0-9-]+$")
-    hint: str = Field("", description="Remedy", max_length=2000)
+    title: str = Field("", description="Standard phrase of the HTTP status", max_length=200)
+    status: int = Field(description="HTTP status", ge=100, le=599)
+    detail: str = Field("", description="Cause: the object at fault, its value and the limit", max_length=4000)
+    code: str = Field(
+        "error", description="Stable name by which programs tell errors apart", max_length=100, pattern=r"^[a-z0-9-]+$"
+    )
+    hint: str = Field("", description="Next step for the user", max_length=2000)
     retryable: bool = Field(False, description="Whether the same request may succeed later")
-    instance: str = Field("", description="The id of this request in the service's log", max_length=200)
-    retry_after: float | None = Field(None, description="Seconds to wait, with 429 and 503", ge=0)
-    fields: dict[str, str] | None = Field(None, description="With 422: error texts by field", max_length=100)
+    instance: str = Field("", description="Id of this request in the service's log", max_length=200)
+    retry_after: float | None = Field(None, description="Seconds to wait before a retry, with 429 and 503", ge=0)
+    fields: dict[str, str] | None = Field(None, description="Error texts by field, with 422", max_length=100)
 
 
 def problem_of(error: MusterError, *, instance: str = "") -> Problem:
-    """Converts an error to problem JSON."""
+    """Converts an error to a problem."""
     return Problem(
         type=TYPE_PREFIX + error.code,
         title=_title(error.status),
@@ -85,11 +87,11 @@ def problem_of(error: MusterError, *, instance: str = "") -> Problem:
 
 
 def error_of(problem: Problem, *, retry_after: timedelta | None = None) -> MusterError:
-    """Converts problem JSON to an error with the service's code and hint.
+    """Converts a problem to an error with the service's code and hint.
 
     Args:
-        problem: Body of the answer.
-        retry_after: Value of its `Retry-After` header.
+        problem: Parsed body of the answer.
+        retry_after: Value of the answer's `Retry-After` header.
     """
     detail = problem.detail or problem.title
     if problem.status == RateLimited.status:
@@ -106,7 +108,10 @@ def error_of(problem: Problem, *, retry_after: timedelta | None = None) -> Muste
 
 
 def error_of_answer(status: int, media_type: str, body: bytes, *, retry_after: timedelta | None = None) -> MusterError:
-    """Returns the error of any answer; by its status, if the body is not problem JSON (a proxy's page)."""
+    """Returns the exception for any error response.
+
+    If the body is not problem JSON, for example a proxy's page, the status decides.
+    """
     if media_type.split(";", maxsplit=1)[0].strip().lower() == MEDIA_TYPE:
         try:
             problem = Problem.model_validate_json(body)
@@ -116,7 +121,7 @@ def error_of_answer(status: int, media_type: str, body: bytes, *, retry_after: t
             return error_of(problem.model_copy(update={"status": status}), retry_after=retry_after)
     retryable = status in {408, 425, 429} or status >= 500
     plain = Problem(
-        status=status, detail=f"the answer was {status} {_title(status)}, without an explanation", retryable=retryable
+        status=status, detail=f"the answer was {status} {_title(status)}, without problem details", retryable=retryable
     )
     return error_of(plain.model_copy(update={"code": f"http-{status}"}), retry_after=retry_after)
 
@@ -133,22 +138,27 @@ def problem_response(error: MusterError, *, instance: str = "") -> Response:
 
 
 def unexpected(error: BaseException) -> MusterError:
-    """Returns the problem of an unexpected error. It contains an id, but no internals."""
+    """Logs an unexpected error; returns the error that the client sees.
+
+    The client sees only a reference to the log, no internals.
+    """
     reference = token_hex(6)
     _log.error("unexpected-error", reference=reference, exc_info=error)
     return MusterError(
         f"internal error (reference {reference})",
-        hint="give the reference to the operator: the service's log explains the error",
+        hint="tell the service's operator this reference, which is in the service's log together with the cause",
         code="internal",
     )
 
 
 class CarriedError(HTTPException):
-    """Carries an error through FastAPI, which would answer any other error raised while a body is read with a 400.
+    """Carries an error through FastAPI while a body is read.
+
+    FastAPI would answer any other exception with a 400.
 
     Args:
-        error: Error that is sent to the client.
-        retry_after: Pause before the client may repeat the request, if the error has none.
+        error: Error that the client receives.
+        retry_after: Pause before the client should repeat the request, if the error itself names none.
     """
 
     def __init__(self, error: MusterError, *, retry_after: timedelta | None = None) -> None:
@@ -175,7 +185,7 @@ def install_problem_answers(app: FastAPI) -> None:
         complaint = Unprocessable(
             "; ".join(f"{name}: {what}" for name, what in list(fields.items())[:5])[:1000],
             fields=fields,
-            hint="see the service's /docs for the form of this request",
+            hint="see the service's /docs for the format of this request",
         )
         return problem_response(complaint, instance=instance_of(request))
 
@@ -190,7 +200,10 @@ def install_problem_answers(app: FastAPI) -> None:
 
 
 def http_problem(error: HTTPException, *, instance: str) -> Response:
-    """Converts an error of the framework (no such route, method not allowed) or a `CarriedError` to a problem."""
+    """Converts an exception of the web framework to a problem response.
+
+    The framework raises one for an unknown route or method. A `CarriedError` is converted to the error that it carries.
+    """
     if isinstance(error, CarriedError):
         response = problem_response(error.error, instance=instance)
         response.headers.update(error.headers or {})
@@ -214,7 +227,7 @@ def http_problem(error: HTTPException, *, instance: str) -> Response:
 
 
 def instance_of(request: Request) -> str:
-    """Returns the id of this request in the log."""
+    """Returns the request's URN, by which it is found in the log; empty if it has none."""
     identifier = request.scope.get("muster.request_id")
     return f"urn:muster:request:{identifier}" if identifier else ""
 

@@ -1,4 +1,4 @@
-"""Rate limits per IP, counted in memory before any cryptography."""
+"""Rate limits per IP, counted in memory before any signature is checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A rate of `count` calls per `per` on average, with bursts of up to `burst` calls."""
+    """Rate limit: on average `count` calls per period `per`, with bursts of `burst` calls."""
 
     count: int
     per: timedelta
@@ -25,7 +25,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.burst < 1 or self.per <= timedelta():
-            raise InvalidInput(f"a rate needs positive numbers, not {self}")
+            raise InvalidInput(f"the numbers of a rate must be positive, not {self}")
 
     @property
     def interval_s(self) -> float:
@@ -34,26 +34,30 @@ class Rate:
 
     @property
     def tolerance_s(self) -> float:
-        """Seconds by which a caller may be ahead of the average rate."""
+        """Seconds by which calls may come earlier than at the average rate; this allows bursts."""
         return self.interval_s * (self.burst - 1)
 
 
 HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Routes that monitoring calls. They accept every protocol version, and have a separate rate."""
+"""Routes that monitoring systems call. They accept every protocol version and have a separate rate limit."""
 
 HEALTH_RATE = Rate(count=20, per=timedelta(seconds=1), burst=100)
-"""Rate of one IP on `HEALTH_PATHS`. It is separate so that load on other paths can't make a service look dead."""
+"""Rate limit of one IP on `HEALTH_PATHS`. It is separate, so that monitoring still works when an IP has used up its
+rate on other paths.
+"""
 
 
 class IpRates:
-    """One rate limit per IP. Memory is bounded: the least recently used entries are dropped first.
+    """One rate limit per IP.
+
+    Memory is bounded: the least recently used entries are dropped first.
 
     IPv6 callers are counted by /64, because one customer usually controls all of its addresses.
 
     Args:
-        rate: Rate of one caller.
-        clock: Clock of the rates.
-        most: Number of callers whose rates are stored.
+        rate: Rate limit of one caller.
+        clock: Clock that measures the rates.
+        most: Maximum number of callers that are counted.
     """
 
     def __init__(self, rate: Rate, *, clock: Clock, most: int = 65_536) -> None:
@@ -63,10 +67,10 @@ class IpRates:
         self._due: LRUCache[str, float] = LRUCache(most)
 
     def admit(self, ip: str) -> None:
-        """Counts one call.
+        """Counts one call, or refuses it.
 
         Raises:
-            RateLimited: The caller exceeds its rate; `retry_after` is the time until the next allowed call.
+            RateLimited: The caller exceeds its rate. `retry_after` is the time until the next allowed call.
         """
         bucket = counted_as(ip)
         now = self._clock.monotonic()
@@ -81,7 +85,9 @@ class IpRates:
 
 
 class CallerAddresses:
-    """Finds a caller's IP: the peer of the connection, or the address that a trusted proxy reports.
+    """Finds a caller's IP.
+
+    This is the peer of the connection, or the address that a trusted proxy reports.
 
     Args:
         trusted_proxies: Networks whose `X-Forwarded-For` is trusted; none by default.
@@ -96,13 +102,13 @@ class CallerAddresses:
             try:
                 self._trusted.append(ipaddress.ip_network(text))
             except ValueError as error:
-                raise InvalidInput(f"{text[:60]!r} is not a network", hint="for example 10.0.0.0/8") from error
+                raise InvalidInput(f"{text[:60]!r} is not a network", hint="write a network like 10.0.0.0/8") from error
 
     def of(self, peer: str | None, forwarded_for: Iterable[str] = ()) -> str:
-        """Returns the address nearest to the caller that a trusted proxy has seen.
+        """Returns the caller's IP, as the outermost trusted proxy reports it.
 
         Args:
-            peer: The other end of the connection; none for a unix socket.
+            peer: IP of the other end of the connection; None for a unix socket.
             forwarded_for: The values of `X-Forwarded-For`, in order.
         """
         if peer is None:
@@ -119,7 +125,7 @@ class CallerAddresses:
         return seen
 
     def trusts(self, ip: str) -> bool:
-        """Returns whether the address is a trusted proxy's."""
+        """Returns whether an IP belongs to a trusted proxy."""
         if not self._trusted:
             return False
         parsed = _parse(ip)
@@ -135,7 +141,11 @@ def _parse(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def counted_as(ip: str) -> str:
-    """Returns the unit that limits count: the IPv4 address, or the /64 of an IPv6 address, which has one owner."""
+    """Returns the unit by which callers are counted.
+
+    This is the IPv4 address, or the /64 network of an IPv6 address, because all addresses in it usually belong to one
+    customer.
+    """
     if ":" not in ip:
         return ip
     parsed = _parse(ip)

@@ -1,7 +1,8 @@
-"""Replay guard: checks nonce and rate of signed requests in one Redis script, so that no request is served twice.
+"""Replay guard: checks nonce and rate of signed requests, so that none is served twice.
 
-A route under heavy load does this and its own work in one round trip: its script calls `admit_request` of
-`protocol/redis/scripts/prelude.lua`, with `ReplayGuard.limits` as constants, and `ReplayGuard.check` reads the outcome.
+The check is one Redis script. A route under heavy load saves a round trip: its own script calls `admit_request` of
+`protocol/redis/scripts/prelude.lua`, with `ReplayGuard.limits` as constants. The route then passes the outcome to
+`ReplayGuard.check`.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import token_hex
 
 CLOCK_WINDOW = timedelta(seconds=60)
-"""Allowed clock difference of a request, in either direction."""
+"""Maximum difference between a request's timestamp and the service's clock, in either direction."""
 
 NONCE_KEPT = 2 * CLOCK_WINDOW + timedelta(seconds=60)
-"""A request stamped 60 s ahead is valid for 120 s; the third minute allows for clock differences between instances."""
+"""Time for which nonces are stored. A request stamped 60 s ahead is valid for 120 s; the third minute allows for clock
+differences between instances of the service.
+"""
 
 MOST_FAVOURED = 256
+"""Maximum number of addresses with a rate limit of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """Numbers that the replay guard's script needs; see `Admit`."""
+    """Limits that the replay guard's script needs; see `Admit` for the fields."""
 
     nonce_kept_ms: int
     interval_us: int
@@ -50,16 +54,16 @@ class RequestLimits:
 
 
 class ReplayGuard:
-    """Decides once per signed request whether it may be served now.
+    """Decides whether a signed request may be served now; call it once per request.
 
-    A Redis that restarts without its data accepts the requests of the last two minutes again, so Redis must run with
+    If Redis loses its data, requests of the last two minutes can be replayed. Redis must therefore run with
     `appendonly yes` and without eviction.
 
     Args:
         redis: Redis that all instances of the service share.
         keys: Key names of the service.
-        rate: Rate limit of one address.
-        clock: Source of time.
+        rate: Default rate limit of one address.
+        clock: Clock that requests are checked against.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, rate: Rate, clock: Clock) -> None:
@@ -69,22 +73,25 @@ class ReplayGuard:
         self._favoured: OrderedDict[Address, tuple[float, RequestLimits]] = OrderedDict()
 
     def favour(self, address: Address, *, rate: Rate, lasting: timedelta) -> None:
-        """Sets another rate for a role holder for the time `lasting`, in this process only."""
+        """Sets another rate limit for an address for the time `lasting`.
+
+        This serves role holders such as the pool's manager. It applies in this process only.
+        """
         self._favoured[address] = (self._clock.monotonic() + lasting.total_seconds(), RequestLimits.of(rate))
         self._favoured.move_to_end(address)
         if len(self._favoured) > MOST_FAVOURED:
             self._favoured.popitem(last=False)
 
     def now_us(self) -> int:
-        """Returns the time of a request for the script, in Unix microseconds."""
+        """Returns the current Unix time in microseconds, for the script."""
         return int(self._clock.now().timestamp() * 1e6)
 
     def check(self, outcome: str, wait_us: int) -> None:
-        """Returns if the script admitted the request.
+        """Raises the error for the script's outcome; returns if the request is admitted.
 
         Raises:
-            Conflict: The nonce was used (`replayed`).
-            RateLimited: The address called too often.
+            Conflict: The nonce was used before (code `replayed`).
+            RateLimited: The address exceeds its rate.
             Unavailable: The script returned an unknown outcome.
         """
         match outcome:
@@ -92,20 +99,20 @@ class ReplayGuard:
                 return
             case "replayed":
                 raise Conflict(
-                    "this request was made before", hint="sign each request anew, with a new nonce", code="replayed"
+                    "this request was served before", hint="sign each request with a new nonce", code="replayed"
                 )
             case "too-many":
-                raise RateLimited("too many requests of this address", retry_after=timedelta(microseconds=wait_us))
+                raise RateLimited("this address sends too many requests", retry_after=timedelta(microseconds=wait_us))
             case _:
-                raise Unavailable("the store's answer can't be read")
+                raise Unavailable(f"the replay guard's script returned the unknown outcome {outcome[:40]!r}")
 
     async def admit(self, address: Address, nonce: str) -> None:
-        """Admits one request.
+        """Checks and records one request in Redis.
 
         Raises:
-            Conflict: The nonce was used.
-            RateLimited: The address called too often.
-            StoreUnavailable: Redis does not answer, so no request is accepted.
+            Conflict: The nonce was used before.
+            RateLimited: The address exceeds its rate.
+            StoreUnavailable: Redis does not answer. Requests are then refused, because replays can't be detected.
         """
         until, limits = self._favoured.get(address, (float("-inf"), self.limits))
         if until <= self._clock.monotonic():
@@ -114,7 +121,7 @@ class ReplayGuard:
             Admit(
                 address=address,
                 nonce=nonce,
-                attempt=token_hex(8),  # recognises a repetition by redis-py; random, so not guessable
+                attempt=token_hex(8),  # lets the script recognise a repeated call by redis-py; random, so not guessable
                 now_us=self.now_us(),
                 nonce_kept_ms=limits.nonce_kept_ms,
                 interval_us=limits.interval_us,

@@ -1,4 +1,7 @@
-"""The skeleton of every service: health, readiness, metrics, OpenAPI, problem answers, limits, graceful shutdown."""
+"""Builds and runs the HTTP application of a service.
+
+It has health, readiness, metrics, OpenAPI, problem responses, limits and a graceful shutdown.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,14 @@ Check = Callable[[], Awaitable[None]]
 """Readiness check: returns if a dependency is available, and raises an error otherwise."""
 
 CHECK_PATIENCE = timedelta(seconds=2)
+"""Time limit of one readiness check."""
 DRAIN = timedelta(seconds=20)
-"""Time limit of open requests at shutdown; below Kubernetes' 30 s."""
+"""Time limit of open requests at shutdown, below the 30 s after which Kubernetes kills a process."""
 
 OPENAPI = "/openapi.json"
 
 BACKLOG = 2048
-"""Connections that wait to be accepted; the kernel's own limit may be lower."""
+"""Maximum number of connections that wait to be accepted. The kernel's own limit may be lower."""
 
 _log = structlog.get_logger(__name__)
 
@@ -68,27 +72,27 @@ def create_service(
     fast_routes: Mapping[tuple[str, str], FastRoute] | None = None,
     tags: Sequence[Mapping[str, Any]] = (),
 ) -> FastAPI:
-    """Builds the application that a service adds its routes to.
+    """Builds the application to which a service adds its routes.
 
-    The application has `/healthz` (the process runs), `/readyz` (it can serve), `/metrics` (Prometheus; own series go
-    into `app.state.registry`) and `/docs`. The event `app.state.stopping` is set at shutdown; long polls and streams
-    watch it and end early.
+    The application has the routes `/healthz` (the process runs), `/readyz` (the service can serve), `/metrics`
+    (Prometheus) and `/docs`. A service registers its own metrics in `app.state.registry`. The event
+    `app.state.stopping` is set at shutdown; long polls and streams watch it and end early.
 
     Args:
-        name: The service's name in OpenAPI, logs and metrics.
+        name: Name of the service in OpenAPI, logs and metrics.
         version: Version of this release.
         description: Description in OpenAPI.
-        lifespan: Opens and closes the service's resources; loops run inside it.
-        checks: Readiness checks of `/readyz` by name; each has two seconds.
-        loops: Background loops; a stalled one makes the service unready.
-        clock: The system's by default.
-        body_limit: Bytes of the largest body.
-        body_limits: Other limits by path prefix; routes below them stream their bodies.
+        lifespan: Context that opens and closes the service's resources. The loops run inside it.
+        checks: Readiness checks of `/readyz` by name. Each has a time limit of `CHECK_PATIENCE`.
+        loops: Background loops. If one is stalled, the service is not ready.
+        clock: Clock of the service; the system's by default.
+        body_limit: Maximum size of a request body, in bytes.
+        body_limits: Other maximum sizes by path prefix. Routes below these prefixes stream their bodies.
         ip_rates: Rate limits per IP; none by default.
-        callers: Proxies whose `X-Forwarded-For` is trusted; none by default.
-        connections: Maximum number of open connections, further limited by the file descriptors.
-        fast_routes: Routes under heavy load by method and path, which the middleware calls without the framework.
-        tags: Tags in OpenAPI.
+        callers: Trusted proxies, by which a caller's IP is found; none by default.
+        connections: Maximum numbers of open connections. The limit of file descriptors may lower them.
+        fast_routes: Routes under heavy load by method and path, which the middleware calls without the web framework.
+        tags: Descriptions of the tags in OpenAPI.
     """
     clock = SystemClock() if clock is None else clock
     registry = CollectorRegistry()
@@ -151,20 +155,20 @@ async def serve(
     drain: timedelta = DRAIN,
     on_bound: Callable[[int], None] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT.
+    """Serves the application until SIGTERM or SIGINT.
 
-    On a signal the service becomes unready, refuses connections, ends open requests and exits. At the start it raises
-    the soft limit of open files, often 1024, to the hard limit.
+    After a signal the service reports that it is not ready, refuses new connections, waits for open requests and exits.
+    At the start it raises the soft limit of open files, which is often 1024, to the hard limit.
 
     Args:
-        app: Made by `create_service`.
-        host: An address of this machine.
-        port: 0 for any free one.
-        drain: How long open requests may take to end.
-        on_bound: Called with the port once it is bound.
+        app: Application built by `create_service`.
+        host: Address of this machine to listen on.
+        port: Port to listen on; 0 for any free port.
+        drain: Maximum time that open requests may take to end after a signal.
+        on_bound: Function that is called with the port when it is bound.
 
     Raises:
-        Unavailable: The port is taken.
+        Unavailable: The port can't be bound, or the application did not start.
     """
     listener = _bind(host, port)
     bound: int = listener.getsockname()[1]
@@ -177,7 +181,9 @@ async def serve(
     server = _Server(app, drain=drain)
     await server.serve(sockets=[listener])
     if not server.started:
-        raise Unavailable("the service did not start", hint="the log says why", retryable=False, code="start-failed")
+        raise Unavailable(
+            "the service did not start", hint="see the log for the cause", retryable=False, code="start-failed"
+        )
 
 
 def run_service(
@@ -188,14 +194,22 @@ def run_service(
     drain: timedelta = DRAIN,
     on_bound: Callable[[int], None] | None = None,
 ) -> None:
-    """Runs `serve` in a new event loop (uvloop if it is installed), for the command of a service."""
-    config = uvicorn.Config(app, loop="auto", log_config=None)  # otherwise uvicorn installs its own plain-text handler
+    """Runs `serve` in a new event loop, for the command of a service.
+
+    The loop is uvloop's if that is installed.
+    """
+    config = uvicorn.Config(
+        app, loop="auto", log_config=None
+    )  # otherwise uvicorn installs its own plain-text log handler
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(serve(app, host=host, port=port, drain=drain, on_bound=on_bound))
 
 
 class _Server(BoundedServer):
-    """Bounded server whose stop is signalled to readiness and streams immediately; exits with status 0."""
+    """Bounded server that announces a stop to readiness checks and streams at once.
+
+    It exits with status 0 after a signal.
+    """
 
     def __init__(self, app: FastAPI, *, drain: timedelta) -> None:
         drain_s = max(1, round(drain.total_seconds()))
@@ -218,11 +232,11 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.bind(where)
         listener.listen(
             BACKLOG
-        )  # announced early: clients that know the port may connect before the service has started
+        )  # listens before the service has started, because clients that know the port may connect at once
     except OSError as error:
         raise Unavailable(
             f"can't listen on {host}:{port}: {error.strerror}",
-            hint="another program has the port; choose another, or 0 for any",
+            hint="another program may use the port; choose another one, or 0 for any free port",
             retryable=False,
             code="cannot-listen",
         ) from error
@@ -230,7 +244,10 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _quiet_garbage_collection() -> None:
-    """Excludes loaded objects from garbage collection, which halves the p99 at thousands of requests per second."""
+    """Excludes loaded objects from garbage collection.
+
+    This halves the 99th percentile of latency at thousands of requests per second.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 1000)
@@ -240,7 +257,7 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
     ready = Gauge("muster_ready", "1 if the service can serve", registry=registry)
     page = MetricsPage(registry, clock=app.state.clock)
 
-    @app.get("/healthz", tags=["health"], summary="The process lives")
+    @app.get("/healthz", tags=["health"], summary="The process runs")
     async def healthz() -> dict[str, str]:
         return {"status": "ok", "service": app.state.name, "version": app.version}
 
@@ -255,7 +272,7 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
         if app.state.stopping.is_set():
             results = {"stopping": "the service is stopping"}
         else:
-            # Concurrent callers share one round of checks, so that Redis is asked once.
+            # Concurrent callers share one round of checks, so that many probes don't load Redis and the chain.
             if asking is None or asking.done():
                 asking = asyncio.create_task(ask_all())
             results = dict(zip(checks, await asyncio.shield(asking), strict=True))
@@ -269,10 +286,10 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
 
 
 def _add_docs(app: FastAPI) -> None:
-    """Adds `/docs`, a page for people that shows the API.
+    """Adds the page `/docs`, which shows the API to people, and `/openapi.json`.
 
-    The page loads scripts from a CDN. The CSP sandbox gives it a separate origin, so the scripts can't read the
-    service's data.
+    The page loads scripts from a CDN. A Content-Security-Policy sandbox gives the page a separate origin, so that these
+    scripts can't read the service's data.
     """
 
     @cache
@@ -297,7 +314,7 @@ async def _ask(check: Check) -> str:
     except MusterError as error:
         return error.detail
     except TimeoutError:
-        return f"no answer in {CHECK_PATIENCE.total_seconds():.0f} s"
+        return f"no answer within {CHECK_PATIENCE.total_seconds():.0f} s"
     except Exception as error:  # noqa: BLE001 - a crash counts as a failed check; the log has the traceback
         _log.warning("readiness-check-crashed", exc_info=error)
         return "the check crashed; see the log"
@@ -305,7 +322,10 @@ async def _ask(check: Check) -> str:
 
 
 def _declare_problems(app: FastAPI) -> None:
-    """Declares in OpenAPI that every error response is a problem, instead of FastAPI's own format."""
+    """Declares in OpenAPI that every error response is a problem.
+
+    Without this, OpenAPI would show FastAPI's own error format.
+    """
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -326,7 +346,7 @@ def _declare_problems(app: FastAPI) -> None:
             app.openapi_schema = schema
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI documents to extend its schema
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
-"""Bearer tokens of pool owners: only their scrypt hashes are kept, each with a name and a scope.
+"""Bearer tokens of pool owners, of which a service stores only scrypt hashes.
 
-A token reads `mst_<id>_<secret>`. The id selects the hash, so a token with an unknown id costs no scrypt. The secret
-has 256 random bits. Verified tokens are cached by a keyed digest, because scrypt takes tens of milliseconds.
+Each stored token has a name and a scope. A token has the form `mst_<id>_<secret>`. The id selects the hash, so a token
+with an unknown id is refused without computing scrypt. The secret has 256 random bits. Verified tokens are cached by a
+keyed digest, because scrypt takes tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ Model = TypeVar("Model", bound=BaseModel)
 
 SCRYPT_N = 2**14
 SCRYPT_R = 8
-"""16 MiB and some 40 ms per guess. Passwords would need more; these secrets are random."""
+"""Parameters N and r of scrypt: 16 MiB and about 40 ms per guess. Passwords would need more, but these secrets are
+random."""
 
 _TOKEN = re.compile(r"mst_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 _HASH = re.compile(r"scrypt\$([0-9a-f]{8})\$([A-Za-z0-9+/=]{24})\$([A-Za-z0-9+/=]{44})")
 
 
 class TokenSetting(BaseModel):
-    """One token in the settings."""
+    """A token as the settings describe it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    name: str = Field(description="Name of its holder, for logs", min_length=1, max_length=63)
+    name: str = Field(description="Name of the token's holder, for logs", min_length=1, max_length=63)
     scope: Scope
     hash: str = Field(description="Hash of the token, as `muster token hash` prints it")
 
@@ -49,25 +51,29 @@ class TokenSetting(BaseModel):
     @classmethod
     def _well_formed(cls, value: str) -> str:
         if not _HASH.fullmatch(value):
-            raise ValueError("not a token's hash: `muster token new` makes a token with its hash")
+            raise ValueError("this is not the hash of a token: `muster token new` creates a token and prints its hash")
         return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRequest:
-    """A request of the pool's owner (by token) or manager (by signature)."""
+    """An authenticated request of the pool's owner or manager.
+
+    The owner sends a token; the manager signs the request.
+    """
 
     name: str
-    """The token's name, or the manager's address."""
+    """Name of the token, or address of the manager."""
     scope: Scope
     address: Address | None
+    """Address of the manager; None for a token."""
     body: bytes
 
     def read(self, model: type[Model]) -> Model:
-        """Parses the body.
+        """Parses the body as `model`.
 
         Raises:
-            Unprocessable: It is not JSON of this form.
+            Unprocessable: The body is not valid JSON for `model`.
         """
         try:
             return model.model_validate_json(self.body)
@@ -76,28 +82,31 @@ class OwnerRequest:
 
 
 def new_token() -> str:
-    """Returns a new token. Show it to its holder once, and store only its hash."""
+    """Returns a new random token.
+
+    Show it to its holder once, and store only its hash.
+    """
     return f"mst_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
 
 
 def hash_token(token: str) -> str:
-    """Returns the stored hash of a token.
+    """Returns the hash under which a token is stored.
 
     Raises:
-        InvalidInput: The token is malformed; the error does not repeat it.
+        InvalidInput: The token is malformed. The error does not repeat it.
     """
     match = _TOKEN.fullmatch(token.strip())
     if match is None:
-        raise InvalidInput("this is not a token", hint="`muster token new` makes one")
+        raise InvalidInput("this is not a token", hint="`muster token new` creates one")
     salt = secrets.token_bytes(16)
     return f"scrypt${match[1]}${_text(salt)}${_text(_stretch(match[2], salt))}"
 
 
 class TokenBook:
-    """The bearer tokens of a pool.
+    """The bearer tokens that a service accepts.
 
     Args:
-        tokens: Tokens of the settings.
+        tokens: Tokens in the settings.
 
     Raises:
         InvalidInput: Two tokens have the same id, or a hash is malformed.
@@ -107,18 +116,21 @@ class TokenBook:
         self._by_id: dict[str, tuple[TokenSetting, bytes, bytes]] = {}
         self._known: dict[bytes, TokenSetting] = {}
         self._digest_key = secrets.token_bytes(32)
-        self._turns = asyncio.Semaphore(2)  # limits the CPU cores used for wrong secrets under a known id
+        self._turns = asyncio.Semaphore(2)  # limits the CPU time that guesses of the secret of a known id can take
         for setting in tokens:
             match = _HASH.fullmatch(setting.hash)
             if match is None or match[1] in self._by_id:
-                raise InvalidInput(f"the token {setting.name} is given twice or has no hash", code="invalid-setting")
+                raise InvalidInput(
+                    f"the token {setting.name} has the same id as another token, or a malformed hash",
+                    code="invalid-setting",
+                )
             self._by_id[match[1]] = (setting, base64.b64decode(match[2]), base64.b64decode(match[3]))
 
     async def check(self, token: str) -> TokenSetting:
-        """Returns the name and scope of a token.
+        """Returns the setting of a token.
 
         Raises:
-            Unauthenticated: The token is unknown.
+            Unauthenticated: The token is not in the settings.
         """
         digest = hmac.digest(self._digest_key, token.encode(), "sha256")
         if (known := self._known.get(digest)) is not None:
@@ -142,21 +154,24 @@ def owner_access(
     is_manager: Callable[[Address, Request], Awaitable[bool]],
     body_limit: int = DEFAULT_BODY_LIMIT,
 ) -> Callable[[Request], Awaitable[OwnerRequest]]:
-    """Returns a FastAPI dependency for the pool owner's API; the app keeps its tokens in `app.state.tokens`.
+    """Returns a FastAPI dependency that authenticates requests to the pool owner's API.
 
-    It accepts a bearer token with the scope, or a request signed by the pool's manager, who has every scope. As with
-    `signed_request`, the route reads its body from the returned value.
+    The dependency accepts a bearer token with the required scope, or a request signed by the pool's manager, who has
+    every scope. The application keeps its tokens in `app.state.tokens`. As with `signed_request`, the route reads the
+    body from the returned value.
 
     Args:
         scope: Required scope.
-        is_manager: Returns whether an address is the pool's manager.
-        body_limit: Bytes of the largest body.
+        is_manager: Function that returns whether an address is the pool's manager.
+        body_limit: Maximum size of a body, in bytes.
     """
 
     async def authorize(address: Address, request: Request) -> None:
         if not await is_manager(address, request):
             raise Forbidden(
-                f"{address} is not the pool's manager", hint="sign with the manager's key, or use a token", code="role"
+                f"{address} is not the pool's manager",
+                hint="sign the request with the manager's key, or use a token",
+                code="role",
             )
 
     async def dependency(request: Request) -> OwnerRequest:
@@ -167,8 +182,8 @@ def owner_access(
         token = await book_of(request).check(_bearer(request))
         if not token.scope.includes(scope):
             raise Forbidden(
-                f"the token {token.name} has the scope {token.scope}; this needs {scope}",
-                hint="use a token of a wider scope",
+                f"the token {token.name} has the scope {token.scope}; this request needs {scope}",
+                hint="use a token with a wider scope",
                 code="scope",
             )
         body = await read_body(request.receive, body_limit)
@@ -178,7 +193,7 @@ def owner_access(
 
 
 def book_of(request: Request) -> TokenBook:
-    """Returns the tokens of the app that serves this request."""
+    """Returns the tokens of the application that serves this request."""
     book = request.app.state.tokens
     if not isinstance(book, TokenBook):
         raise TypeError("app.state.tokens must be a TokenBook")
@@ -189,8 +204,8 @@ def _bearer(request: Request) -> str:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token:
         raise Unauthenticated(
-            "this needs a token, or the signature of the pool's manager",
-            hint="send `Authorization: Bearer mst_…`; `muster token new` makes one",
+            "this request needs a token, or the signature of the pool's manager",
+            hint="send the header `Authorization: Bearer mst_…`; `muster token new` creates a token",
             code="no-token",
         )
     return token.strip()

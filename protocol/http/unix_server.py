@@ -1,4 +1,7 @@
-"""HTTP server on a unix socket inside a running program: for the task's bridge and the worker's control interface."""
+"""HTTP server on a unix socket inside a running program.
+
+The worker uses it for the task's bridge and for its control interface.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,20 @@ from protocol.http.serving.http import BoundedServer, Serving
 from protocol.runtime.clock import SystemClock
 
 MOST_CONNECTIONS = 64
-"""Further connections are closed: a task must not exhaust the worker's file descriptors."""
+"""Maximum number of connections. Further ones are closed, so that a task can't exhaust the worker's file descriptors.
+"""
 
 _LIMITS = ConnectionLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
 
 
 class UnixServer:
-    """Serves an application on a unix socket between `start` and `stop`; the program handles signals itself.
+    """Serves an application on a unix socket between `start` and `stop`.
+
+    The server does not touch signal handlers; the program handles signals itself.
 
     Args:
         app: Application to serve.
-        path: Path of the socket; an old socket is replaced.
+        path: Path of the socket. A file at this path is replaced.
         mode: Permissions of the socket file.
     """
 
@@ -60,7 +66,7 @@ class UnixServer:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Refuses new connections, lets open ones end, and removes the socket."""
+        """Refuses new connections, waits for open requests, and removes the socket."""
         if self._server is not None and self._running is not None:
             self._server.should_exit = True
             await self._running
@@ -68,7 +74,7 @@ class UnixServer:
 
 
 class _QuietServer(BoundedServer):
-    """Bounded server for a few connections, which installs no signal handlers."""
+    """Bounded server for a few connections that installs no signal handlers."""
 
     def __init__(self, app: FastAPI) -> None:
         serving = Serving.of(_LIMITS, callers=CallerAddresses(), clock=SystemClock(), refused=lambda _: None)
@@ -81,7 +87,10 @@ class _QuietServer(BoundedServer):
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yields a short alias of a socket's path: the kernel allows 107 bytes, and state directories may be deep."""
+    """Yields an alias of a socket's path that is short enough for the kernel.
+
+    The kernel allows 107 bytes, but state directories may be deep. The alias leads through `/proc/self/fd`.
+    """
     if len(os.fsencode(path)) <= 100:
         yield str(path)
         return

@@ -1,7 +1,7 @@
-"""Verification of signed requests, cheapest check first. A request acts for its signer only.
+"""Verifies signed requests, with the cheapest checks first.
 
-The order: rate per IP (in the middleware, before routing), size, headers, clock, signature, audience, role of the
-address, then rate per address and nonce in one Redis script.
+The order of checks is: rate per IP (in the middleware, before routing), size, headers, clock, signature, audience, role
+of the address, and finally rate per address and nonce in one Redis script.
 """
 
 from __future__ import annotations
@@ -39,36 +39,37 @@ JSON = b"application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FastResponse:
-    """Response of a fast route, before the middleware adds its headers."""
+    """Response of a fast route, to which the middleware adds its headers."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
-    """Header fields, with lower-case names as ASGI requires; they include Content-Length."""
+    """Header fields including Content-Length, with lower-case names as ASGI requires."""
     body: bytes
 
 
 FastRoute = Callable[[Scope, Receive], Awaitable[FastResponse]]
-"""Handler of a route under heavy load, which the middleware calls itself on the raw ASGI request.
+"""Route under heavy load, which the middleware calls directly with the raw ASGI request.
 
-At thousands of requests per second the framework's router, request and response objects cost more than all checks. The
-middleware treats both kinds of routes equally: limits, request id, version, metrics, log, problem responses.
+At thousands of requests per second, the web framework's router, request and response objects cost more than all checks.
+The middleware treats fast routes like others: limits, request id, protocol version, metrics, log and problem responses.
 """
 
 Authorize = Callable[[Address, Request], Awaitable[None]]
-"""Checks the address's role; raises `Forbidden` if the role does not allow the request."""
+"""Function that checks the role of a signer. It raises `Forbidden` if the role does not allow the request."""
 
 FastHandler = Callable[["SignedRequest", str], Awaitable[bytes]]
-"""Takes a verified request and its source IP; returns the JSON body of the answer."""
+"""Function that takes a verified request and its source IP, and returns the JSON body of the answer."""
 
 DEFAULT_BODY_LIMIT = 1024 * 1024
+"""Default maximum size of a request body, in bytes."""
 
 _STAMP_NAMES = {name.lower().encode("ascii"): name for name in REQUEST_HEADERS}
-"""Header names as ASGI spells them, and in canonical form."""
+"""Canonical names of the signature headers, by their lower-case names in ASGI."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
-    """A request that `address` signed for this service within the clock window."""
+    """A request whose signature, audience and timestamp were verified."""
 
     address: Address
     audience: Address
@@ -77,10 +78,10 @@ class SignedRequest:
     body: bytes
 
     def read(self, model: type[Model]) -> Model:
-        """Parses the body.
+        """Parses the body as `model`.
 
         Raises:
-            Unprocessable: It is not JSON of this form; fields are named, values are not repeated.
+            Unprocessable: The body is not valid JSON for `model`. The error names the fields but repeats no values.
         """
         try:
             return model.model_validate_json(self.body)
@@ -88,13 +89,13 @@ class SignedRequest:
             raise unprocessable(error) from None
 
     def answer(self, key: Key, content: BaseModel, *, status: int = 200) -> Response:
-        """Returns a response to this request, signed by the service's key against forgery on the network path."""
+        """Returns a response to this request, signed with the service's key."""
         body = content.model_dump_json().encode()
         headers = sign_response(key, address=self.address, nonce=self.nonce, status=status, body=body)
         return Response(body, status, headers, media_type="application/json")
 
     def fast_answer(self, key: Key, body: bytes) -> FastResponse:
-        """Returns the same as `answer` for a fast route: 200, with JSON as body."""
+        """Returns a signed response with status 200 for a fast route; `body` is JSON."""
         proof = sign_response(key, address=self.address, nonce=self.nonce, status=200, body=body)
         headers = [(b"content-length", b"%d" % len(body)), (b"content-type", JSON)]
         headers += [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in proof.items()]
@@ -102,13 +103,13 @@ class SignedRequest:
 
 
 class RequestVerifier:
-    """Verifies HTTP requests; returns signed requests or raises the reason for the refusal.
+    """Verifies HTTP requests: returns a signed request, or raises the reason of the refusal.
 
     Args:
-        audience: The service's address; a function if there are several, as during a key rotation.
-        admission: Checks rate per address and nonces.
-        clock: Source of time.
-        body_limit: Largest body in bytes, unless the route sets another limit.
+        audience: Address of the service. A function if there may be several addresses, as during a key rotation.
+        admission: Replay guard, which checks rate per address and nonce.
+        clock: Clock that timestamps of requests are compared with.
+        body_limit: Maximum size of a body in bytes, unless the route sets another limit.
     """
 
     def __init__(
@@ -127,14 +128,14 @@ class RequestVerifier:
     async def authenticate(
         self, request: Request, *, authorize: Authorize | None = None, body_limit: int | None = None
     ) -> SignedRequest:
-        """Makes all checks except the replay guard, without I/O.
+        """Makes all checks except the replay guard; `authorize` may do I/O.
 
-        Only for routes whose own Redis script contains the replay guard (`protocol.http.replay_guard`): until that
-        script has run, the request may be a replay.
+        Use it only in routes whose own Redis script contains the replay guard (`protocol.http.replay_guard`). The
+        request may be a replay until that script has run.
 
         Raises:
-            Unauthenticated: Unsigned, stale, altered, or signed for another audience.
-            InvalidInput: Headers or request line are not in canonical form.
+            Unauthenticated: The request is unsigned, stale, altered, or signed for another audience.
+            InvalidInput: A header or the request line is not in canonical form.
             TooLarge: The body is larger than the limit.
             Forbidden: The address's role does not allow the request.
         """
@@ -144,11 +145,13 @@ class RequestVerifier:
         return signed
 
     async def authenticate_raw(self, scope: Scope, receive: Receive, *, body_limit: int | None = None) -> SignedRequest:
-        """Makes all checks but authorisation and replay guard on the raw ASGI request, for fast routes.
+        """Makes all checks except authorisation and replay guard, for fast routes.
+
+        It works on the raw ASGI request.
 
         Raises:
-            Unauthenticated, InvalidInput, TooLarge: As `authenticate` does.
-            ClientDisconnect: The caller closed the connection before the end of the body.
+            Unauthenticated, InvalidInput, TooLarge: The same causes as for `authenticate`.
+            ClientDisconnect: The client closed the connection before the end of the body.
         """
         limit = self._body_limit if body_limit is None else body_limit
         declared, headers = _stamp_headers(scope)
@@ -171,25 +174,25 @@ class RequestVerifier:
     async def verify(
         self, request: Request, *, authorize: Authorize | None = None, body_limit: int | None = None
     ) -> SignedRequest:
-        """Makes all checks.
+        """Makes all checks, including the replay guard.
 
         Raises:
-            Unauthenticated, InvalidInput, TooLarge, Forbidden: As `authenticate` does.
+            Unauthenticated, InvalidInput, TooLarge, Forbidden: The same causes as for `authenticate`.
             Conflict: The nonce was used before.
-            RateLimited: The address calls too often.
-            StoreUnavailable: Redis is down, so a replay could not be detected.
+            RateLimited: The address exceeds its rate.
+            StoreUnavailable: Redis is down, so replays can't be detected.
         """
         signed = await self.authenticate(request, authorize=authorize, body_limit=body_limit)
         await self.admission.admit(signed.address, signed.nonce)
         return signed
 
     def fast_route(self, handler: FastHandler, *, key: Key, body_limit: int) -> FastRoute:
-        """Returns a fast route that makes the checks of `authenticate` and signs the handler's answer.
+        """Returns a fast route that authenticates requests and signs the handler's answer.
 
         Args:
-            handler: Handler whose own script contains the replay guard, as for `authenticate`.
+            handler: Handler whose own Redis script contains the replay guard; see `authenticate`.
             key: Key of the service, which signs answers.
-            body_limit: Largest body in bytes.
+            body_limit: Maximum size of a body, in bytes.
         """
 
         async def serve(scope: Scope, receive: Receive) -> FastResponse:
@@ -202,7 +205,8 @@ class RequestVerifier:
         audiences = self._audiences()
         if stamp.audience not in audiences:
             raise Unauthenticated(
-                f"the request was signed for {stamp.audience}, and this is {', '.join(sorted(audiences))}",
+                f"the request was signed for {stamp.audience}, but the address of this service is "
+                f"{', '.join(sorted(audiences))}",
                 hint="check the service's URL, and its address on the ledger or in your settings",
                 code="wrong-audience",
             )
@@ -211,14 +215,16 @@ class RequestVerifier:
 def signed_request(
     *, authorize: Authorize | None = None, body_limit: int | None = None
 ) -> Callable[[Request], Awaitable[SignedRequest]]:
-    """Returns a FastAPI dependency that yields the `SignedRequest`; the app's verifier is `app.state.verifier`.
+    """Returns a FastAPI dependency that yields the verified `SignedRequest`.
 
-    The route parses the body with `signed.read(Model)` and declares no body parameter, because FastAPI would read a
-    declared body before any check.
+    It uses the application's verifier, `app.state.verifier`.
+
+    The route parses the body with `signed.read(Model)`. It must not declare a body parameter, because FastAPI would
+    read the body before any check.
 
     Args:
-        authorize: Checks that the signer may make this request.
-        body_limit: Largest body in bytes.
+        authorize: Function that checks that the signer may make this request.
+        body_limit: Maximum size of a body, in bytes.
     """
 
     async def dependency(request: Request) -> SignedRequest:
@@ -228,7 +234,7 @@ def signed_request(
 
 
 def verifier_of(request: Request) -> RequestVerifier:
-    """Returns the verifier of the app that serves this request."""
+    """Returns the verifier of the application that serves this request."""
     verifier = request.app.state.verifier
     if not isinstance(verifier, RequestVerifier):
         raise TypeError("app.state.verifier must be a RequestVerifier")
@@ -236,26 +242,28 @@ def verifier_of(request: Request) -> RequestVerifier:
 
 
 def only(*addresses: Address) -> Authorize:
-    """Returns a check that allows these addresses only."""
+    """Returns a check that allows only these addresses."""
 
     async def authorize(address: Address, _request: Request) -> None:
         if address not in addresses:
-            raise Forbidden(f"{address} may not do this", hint="sign with the key that holds the role")
+            raise Forbidden(
+                f"{address} may not make this request", hint="sign with the key that holds the required role"
+            )
 
     return authorize
 
 
 def check_clock(stamp: RequestStamp, *, now: datetime) -> None:
-    """Returns if the stamp's time is within the window around `now`.
+    """Checks that the request's timestamp is within `CLOCK_WINDOW` of `now`.
 
     Raises:
-        Unauthenticated: The request is stale, or from the future.
+        Unauthenticated: The timestamp is too old, or too far in the future.
     """
     skew_ms = stamp.timestamp_ms - unix_ms(now)
     if abs(skew_ms) > CLOCK_WINDOW.total_seconds() * 1000:
         direction = "ahead of" if skew_ms > 0 else "behind"
         raise Unauthenticated(
-            f"the request's time is {abs(skew_ms) / 1000:.0f} s {direction} ours; "
+            f"the request's time is {abs(skew_ms) / 1000:.0f} s {direction} the service's; "
             f"at most {CLOCK_WINDOW.total_seconds():.0f} s are allowed",
             hint="set the machine's clock (chrony or systemd-timesyncd), and sign each request when it is sent",
             code="clock",
@@ -263,7 +271,7 @@ def check_clock(stamp: RequestStamp, *, now: datetime) -> None:
 
 
 def check_declared_size(declared: str | None, limit: int) -> None:
-    """Returns if `Content-Length` is missing or within the limit.
+    """Checks that `Content-Length` is missing or within the limit.
 
     Raises:
         TooLarge: The declared size is larger.
@@ -278,11 +286,11 @@ def check_declared_size(declared: str | None, limit: int) -> None:
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
-    """Reads the body; stops at the first chunk beyond the limit.
+    """Reads the body; stops at the first piece beyond the limit.
 
     Raises:
         TooLarge: The body is larger than the limit.
-        ClientDisconnect: The caller closed the connection before the end.
+        ClientDisconnect: The client closed the connection before the end of the body.
     """
     pieces: list[bytes] = []
     size, more = 0, True
@@ -300,14 +308,17 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 
 def target_of(scope: Scope) -> str:
-    """Returns path and query as on the request line; an empty query has no question mark."""
+    """Returns path and query as on the request line.
+
+    If the query is empty, there is no question mark.
+    """
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     query: bytes = scope["query_string"]
     return (raw + b"?" + query if query else raw).decode("latin-1")
 
 
 def unprocessable(error: ValidationError) -> Unprocessable:
-    """Converts a pydantic error into `Unprocessable`, with fields and messages but no values."""
+    """Converts a pydantic error to `Unprocessable`, with fields and messages but no values."""
     fields = {
         ".".join(str(part) for part in item["loc"]) or "body": plain_message(item["msg"])
         for item in error.errors(include_url=False, include_context=False, include_input=False)
@@ -320,9 +331,10 @@ def unprocessable(error: ValidationError) -> Unprocessable:
 
 
 def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
-    """Returns the declared size and the five signature headers, read in one pass.
+    """Returns the declared size and the five signature headers.
 
-    Each of the five may occur only once: given two, a proxy and this service could each read another one.
+    All are found in one pass, for speed. Each signature header may occur only once. Otherwise a proxy and this service
+    could each read a different one of two values.
     """
     declared: str | None = None
     found: dict[str, str] = {}
@@ -338,5 +350,5 @@ def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
 
 
 def too_large(limit: int) -> TooLarge:
-    """Returns the error for a body beyond its limit."""
+    """Returns the error for a body beyond its limit of `limit` bytes."""
     return TooLarge(f"the body is larger than {limit} bytes", hint="send less at a time")

@@ -1,4 +1,4 @@
-"""Signing key whose secret never appears in text, pickles or copies."""
+"""A signing key that never shows its secret in text, pickles or copies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 class Key:
-    """A secp256k1 key with its address. Its text never shows the secret, and it can't be pickled or copied.
+    """A secp256k1 key with its address.
+
+    Its `repr` never shows the secret. It can't be pickled or copied.
 
     Args:
-        secret: 32 bytes.
+        secret: The secret number as 32 bytes, big-endian.
 
     Raises:
         InvalidInput: `secret` is not a secp256k1 key.
@@ -33,23 +35,25 @@ class Key:
         try:
             self._key = secp256k1.PrivateKey(secret)
         except ValueError:
-            # Not chained: the original message could contain the secret.
+            # The original exception is not chained, because its message could contain the secret.
             raise InvalidInput(
-                "these 32 bytes are no secp256k1 key (zero, or beyond the order)", code="bad-key"
+                "these 32 bytes are not a secp256k1 key: the number is zero, or not below the order of the curve",
+                code="bad-key",
             ) from None
         self.address = secp256k1.address_of(self._key)
 
     @classmethod
     def generate(cls) -> Key:
-        """Generates a key from the operating system's randomness."""
+        """Generates a key with the operating system's random numbers."""
         return cls(secp256k1.PrivateKey().secret)
 
     @classmethod
     def from_hex(cls, text: str) -> Key:
-        """Reads 64 hex digits, with or without 0x.
+        """Creates a key from 64 hex digits, with or without 0x.
 
         Raises:
-            InvalidInput: The text has another form; the error does not repeat it.
+            InvalidInput: The text is not a key of 64 hex digits. The error does not repeat the text, because it may be
+                a secret.
         """
         digits = text.strip().removeprefix("0x")
         if len(digits) != 64:
@@ -61,19 +65,25 @@ class Key:
         return cls(secret)
 
     def sign_hash(self, hash32: bytes) -> bytes:
-        """Signs 32 bytes without hashing; returns 65 bytes with low s and v 27 or 28."""
+        """Signs a 32-byte hash as it is.
+
+        Returns 65 bytes: r, a low s, and v, which is 27 or 28.
+        """
         return secp256k1.sign_hash(self._key, hash32)
 
     def sign_message(self, message: bytes) -> bytes:
-        """Signs an EIP-191 personal message; returns 65 bytes."""
+        """Signs an EIP-191 personal message; returns 65 bytes as `sign_hash` does."""
         return secp256k1.sign_hash(self._key, secp256k1.personal_hash(message))
 
     def reveal(self) -> bytes:
-        """Returns the secret, for a keystore. The caller must keep it confidential."""
+        """Returns the 32-byte secret, to be written to a keystore.
+
+        The caller must keep it confidential.
+        """
         return self._key.secret
 
     def account(self) -> LocalAccount:
-        """Returns the key as an eth-account object, to sign transactions."""
+        """Returns the key as an eth-account object, which signs transactions."""
         from eth_account import Account  # noqa: PLC0415 - takes half a second, and only senders of transactions need it
 
         account: LocalAccount = Account.from_key(self._key.secret)
@@ -89,4 +99,4 @@ class Key:
         return hash(self.address)
 
     def __reduce__(self) -> Never:
-        raise TypeError("a key is not pickled or copied: hand over its keystore instead")
+        raise TypeError("a key can't be pickled or copied: pass the path of its keystore instead")

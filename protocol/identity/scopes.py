@@ -1,4 +1,7 @@
-"""Scopes of a pool owner's tokens; a separate module, because many modules only name scopes."""
+"""Scopes of a pool owner's access tokens.
+
+A separate module, because many modules name scopes without using tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """Scope of a token; each includes those listed above it."""
+    """Scope of an access token.
+
+    Each scope includes those listed above it.
+    """
 
     READ = "read"
+    """The holder may view everything that the service shows."""
     OPERATE = "operate"
+    """The holder may also change things: for example run tasks at an orchestrator, or retry work at a validator."""
     ADMIN = "admin"
+    """The holder may also do everything that the pool's manager may do over the API."""
 
     def includes(self, other: Scope) -> bool:
         """Returns whether this scope includes `other`."""

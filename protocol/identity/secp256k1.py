@@ -1,7 +1,9 @@
-"""secp256k1 as Ethereum uses it: 65-byte signatures (r, s, v), low s only, v 27 or 28, signers recovered from them.
+"""secp256k1 signatures as Ethereum uses them: 65 bytes r, s, v.
 
-Recovery calls libsecp256k1 through coincurve directly, about a hundred times faster than the pure-Python curve.
-coincurve is required on purpose: with the slow curve a service could not serve the load that it is sized for.
+s is in the lower half of the order, v is 27 or 28, and the signer's address is recovered from the signature.
+
+Recovery calls libsecp256k1 through coincurve, which is about a hundred times faster than a curve in pure Python. There
+is no fallback to a slow curve, because a service could then not serve the load that it is designed for.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ try:
     from coincurve import PrivateKey, PublicKey
 except ImportError as error:  # pragma: no cover - a broken installation
     raise Unavailable(
-        f"coincurve can't be imported ({error}), and signatures are not checked without it",
+        f"coincurve can't be imported ({error}); signatures can't be checked without it",
         hint="reinstall: pip install --force-reinstall 'coincurve>=21'",
         retryable=False,
     ) from error
 
 try:
     from sha3 import keccak_256 as _keccak_256  # type: ignore[import-untyped]  # safe-pysha3 has no stubs
-except ImportError:  # pragma: no cover - an installation without it: the same hash at twice the time
+except ImportError:  # pragma: no cover - without safe-pysha3, the same hash takes twice the time
     from eth_hash.auto import keccak as _eth_hash
 
     _keccak_256 = _eth_hash.new
@@ -34,27 +36,31 @@ __all__ = ["PrivateKey", "address_of", "keccak", "personal_hash", "recover", "si
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 """Half the order of secp256k1 (SEC 2, 2.4.1).
 
-EIP-2 rejects a signature with a larger s: it is the malleable twin of a valid one.
+EIP-2 rejects signatures with a larger s. Otherwise anyone could turn a valid signature into a second valid one.
 """
 
 SIGNATURE_BYTES = 65
+"""Length of a signature: 32 bytes r, 32 bytes s and 1 byte v."""
 
 _HALF_ORDER_BYTES = HALF_ORDER.to_bytes(32, "big")
 
 
 def keccak(data: bytes) -> bytes:
-    """Returns the Keccak-256 hash, which Ethereum signs."""
+    """Returns the Keccak-256 hash of `data`, the hash that Ethereum uses."""
     digest: bytes = _keccak_256(data).digest()
     return digest
 
 
 def personal_hash(message: bytes) -> bytes:
-    """Returns the hash that is signed for an EIP-191 personal message."""
+    """Returns the hash that an EIP-191 personal signature signs."""
     return keccak(b"\x19Ethereum Signed Message:\n%d" % len(message) + message)
 
 
 def sign_hash(key: PrivateKey, hash32: bytes) -> bytes:
-    """Signs 32 bytes deterministically (RFC 6979); 65 bytes r, s, v with v 27 or 28."""
+    """Signs 32 bytes deterministically (RFC 6979).
+
+    Returns 65 bytes r, s, v with a low s and v 27 or 28.
+    """
     if len(hash32) != 32:
         raise InvalidInput(f"a hash to sign has 32 bytes, not {len(hash32)}")
     signature = key.sign_recoverable(hash32, hasher=None)
@@ -66,7 +72,7 @@ def recover(hash32: bytes, signature: bytes) -> Address:
 
     Raises:
         InvalidInput: The signature is not 65 bytes, is malleable (high s), has a v that is neither 27 nor 28, or
-            belongs to no key.
+            does not recover to a public key.
     """
     if len(signature) != SIGNATURE_BYTES:
         raise InvalidInput(f"a signature has 65 bytes, not {len(signature)}", code="bad-signature")
@@ -81,8 +87,8 @@ def recover(hash32: bytes, signature: bytes) -> Address:
         )
     try:
         public = PublicKey.from_signature_and_message(signature[:64] + bytes((recovery,)), hash32, hasher=None)
-    except ValueError as error:  # coincurve's error for r or s out of range and for points off the curve
-        raise InvalidInput("the signature belongs to no key", code="bad-signature") from error
+    except ValueError as error:  # raised by coincurve for r or s out of range, and for points off the curve
+        raise InvalidInput("the signature does not recover to a public key", code="bad-signature") from error
     return _address(public.format(compressed=False))
 
 
@@ -93,5 +99,8 @@ def address_of(key: PrivateKey) -> Address:
 
 @lru_cache(maxsize=65_536)
 def _address(public: bytes) -> Address:
-    """Returns the address of a public key. Cached, as hashing and EIP-55 cost as much as a recovery."""
+    """Returns the address of an uncompressed public key.
+
+    The result is cached, because hashing and the EIP-55 checksum cost as much as a recovery.
+    """
     return Address(to_checksum_address(keccak(public[1:])[12:]))

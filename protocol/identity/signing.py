@@ -1,7 +1,7 @@
-"""Signs and verifies requests and answers, and defines the bytes that are signed.
+"""Signs and verifies HTTP requests and answers, and defines the bytes that are signed.
 
-A request is signed (EIP-191 personal message) over seven lines, which contain no text of a peer; an answer over five.
-`docs/protocol.md` specifies them with a test vector, for clients in other languages.
+The signature of a request covers seven lines of text as an EIP-191 personal message; that of an answer covers five.
+`docs/protocol.md` specifies the lines, with a test vector for clients in other languages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIGNATURE_HEADER = "X-Muster-Signature"
 REQUEST_HEADERS = (ADDRESS_HEADER, AUDIENCE_HEADER, TIMESTAMP_HEADER, NONCE_HEADER, SIGNATURE_HEADER)
 
 MOST_TARGET_CHARACTERS = 8192
-"""Limit of path and query together: the size of nginx's default header buffers."""
+"""Maximum length of path and query together, in characters: the size of nginx's default header buffers."""
 
 _METHOD = re.compile(r"[A-Z]{3,10}")
 _TARGET = re.compile(r"/[\x21-\x7e]*")
@@ -63,13 +63,13 @@ class RequestStamp:
 def request_message(
     *, audience: Address, method: str, target: str, body_sha256: str, timestamp_ms: int, nonce: str
 ) -> bytes:
-    """Returns the seven lines over which a request is signed.
+    """Returns the seven lines that the signature of a request covers.
 
     Args:
-        audience: Address of the service or pool manager that receives the request.
+        audience: Address of the service or pool manager for which the request is meant.
         method: HTTP method in capitals.
         target: Path with query exactly as sent; an empty query has no question mark.
-        body_sha256: Lower-case hex SHA-256 of the body, which may be empty.
+        body_sha256: SHA-256 of the body, in lower-case hex; the body may be empty.
         timestamp_ms: Unix time in milliseconds.
         nonce: 32 lower-case hex digits, never used before.
     """
@@ -78,10 +78,12 @@ def request_message(
 
 
 def response_message(*, address: Address, nonce: str, status: int, body_sha256: str) -> bytes:
-    """Returns the signed message of an answer: scheme, requester, the request's nonce, status, body hash.
+    """Returns the five lines that the signature of an answer covers.
 
-    The requester's address is included, because clients choose nonces: otherwise an attacker on the path could send
-    the same nonce under another address and forward the answer.
+    They are the scheme, the requester's address, the request's nonce, the status and the hash of the body.
+
+    The requester's address is included, because clients choose nonces. Otherwise an attacker between client and service
+    could send the same nonce under its own address and forward the answer to the client.
     """
     return "\n".join((RESPONSE_SCHEME, address, nonce, str(status), body_sha256)).encode("ascii")
 
@@ -104,11 +106,11 @@ def sign_request(
         method: HTTP method in capitals.
         target: Path with query exactly as it will be sent.
         body: The bytes of the body exactly as they will be sent.
-        at: Current time, which the signature covers.
-        nonce: 32 hex digits; random by default. Only tests give one.
+        at: Current time, which becomes the request's timestamp.
+        nonce: 32 lower-case hex digits; random by default. Only tests pass one.
 
     Raises:
-        InvalidInput: Method or target is not valid in an HTTP request line.
+        InvalidInput: The method or the target can't be signed; see `check_request_line`.
     """
     check_request_line(method, target)
     nonce = token_hex(16) if nonce is None else nonce
@@ -131,7 +133,7 @@ def sign_request(
 
 
 def sign_response(key: Key, *, address: Address, nonce: str, status: int, body: bytes) -> dict[str, str]:
-    """Returns the headers of a signed answer: the service's address and its signature."""
+    """Signs an answer; returns the headers with the service's address and the signature."""
     message = response_message(
         address=address, nonce=nonce, status=status, body_sha256=hashlib.sha256(body).hexdigest()
     )
@@ -141,7 +143,9 @@ def sign_response(key: Key, *, address: Address, nonce: str, status: int, body: 
 def check_response(
     headers: Mapping[str, str], *, service: Address, address: Address, nonce: str, status: int, body: bytes
 ) -> None:
-    """Returns if `service` signed the answer for this requester and this nonce.
+    """Checks that `service` signed the answer to this request.
+
+    The signature covers the requester's address and the request's nonce, so an answer to another request fails.
 
     Raises:
         Unauthenticated: The signature is missing or wrong; the caller must discard the answer.
@@ -149,8 +153,8 @@ def check_response(
     text = headers.get(SIGNATURE_HEADER, "")
     if not _SIGNATURE.fullmatch(text):
         raise Unauthenticated(
-            f"the answer carries no signature of {service}",
-            hint="something on the path changed the answer, or this is not the service: check its URL",
+            f"the answer has no signature of {service}",
+            hint="a proxy may have changed the answer, or another server answered: check the service's URL",
             code="unsigned-answer",
         )
     message = response_message(
@@ -163,14 +167,14 @@ def check_response(
     if signer != service:
         raise Unauthenticated(
             f"the answer was not signed by {service}",
-            hint="something on the path changed the answer, or the service's key was rotated: read it again from the "
+            hint="a proxy may have changed the answer, or the service has a new key: read its address again from the "
             "ledger",
             code="forged-answer",
         )
 
 
 def read_stamp(headers: Mapping[str, str]) -> RequestStamp:
-    """Parses the five headers, each in its one canonical form.
+    """Parses the five signature headers of a request, each in its canonical form.
 
     Raises:
         Unauthenticated: A header is missing.
@@ -182,13 +186,13 @@ def read_stamp(headers: Mapping[str, str]) -> RequestStamp:
         if value is None:
             raise Unauthenticated(
                 f"the request has no {name} header",
-                hint="sign the request as docs/protocol.md says, or use a Muster client",
+                hint="sign the request as docs/protocol.md describes, or use a Muster client",
                 code="unsigned",
             )
         values.append(value)
-    who, audience, timestamp, nonce, signature = values
+    signer, audience, timestamp, nonce, signature = values
     return RequestStamp(
-        address=_canonical_address(ADDRESS_HEADER, who),
+        address=_canonical_address(ADDRESS_HEADER, signer),
         audience=_canonical_address(AUDIENCE_HEADER, audience),
         timestamp_ms=int(_matching(_TIMESTAMP, TIMESTAMP_HEADER, timestamp, "Unix time in milliseconds")),
         nonce=_matching(_NONCE, NONCE_HEADER, nonce, "32 lower-case hex digits"),
@@ -199,10 +203,10 @@ def read_stamp(headers: Mapping[str, str]) -> RequestStamp:
 
 
 def check_signature(stamp: RequestStamp, *, method: str, target: str, body_sha256: str) -> None:
-    """Returns if the stamp's address signed exactly this request.
+    """Checks that the address in the stamp signed exactly this request.
 
     Raises:
-        Unauthenticated: The signature is malformed, or not the address's signature over this request.
+        Unauthenticated: The signature is malformed, or the address did not sign this request with it.
     """
     message = request_message(
         audience=stamp.audience,
@@ -218,30 +222,30 @@ def check_signature(stamp: RequestStamp, *, method: str, target: str, body_sha25
         raise Unauthenticated(error.detail, hint=error.hint, code="bad-signature") from error
     if signer != stamp.address:
         raise Unauthenticated(
-            f"the signature is not {stamp.address}'s over this request",
-            hint="sign method, path with query and body exactly as they are sent; a proxy must not rewrite them",
+            f"{stamp.address} did not sign this request",
+            hint="sign method, path with query, and body exactly as they are sent; a proxy must not change them",
             code="bad-signature",
         )
 
 
 def check_request_line(method: str, target: str) -> None:
-    """Returns if method and target are valid lines of the signed message.
+    """Checks that method and target may be lines of the signed message.
 
     Raises:
-        InvalidInput: Method is not capitals; target does not begin with a slash, is longer than 8,192 characters, or
-            has anything but printable ASCII in it.
+        InvalidInput: The method is not 3 to 10 capitals; or the target does not begin with a slash, is longer than
+            8,192 characters, or contains other characters than printable ASCII.
     """
     if not _METHOD.fullmatch(method):
-        raise InvalidInput(f"{method[:20]!r} is not a method in capitals")
+        raise InvalidInput(f"{method[:20]!r} is not an HTTP method of 3 to 10 capitals")
     if len(target) > MOST_TARGET_CHARACTERS or not _TARGET.fullmatch(target):
         raise InvalidInput(
-            f"{target[:80]!r} can't be signed as path and query",
+            f"{target[:80]!r} is not a valid path with query",
             hint="percent-encode it; it begins with a slash and has at most 8,192 characters",
         )
 
 
 def unix_ms(moment: datetime) -> int:
-    """Unix time in whole milliseconds."""
+    """Returns Unix time in whole milliseconds, rounded down."""
     return int(moment.timestamp() * 1000)
 
 
@@ -252,7 +256,10 @@ def _matching(pattern: re.Pattern[str], name: str, value: str, form: str) -> str
 
 
 def _canonical_address(name: str, value: str) -> Address:
-    """Accepts only the checksummed spelling: others would give a signer more entries in rates, nonces and bans."""
+    """Returns the address in a header; accepts only its checksummed spelling.
+
+    With several spellings, one signer would have several entries in rate limits, nonces and bans.
+    """
     try:
         canonical = _known_address(value) if len(value) == 42 else address(value)
     except InvalidInput as error:

@@ -1,4 +1,7 @@
-"""EIP-712 structs that are signed for the ledger. Their type strings equal those of the contracts."""
+"""EIP-712 structs that are signed for the ledger.
+
+Their type strings must equal those of the contracts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from protocol.identity.keys import Key
 
 NAME = "Muster"
 VERSION = "2"
-"""Name and version of the EIP-712 domain of every contract. A change makes all signatures invalid.
+"""Version of the EIP-712 domain of every contract. A change of name or version invalidates all signatures.
 
 Version 2 added a beacon block and a salt to leases (`docs/decisions/0054-leases-carry-salt-and-beacon.md`)."""
 
@@ -23,7 +26,7 @@ _DOMAIN_TYPE = secp256k1.keccak(b"EIP712Domain(string name,string version,uint25
 
 @dataclass(frozen=True, slots=True)
 class SigningDomain:
-    """The contract and chain that a signature is valid for."""
+    """The contract and chain for which a signature is valid."""
 
     chain_id: int
     contract: Address
@@ -35,31 +38,34 @@ class SigningDomain:
 
 
 class TypedStruct:
-    """Base class of a signed struct. Its dataclass fields have the order of `TYPE`."""
+    """Base class of a signed EIP-712 struct.
+
+    Subclasses are dataclasses, whose fields have the same order as the members in `TYPE`.
+    """
 
     __slots__ = ()
 
     TYPE: ClassVar[str]
-    """`Name(type field,…)` as in the contract."""
+    """EIP-712 type string `Name(type field,…)`, as in the contract."""
 
     def struct_hash(self) -> bytes:
         """Returns the struct's EIP-712 hash, 32 bytes."""
         kinds = _kinds(self.TYPE)
-        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]  # each subclass is one
+        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]  # each subclass is a dataclass
         if len(kinds) != len(values):
-            raise TypeError(f"{type(self).__name__} has {len(values)} fields and its type {len(kinds)}")
+            raise TypeError(f"{type(self).__name__} has {len(values)} fields, but TYPE has {len(kinds)} members")
         words = [_word(kind, value, self) for kind, value in zip(kinds, values, strict=True)]
         return secp256k1.keccak(_type_hash(self.TYPE) + b"".join(words))
 
     def signing_hash(self, domain: SigningDomain) -> bytes:
-        """Returns the 32 bytes that are signed."""
+        """Returns the 32-byte hash that is signed for a contract and chain."""
         return secp256k1.keccak(b"\x19\x01" + domain.separator + self.struct_hash())
 
     def sign(self, key: Key, domain: SigningDomain) -> bytes:
-        """Signs the struct; returns 65 bytes.
+        """Signs the struct; returns 65 bytes r, s, v.
 
         Raises:
-            InvalidInput: A field does not fit its type.
+            InvalidInput: A field's value does not fit its EIP-712 type.
         """
         return key.sign_hash(self.signing_hash(domain))
 
@@ -67,7 +73,7 @@ class TypedStruct:
         """Returns the address that signed the struct.
 
         Raises:
-            InvalidInput: The signature is broken.
+            InvalidInput: The signature is malformed.
         """
         return secp256k1.recover(self.signing_hash(domain), signature)
 
@@ -82,14 +88,14 @@ def _word(kind: str, value: object, struct: TypedStruct) -> bytes:
             return secp256k1.keccak(value.encode())
         case _, int() if kind.startswith("uint") and 0 <= value < 1 << int(kind[4:]):
             return value.to_bytes(32, "big")
-    raise InvalidInput(f"{str(value)[:80]!r} is no {kind} of {type(struct).__name__}")
+    raise InvalidInput(f"{str(value)[:80]!r} in {type(struct).__name__} is not a valid {kind}")
 
 
 @lru_cache(maxsize=64)
 def _kinds(type_string: str) -> tuple[str, ...]:
     match = re.fullmatch(r"[A-Za-z]+\((.*)\)", type_string)
     if match is None:
-        raise TypeError(f"{type_string} is no EIP-712 type")
+        raise TypeError(f"{type_string} is not an EIP-712 type string")
     return tuple(member.split(" ")[0] for member in match[1].split(","))
 
 
@@ -111,7 +117,7 @@ def _separator(chain_id: int, contract: Address) -> bytes:
 
 
 def abi_hash(*words: int | Address | Digest) -> Digest:
-    """Returns Keccak-256 of static values as `abi.encode` writes them: integers, addresses and 32 bytes."""
+    """Returns the Keccak-256 hash of `abi.encode` of integers, addresses and 32-byte values."""
     return digest(
         secp256k1.keccak(
             b"".join(

@@ -1,1 +1,1 @@
-"""Redis: connection, key names, errors, typed Lua scripts, leader leases."""
+"""Access to Redis: connection, key names, errors, typed Lua scripts and leader leases."""

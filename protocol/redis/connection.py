@@ -1,4 +1,4 @@
-"""Connection to Redis, names of keys, and the error for an unavailable Redis."""
+"""Connection to Redis, names of Redis keys, and the error for an unavailable Redis."""
 
 from __future__ import annotations
 
@@ -16,34 +16,40 @@ from protocol.errors import InvalidInput, Unavailable
 
 
 class StoreUnavailable(Unavailable):
-    """Redis is down, slow or refuses a command. The command may still have been executed if its answer was lost."""
+    """Redis is down, slow or refused a command.
+
+    Redis may have executed the command, because the error is also raised when an answer is lost.
+    """
 
     code = "store-unavailable"
 
 
 @dataclass(frozen=True, slots=True)
 class RedisKeys:
-    """Names of keys: `muster:{pool}:…`.
+    """Names of Redis keys: `muster:{pool}:…`.
 
-    The braces are a hash tag: a cluster keeps all keys of a pool in one slot, so a script may use any of them.
+    The braces are a Redis hash tag: a cluster keeps all keys of a pool in one slot, so one script may use several keys.
     """
 
     pool: str
 
     def of(self, *parts: str) -> str:
-        """Returns the key made of these parts.
+        """Returns the key made of these parts, joined by colons.
 
         Raises:
-            InvalidInput: A part contains a colon or a brace, so the result could be another key.
+            InvalidInput: A part is empty or contains a colon or a brace, so the result could be the name of another
+                key.
         """
         for part in (self.pool, *parts):
             if not part or any(character in part for character in ":{}"):
-                raise InvalidInput(f"{part[:60]!r} can't be a part of a key")
+                raise InvalidInput(
+                    f"{part[:60]!r} can't be a part of a Redis key: it is empty or contains ':', '{{' or '}}'"
+                )
         return self.prefix + ":".join(parts)
 
     @property
     def prefix(self) -> str:
-        """Prefix of all keys."""
+        """Prefix of all keys of the pool."""
         return f"muster:{{{self.pool}}}:"
 
 
@@ -54,18 +60,18 @@ def connect_redis(
     retries: int = 2,
     connections: int = 64,
 ) -> Redis:
-    """Returns a client with timeouts and bounded retries; it connects on first use.
+    """Returns a Redis client with timeouts and bounded retries; it connects on first use.
 
-    A command that changes something may run twice if its answer was lost, so scripts must tolerate that.
+    The client repeats a command whose answer was lost, so Redis may run it twice. Scripts must tolerate that.
 
     Args:
         url: `redis://`, `rediss://` or `unix://`.
-        timeout: Time limit for connecting, and for each command.
+        timeout: Time limit for opening a connection, and for each command.
         retries: Number of retries after connection errors and timeouts.
-        connections: Size of the pool; a command waits up to `timeout` for a free connection.
+        connections: Size of the connection pool; a command waits up to `timeout` for a free connection.
 
     Raises:
-        InvalidInput: The URL is not a Redis URL. The message omits it, because it may hold a password.
+        InvalidInput: The URL is not a Redis URL. The message omits the URL, because it may contain a password.
     """
     try:
         pool = BlockingConnectionPool.from_url(
@@ -80,19 +86,22 @@ def connect_redis(
         )
     except ValueError as error:
         raise InvalidInput(
-            "the Redis URL can't be read", hint="for example redis://127.0.0.1:6379/0 or unix:///run/redis.sock"
+            "the Redis URL is malformed", hint="write it like redis://127.0.0.1:6379/0 or unix:///run/redis.sock"
         ) from error
     return Redis.from_pool(pool)
 
 
 def place_of(redis: Redis) -> str:
-    """Returns the socket, or host and port, that a client connects to, for logs; never its password."""
+    """Returns the address of a client's Redis for logs, without its password.
+
+    This is the path of the socket, or host and port.
+    """
     where = redis.connection_pool.connection_kwargs
     return str(where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}")
 
 
 STORE_ERRORS = (RedisError, OSError, TimeoutError)
-"""Exceptions raised when Redis is down, slow or refuses."""
+"""Exceptions that the Redis client raises when Redis is down, slow or refuses a command."""
 
 
 def store_unavailable(error: Exception) -> StoreUnavailable:
@@ -117,9 +126,10 @@ _PROBE_KEPT = timedelta(minutes=1)
 
 
 async def check_redis(redis: Redis) -> None:
-    """Returns if Redis accepts a write; a readiness check.
+    """Checks that Redis accepts a write; a readiness check.
 
-    A Redis that answers reads may still refuse writes: its memory or disk is full, or it became a replica.
+    A Redis that answers reads may still refuse writes, for example when its memory or disk is full or it became a
+    replica.
 
     Raises:
         StoreUnavailable: The write failed.

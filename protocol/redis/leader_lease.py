@@ -1,8 +1,8 @@
-"""Leader leases: only one of several processes on one Redis runs each background loop at a time.
+"""Leader leases in Redis, by which one of several processes runs a background loop.
 
-A lease's value contains a fencing token that grows with each new holder. Scripts that compare the value before they
-write (`holds` in the orchestrator's prelude) keep out a loop that was paused and lost its lease. Where no script
-compares it, the work must be harmless when two processes do it at once.
+A lease's value contains a fencing token that grows with each new holder. A process that was paused may not notice that
+it lost its lease. Scripts can refuse its writes by comparing the value first (`holds` in the orchestrator's prelude).
+If a loop's scripts do not compare it, the loop's work must be harmless when two processes do it at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from protocol.runtime.randomness import token_hex
 
 
 class LeaderLease:
-    """The lease of one loop.
+    """The leader lease of one background loop.
 
     Args:
         scripts: Script runner of the service.
         loop: Name of the work that the lease protects.
-        lifetime: Time until the lease expires unless renewed; then another process may acquire it.
+        lifetime: Time after which the lease expires unless it is renewed. Another process may then acquire it.
     """
 
     def __init__(self, scripts: ScriptRunner, loop: str, *, lifetime: timedelta) -> None:
@@ -35,15 +35,14 @@ class LeaderLease:
         """Fencing token for scripts; empty while another process holds the lease."""
 
     async def hold(self) -> bool:
-        """Acquires or renews the lease; returns whether this process has it.
+        """Acquires or renews the lease; returns whether this process holds it.
 
         Raises:
-            StoreUnavailable: Redis can't answer; the lease then counts as lost.
+            StoreUnavailable: Redis does not answer. The lease then counts as lost.
         """
-        async with self._asking:  # serialised: a late reply must not replace the value of a newer one
+        async with self._asking:  # one request at a time: a late reply must not replace a newer value
             try:
-                # `value` stays set during the request to Redis, because concurrent iterations of the loop write with
-                # it.
+                # `value` is not cleared before the request: the loop's work may use it concurrently in its writes.
                 self.value = await self._call(self._lifetime_ms)
             except BaseException:
                 self.value = ""
@@ -51,7 +50,7 @@ class LeaderLease:
             return bool(self.value)
 
     async def give_up(self) -> None:
-        """Lets another process acquire the lease at once."""
+        """Releases the lease, so that another process can acquire it at once."""
         async with self._asking:
             if self.value:
                 self.value = await self._call(0)

@@ -1,4 +1,4 @@
-"""Wrapper of loop work that depends on another service, whose outage is not counted as a crash of the loop."""
+"""Wraps the work of a loop so that an outage of a dependency is not counted as a crash."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _log = structlog.get_logger(__name__)
 
 
 def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-    """Wraps `work` so that an outage of a dependency is logged and retried at the next iteration, without a crash.
+    """Wraps `work` so that an outage of a dependency is logged instead of raised.
 
-    The service continues with cached data and stays ready: a stalled chain must not stop heartbeats. Errors of Redis
-    are raised.
+    The loop then tries again at its next iteration. Meanwhile the service continues with cached data and stays ready: a
+    stalled chain, for example, must not stop heartbeats. Errors of Redis are raised, because no service works without
+    Redis.
 
     Args:
-        name: Name in the log.
+        name: Name of the loop in the log.
         work: One iteration of the loop.
     """
     down = False

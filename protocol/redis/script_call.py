@@ -1,7 +1,7 @@
-"""Typed calls of Lua scripts: arguments and replies have names in Python and in Lua.
+"""Typed calls of Lua scripts, with named arguments and replies in Python and Lua.
 
-A call is a frozen dataclass derived from `ScriptCall`, declared in the package that holds the Lua files. The class
-`DeleteTask` runs `delete_task.lua`, and its fields are local variables there:
+A call is a frozen dataclass derived from `ScriptCall`. It is declared in the package that contains the Lua files. The
+class `DeleteTask`, for example, runs `delete_task.lua`, where its fields are local variables:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class DeleteTask(ScriptCall[bool]):
@@ -13,11 +13,14 @@ A call is a frozen dataclass derived from `ScriptCall`, declared in the package 
 
     deleted = await runner.run(DeleteTask(task="…", …))
 
-The type parameter is the reply's type. If it is a named tuple, the script returns `reply{name = value, …}`; names that
-the table omits are empty, zero or false. Order and conversion are generated once, when a script is first used.
+The type parameter is the type of the reply. If it is a named tuple, the script returns `reply{name = value, …}`. A name
+that the table omits becomes an empty string or tuple, 0 or False. The Lua lines that convert arguments and reply are
+generated once, when a script is first used.
 
-Before its own text, each script has `scripts/prelude.lua` of this package and the `prelude.lua` of its own folder.
-`P` is the prefix of all keys. Scripts use Redis 6.2 commands only. A script may run twice if its answer was lost.
+Each script's text is preceded by `scripts/prelude.lua` of this package and by the `prelude.lua` of its own folder. In a
+script, `P` is the prefix of all keys. Scripts use only commands of Redis 6.2. With `ScriptRunner` a script may run
+twice, because the Redis client repeats a call whose answer was lost. `orchestrator.store.database.Database`, which
+overrides `_execute`, does not repeat such a call.
 """
 
 from __future__ import annotations
@@ -43,38 +46,44 @@ _PRELUDE = resources.files("protocol.redis") / "scripts" / "prelude.lua"
 
 
 class ScriptCall(Generic[R]):
-    """One call of a script, whose reply has type `R`; base class of the dataclasses that describe scripts."""
+    """One call of a Lua script whose reply has type `R`.
+
+    Base class of the dataclasses that describe scripts.
+    """
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's complete text with the generated conversions of its arguments and reply."""
+    """The complete text of a script, and the functions that convert its arguments and reply."""
 
     text: str
     sha: str
     arguments: Callable[[ScriptCall[Any]], list[Argument]]
-    """Returns the values of ARGV."""
+    """Function that returns the values of ARGV for a call."""
     decode: Callable[[Any], Any]
-    """Converts Redis' answer into the reply."""
+    """Function that converts Redis' answer into the reply."""
 
 
 class ScriptRunner:
-    """Runs typed scripts for one service.
+    """Runs typed Lua scripts for one service.
 
     Args:
         redis: Client with timeouts and retries.
-        keys: Keys of the service; scripts use their prefix.
+        keys: Names of the service's keys. Scripts get their prefix as `P`.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
-        self._redis: Any = redis  # its commands are untyped in redis-py
+        self._redis: Any = redis  # redis-py does not annotate these commands
         self.prefix = keys.prefix
         self._with_constants: dict[type[ScriptCall[Any]], Script] = {}
 
     def set_constants(self, kind: type[ScriptCall[Any]], **constants: float) -> None:
-        """Writes constants into a script's text, for a script that runs too often to send them each time."""
+        """Writes constants into the text of a script.
+
+        For scripts that run too often to send the same values with each call.
+        """
         self._with_constants[kind] = _build(kind, constants)
 
     async def run(self, call: ScriptCall[R]) -> R:
@@ -88,7 +97,7 @@ class ScriptRunner:
         return reply
 
     async def run_many(self, calls: Sequence[ScriptCall[R]]) -> list[R]:
-        """Runs calls of one script in one round trip and returns their replies.
+        """Runs several calls of one script in one round trip; returns their replies in order.
 
         Raises:
             StoreUnavailable: Redis is down; each call may or may not have run.
@@ -111,7 +120,7 @@ class ScriptRunner:
         with store_errors():
             try:
                 return await self._redis.evalsha(script.sha, 1, self.prefix, *arguments)
-            except NoScriptError:  # Redis restarted; EVAL caches the script again
+            except NoScriptError:  # Redis restarted and lost its scripts; EVAL stores the script again
                 return await self._redis.eval(script.text, 1, self.prefix, *arguments)
 
 
@@ -119,11 +128,11 @@ _SCRIPTS: dict[type[ScriptCall[Any]], Script] = {}
 
 
 def script_of(kind: type[ScriptCall[Any]]) -> Script:
-    """Reads the script of a call class.
+    """Returns the script of a call class; reads its files at the first call.
 
     Raises:
-        TypeError: A field has a type that has no Lua form.
-        ValueError: A field has a name that the prelude uses.
+        TypeError: A field has a type that can't be passed to Lua.
+        ValueError: A field has the name of a local variable or function of the prelude.
     """
     if kind not in _SCRIPTS:
         _SCRIPTS[kind] = _build(kind, {})
@@ -139,7 +148,7 @@ def _build(kind: type[ScriptCall[Any]], constants: Mapping[str, float]) -> Scrip
     preludes = [file.read_text() for file in (_PRELUDE, folder / "prelude.lua") if file.is_file()]
     taken = set(re.findall(r"^local (?:function )?(\w+)", "\n".join(preludes), re.MULTILINE))
     if used := taken.intersection(names):
-        raise ValueError(f"{kind.__name__}: the prelude uses {', '.join(sorted(used))}")
+        raise ValueError(f"{kind.__name__}: the prelude defines {', '.join(sorted(used))}; rename these fields")
     text = "\n".join(
         [
             *(f"local {name} = {value!r}" for name, value in constants.items()),
@@ -158,13 +167,13 @@ def _file_name(kind: type) -> str:
 
 
 def _resolve(reply: Any, kind: type) -> Any:  # noqa: ANN401 - a type
-    """Returns the type that a forward reference names in the module of `kind`."""
+    """Returns the type of a reply; looks up a forward reference in the module of `kind`."""
     holder = type("_Reply", (), {"__annotations__": {"reply": reply}, "__module__": kind.__module__})
     return get_type_hints(holder)["reply"]
 
 
 def _plain(hint: Any) -> tuple[Any, bool]:  # noqa: ANN401 - a type
-    """Returns the type below `NewType` and `… | None`, and whether None is allowed."""
+    """Returns the type inside `NewType` and `… | None`, and whether None is allowed."""
     optional = get_origin(hint) in {Union, UnionType}
     if optional:
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
@@ -174,7 +183,7 @@ def _plain(hint: Any) -> tuple[Any, bool]:  # noqa: ANN401 - a type
 
 
 def _argument_lines(names: Sequence[str], hints: Mapping[str, Any]) -> Iterator[str]:
-    """Yields Lua lines that make a local variable of each argument."""
+    """Yields Lua lines that assign each argument to a local variable."""
     for index, name in enumerate(names, start=1):
         hint, optional = _plain(hints[name])
         kind, value = get_origin(hint) or hint, f"ARGV[{index}]"
@@ -189,11 +198,11 @@ def _argument_lines(names: Sequence[str], hints: Mapping[str, Any]) -> Iterator[
         elif kind is bool:
             yield f"local {name} = {value} == '1'"
         elif issubclass(kind, int | float):
-            yield f"local {name} = tonumber({value})"  # nil for the empty string, which represents None
+            yield f"local {name} = tonumber({value})"  # the empty string represents None, and `tonumber` makes it nil
         elif issubclass(kind, str | bytes):
             yield f"local {name} = {value}" + (f" ~= '' and {value} or nil" if optional else "")
         else:
-            raise TypeError(f"{name}: {hint} has no Lua form")
+            raise TypeError(f"{name}: {hint} can't be passed to Lua")
 
 
 def _encoder(names: Sequence[str], hints: Mapping[str, Any]) -> Callable[[ScriptCall[Any]], list[Argument]]:
@@ -220,7 +229,7 @@ def _encoder(names: Sequence[str], hints: Mapping[str, Any]) -> Callable[[Script
 
 
 def _reply_lines(reply: Any) -> Iterator[str]:  # noqa: ANN401 - a type
-    """Yields the Lua function `reply`, which puts the named values of a reply in the order that `_decoder` expects."""
+    """Yields the Lua function `reply`, which orders named values as `_decoder` expects."""
     if not hasattr(reply, "_fields"):
         return
     values = []
@@ -237,10 +246,10 @@ def _reply_lines(reply: Any) -> Iterator[str]:  # noqa: ANN401 - a type
 
 
 def _decoder(hint: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type
-    """Returns a function that converts Redis' answer into a value of this type.
+    """Returns a function that converts Redis' answer into a value of type `hint`.
 
     Raises:
-        TypeError: The type can't be read from an answer.
+        TypeError: No conversion from Redis' answer to this type is known.
     """
     hint, _ = _plain(hint)
     kind = get_origin(hint) or hint
@@ -254,12 +263,12 @@ def _decoder(hint: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type
         raw = _DECODERS[int if issubclass(kind, int) else str]
         return lambda answer: kind(raw(answer))
     if kind not in _DECODERS:
-        raise TypeError(f"{hint} can't be read from an answer")
+        raise TypeError(f"no conversion from Redis' answer to {hint} is known")
     return _DECODERS[kind]
 
 
 def _pairs(answer: Sequence[bytes]) -> dict[str, str]:
-    """Returns names and values that follow each other, as HGETALL answers them, as a dictionary."""
+    """Returns a dictionary from a list of alternating names and values, as HGETALL gives."""
     texts = [part.decode() for part in answer]
     return dict(zip(texts[::2], texts[1::2], strict=True))
 

@@ -1,1 +1,1 @@
-"""Process infrastructure: clock, retries, background loops, logs, settings and budgets."""
+"""Infrastructure of a process: clock, retries, loops, logs, settings, files and budgets."""

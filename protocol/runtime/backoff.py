@@ -1,4 +1,4 @@
-"""Delay before the next try, growing exponentially with the number of failures."""
+"""Exponential delay between retries."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from datetime import timedelta
 
 
 def backoff(first: timedelta, most: timedelta, failures: int) -> timedelta:
-    """Returns the delay after `failures` failures in a row: `first`, doubled with each further one, at most `most`.
+    """Returns the delay after `failures` failures in a row.
 
-    Pure and without jitter; callers that must not retry in step add their own.
+    The delay is `first` after one failure. It doubles with each further failure, up to `most`.
+
+    The result has no jitter. Callers whose retries must not coincide add it with `jittered`.
 
     Args:
-        first: Delay after the first failure; more than zero.
+        first: Delay after the first failure, greater than zero.
         most: Longest delay.
-        failures: Failures in a row so far; with none the delay is zero.
+        failures: Number of failures in a row so far. Without failures, the delay is zero.
     """
     if failures < 1:
         return timedelta()
-    doublings = min(failures - 1, (most // first).bit_length())  # more would exceed `most`, and later overflow
+    doublings = min(failures - 1, (most // first).bit_length())  # more doublings would exceed `most` and could overflow
     return min(first * (1 << doublings), most)

@@ -1,4 +1,4 @@
-"""Budgets by the machine's capacity: memory for weights, and disk for versions of the policy."""
+"""Budgets that follow from the machine: memory for weights, disk for policy versions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import psutil
 import structlog
 
 MEMORY_SHARE = 2
-"""Weights get half of the memory. Activations, decoded files and the service itself use the other half."""
+"""Divisor of the memory for weights: they get half. Activations, decoded files and the service use the rest."""
 
 DISK_SHARE = 10
-"""Versions in one folder get a tenth of their disk."""
+"""Divisor of the disk for one folder of versions: it gets a tenth."""
 
 FREE_SHARE = 5
-"""Share of the free space that one service may use. Trainer, relay, validator and worker on one disk leave a fifth
-free."""
+"""Divisor of the free space that one service may use: a fifth. Trainer, relay, validator and worker on one disk
+together leave another fifth free.
+"""
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -28,12 +29,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A version on the disk.
+    """Size, age and need of a version that is stored on disk.
 
     Args:
         size: Size in bytes.
         since: Time of arrival, in seconds since 1970.
-        needed: Whether the version is kept even beyond the budget.
+        needed: Whether the version is kept even if it exceeds the budget.
     """
 
     size: int
@@ -43,11 +44,13 @@ class StoredVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Determines which versions of a run are needed by leases and by work that is not final.
+    """Determines which versions of a run are still needed.
+
+    Versions are needed by leases, and by work that is not final on the ledger.
 
     Args:
-        at: Time for which `work` was read, in seconds since 1970.
-        leases: Longest life of a lease.
+        at: Time at which `work` was read from the ledger, in seconds since 1970.
+        leases: Longest lifetime of a lease.
         work: Numbers of the versions that are named by work that is not final.
     """
 
@@ -56,11 +59,13 @@ class Needs:
     work: frozenset[int] = frozenset()
 
     def of(self, versions: Sequence[tuple[int, StoredVersion]]) -> list[StoredVersion]:
-        """Returns the versions with the needed ones marked; `versions` has their numbers, newest first.
+        """Returns the versions with the needed ones marked.
 
-        The orchestrator leases slots for version v until it learns of the next version. The trainer announces that
-        version before it writes the one after it. So the last leases for v end within `leases` after the arrival of the
-        second version after v.
+        `versions` contains pairs of a version's number and the version, newest first.
+
+        The orchestrator leases slots for a version until it learns of the next version. The trainer announces that one
+        before it writes the version after it. So the last leases for a version end within `leases` after the arrival of
+        the second version that follows.
         """
         marked = []
         for place, (number, version) in enumerate(versions):
@@ -70,11 +75,11 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Versions that are kept in a folder.
+class VersionChoice:
+    """Decision on which versions of a folder are kept.
 
     Args:
-        stays: Whether each version is kept, in the order of the versions given.
+        stays: Whether each version is kept, in the order in which the versions were passed.
         over: Bytes by which the kept versions exceed the budget.
     """
 
@@ -84,23 +89,25 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """Decides which versions stay in a folder. The oldest are removed first; needed ones are never removed.
+    """Decides which versions stay in a folder.
+
+    The oldest versions are removed first. Needed versions are never removed.
 
     Args:
-        most: Maximum number of versions to keep, in addition to older ones that are needed.
+        most: Number of newest versions that may be kept. Older versions stay only if they are needed.
         budget: Budget in bytes; None if only `most` limits the folder.
-        least: Number of newest versions that are kept even beyond the budget.
+        least: Number of newest versions that are kept even if they exceed the budget.
     """
 
     most: int
     budget: int | None = None
     least: int = 1
 
-    def choose(self, versions: Sequence[StoredVersion]) -> Choice:
+    def choose(self, versions: Sequence[StoredVersion]) -> VersionChoice:
         """Decides which versions to keep; `versions` is ordered newest first.
 
-        Needed versions use the budget first. The newest other versions are kept while they fit into the remaining
-        budget.
+        Needed versions and the `least` newest ones use the budget first. Further versions are kept, newest first, until
+        one does not fit into the remaining budget.
         """
         stays = [place < self.least or version.needed for place, version in enumerate(versions)]
         total = sum(version.size for version, each in zip(versions, stays, strict=True) if each)
@@ -110,7 +117,7 @@ class KeepRule:
                     break
                 stays[place] = True
                 total += version.size
-        return Choice(tuple(stays), 0 if self.budget is None else max(0, total - self.budget))
+        return VersionChoice(tuple(stays), 0 if self.budget is None else max(0, total - self.budget))
 
 
 def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> KeepRule:
@@ -118,9 +125,9 @@ def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> K
 
     Args:
         folder: Folder of the versions; it may not exist yet.
-        told: Number of versions to keep, set by the operator. If given, free space is ignored.
+        told: Number of versions to keep as set by the operator, whatever space is free; None if the operator set none.
         most: Maximum number of versions to keep within the disk budget, if `told` is None.
-        least: Number of versions that are kept even beyond the budget.
+        least: Number of newest versions that are kept even if they exceed the budget.
     """
     if told is not None:
         _log.info("versions-kept", folder=str(folder), versions=told, by="settings")
@@ -140,7 +147,7 @@ def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> K
 
 
 class OverBudget:
-    """Logs when versions that are needed begin to exceed the budget of a folder, and when they no longer do.
+    """Logs when needed versions begin to exceed a folder's budget, and when that ends.
 
     Args:
         folder: Folder of the versions.
@@ -151,13 +158,13 @@ class OverBudget:
         self._bytes = 0
 
     def note(self, over: int) -> None:
-        """Records the present number of bytes beyond the budget."""
+        """Records the current number of bytes beyond the budget; 0 if there are none."""
         if over and not self._bytes:
             _log.warning(
                 "versions-over-budget",
                 folder=str(self._folder),
                 bytes=over,
-                hint="leases or open work need them: give the folder a larger disk, or the pool shorter periods",
+                hint="leases or unfinished work need them: use a larger disk, or ask the pool for shorter periods",
             )
         elif self._bytes and not over:
             _log.info("versions-within-budget", folder=str(self._folder))
@@ -165,27 +172,32 @@ class OverBudget:
 
 
 def stored_version(folder: Path) -> StoredVersion:
-    """Returns size and modification time of a version's folder."""
+    """Returns the size and modification time of a version's folder."""
     try:
         since = folder.stat().st_mtime
-    except OSError:  # it was removed just now
+    except OSError:  # removed since it was listed
         return StoredVersion(0, 0.0)
     return StoredVersion(size_of(folder), since)
 
 
 def size_of(folder: Path) -> int:
-    """Returns the bytes of all files below a folder; 0 if the folder does not exist."""
+    """Returns the total size of all files below a folder, in bytes.
+
+    The size is 0 if the folder does not exist.
+    """
     total = 0
     for path in folder.rglob("*"):
         try:
             total += 0 if path.is_symlink() or not path.is_file() else path.stat().st_size
-        except OSError:  # it was removed just now
+        except OSError:  # removed since it was listed
             continue
     return total
 
 
 def machine_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
-    """Returns the bytes of memory that this process may have: the least limit of machine and control groups.
+    """Returns the maximum memory of this process, in bytes.
+
+    This is the smallest of the machine's memory and the limits of the process's control groups.
 
     Args:
         groups: Mount point of control groups.
@@ -195,10 +207,10 @@ def machine_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
 
 
 def free_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
-    """Returns the bytes of memory that this process can allocate now.
+    """Returns the memory that this process can still allocate, in bytes.
 
-    The kernel kills a process that exceeds the limit of its control group, so the result is the least that the machine
-    or a group has left.
+    The kernel kills processes when a control group exceeds its limit. The result is therefore the smallest of the
+    memory that the machine and each control group have left.
 
     Args:
         groups: Mount point of control groups.
@@ -209,7 +221,7 @@ def free_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
 
 
 def weights_budget(memory: int, *, processes: int) -> int:
-    """Returns the bytes of weights that each of several processes may hold.
+    """Returns the maximum size of weights that each of several processes may hold, in bytes.
 
     Args:
         memory: Bytes of memory of the machine, or of the accelerator that the processes share.
@@ -219,9 +231,12 @@ def weights_budget(memory: int, *, processes: int) -> int:
 
 
 def _limits(groups: Path, own: Path) -> list[tuple[int, int]]:
-    """Returns limit and use in bytes of this process's control groups and their parents, for cgroup v1 and v2.
+    """Returns pairs of limit and use, in bytes, of this process's control groups.
 
-    A container often sees its own group as the root, so paths relative to that root are tried too.
+    Parent groups are included, for cgroup v1 and v2.
+
+    In a container, the mount point often is the container's own group, whose path outside is unknown there. Therefore
+    the root of the mount point is tried too.
     """
     found = []
     try:
@@ -249,7 +264,10 @@ def _limits(groups: Path, own: Path) -> list[tuple[int, int]]:
 
 
 def _used(group: Path, use: str) -> int:
-    """Returns the bytes that a group uses, without its inactive file cache, which the kernel reclaims on demand."""
+    """Returns the memory that a control group uses, in bytes.
+
+    The inactive file cache does not count, because the kernel reclaims it on demand.
+    """
     try:
         used = int((group / use).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,7 @@
-"""Clocks. No other module reads the system's time, so that tests can replace it."""
+"""Clocks: the system's, and one that tests and simulations control.
+
+No other module reads the system's time.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,20 @@ def milliseconds(duration: timedelta) -> int:
 
 
 class Clock(Protocol):
-    """Source of wall time for timestamps, monotonic time for deadlines, and sleeps that match them."""
+    """Source of time and sleeps.
+
+    Wall time is for timestamps, monotonic time for deadlines. Sleeps follow the same clock.
+    """
 
     def now(self) -> datetime:
-        """The wall time, timezone-aware in UTC."""
+        """Returns the wall time as a timezone-aware datetime in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Returns the seconds since an arbitrary fixed moment.
+
+        The result never decreases.
+        """
         ...
 
     async def sleep(self, duration: timedelta) -> None:
@@ -32,14 +41,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """Clock that reads the machine's time."""
 
     def now(self) -> datetime:
         """Returns the wall time of the machine, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """The machine's monotonic time in seconds."""
+        """Returns the machine's monotonic time in seconds."""
         return time.monotonic()
 
     async def sleep(self, duration: timedelta) -> None:
@@ -48,7 +57,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """Clock for tests that only `turn` advances; sleepers wake in the order of their deadlines.
+    """Clock for tests that stands still until `turn` advances it.
+
+    Sleeping tasks wake in the order of their deadlines.
 
     Args:
         start: Initial wall time.
@@ -70,7 +81,7 @@ class ManualClock:
         return self._elapsed
 
     async def sleep(self, duration: timedelta) -> None:
-        """Waits until the clock has been advanced far enough."""
+        """Waits until `turn` has advanced the clock by `duration`."""
         if duration <= timedelta():
             await asyncio.sleep(0)
             return
@@ -79,7 +90,7 @@ class ManualClock:
         await woken
 
     async def turn(self, duration: timedelta) -> None:
-        """Advances time; sleepers wake at their deadlines."""
+        """Advances the clock by `duration`; tasks that sleep wake at their deadlines on the way."""
         target = self._elapsed + duration.total_seconds()
         await _settle()
         while self._sleepers and self._sleepers[0][0] <= target:
@@ -92,11 +103,17 @@ class ManualClock:
         await _settle()
 
     def jump(self, duration: timedelta) -> None:
-        """Changes only the wall time, as an operator or NTP does; monotonic time stays the same."""
+        """Changes the wall time only, as an operator or NTP may do.
+
+        Monotonic time stays the same.
+        """
         self._wall_skew += duration
 
 
 async def _settle() -> None:
-    """Runs all tasks that are ready; ten rounds cover the chains of awaits in our loops."""
+    """Runs all tasks that are ready.
+
+    Ten rounds are enough for the longest chain of awaits in the loops under test.
+    """
     for _ in range(10):
         await asyncio.sleep(0)

@@ -1,10 +1,10 @@
-"""The configuration file of a command: its search path, and the base of its relative paths.
+"""The configuration file of a command: where it is searched, and its relative paths.
 
-The first of these is used: `--config FILE`, before the command or behind it; the variable `MUSTER_CONFIG`;
+The first of these is used: `--config FILE`, before or after the name of the command; the variable `MUSTER_CONFIG`;
 `muster.toml` and `.devnet/muster.toml` in the working directory; `~/.config/muster/muster.toml`.
 
-A relative path in the file starts from the file's directory. A relative path on the command line or in a variable
-starts from the working directory. `~` is the home directory in all of them.
+A relative path in the file is relative to the file's directory. A relative path on the command line or in a variable
+is relative to the working directory. `~` stands for the home directory in all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ VARIABLE = "MUSTER_CONFIG"
 
 
 def use_configuration_file(context: typer.Context, file: Path | None) -> Path | None:
-    """Makes the file of `--config` the configuration file of this command and of processes that it starts."""
+    """Puts the path given by `--config` into `MUSTER_CONFIG` while the command runs.
+
+    The command and the processes that it starts then use this file.
+    """
     if file is not None and not context.resilient_parsing:
         before = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = str(file.absolute())
@@ -37,14 +40,14 @@ ConfigOption = Annotated[
         callback=use_configuration_file,
     ),
 ]
-"""Option `--config` of a service's commands."""
+"""Type of the option `--config` in the commands of services."""
 
 
 def find_configuration_file(explicit: Path | None = None) -> Path | None:
-    """Returns the absolute path of the file in force; None if there is none.
+    """Returns the absolute path of the configuration file to use; None if there is none.
 
     Raises:
-        NotFound: The given file does not exist.
+        NotFound: The file named by `explicit` or by `MUSTER_CONFIG` does not exist.
     """
     named = explicit or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if named is not None:
@@ -55,13 +58,16 @@ def find_configuration_file(explicit: Path | None = None) -> Path | None:
 
 
 def searched_places() -> list[Path]:
-    """Returns the search path of the configuration file, in order of precedence."""
+    """Returns the paths that are searched for a configuration file, in order of precedence."""
     home = home_configuration()
     return [Path("muster.toml"), Path(".devnet/muster.toml"), *([home / "muster.toml"] if home else [])]
 
 
 def home_configuration() -> Path | None:
-    """Returns the directory of this user's settings; None for a user without a home, as in some containers."""
+    """Returns the directory of this user's settings.
+
+    None for a user without a home directory, as in some containers.
+    """
     try:
         return Path.home() / ".config" / "muster"
     except RuntimeError:
@@ -69,7 +75,7 @@ def home_configuration() -> Path | None:
 
 
 def placed(path: Path | str, base: Path | None = None) -> Path:
-    """Returns a path with `~` resolved, starting from `base` if it is relative.
+    """Returns a path with `~` resolved; a relative path starts at `base`.
 
     Raises:
         InvalidInput: The path starts with `~`, and there is no home directory.

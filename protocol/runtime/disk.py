@@ -1,4 +1,7 @@
-"""Reservations of disk space for files in progress, so that a reserve stays free also under concurrent uploads."""
+"""Reserves disk space for files in progress.
+
+Concurrent uploads can't use up the reserve that must stay free.
+"""
 
 from __future__ import annotations
 
@@ -11,45 +14,51 @@ from protocol.errors import Unavailable
 
 
 class DiskReserved(Unavailable):
-    """A file does not fit on the disk beside the reserve and the files being written."""
+    """A file does not fit on the disk.
+
+    The reserve and the files in progress leave too little space.
+    """
 
     code = "disk-full"
-    default_hint = "make room on that disk, or lower its reserve"
+    default_hint = "free space on this disk, or lower the reserve in the settings"
 
 
 class DiskSpace:
-    """Reserves disk space for files being written; for one event loop.
+    """Reserves disk space for files in progress, within one event loop.
 
-    `writing` reads the free space again for each piece, so that writes of other processes count.
+    `DiskClaim.writing` reads the free space again for each piece, because other processes may have filled the disk.
 
     Args:
         directory: Any directory on the disk.
-        reserve: Bytes that stay free.
+        reserve: Number of bytes that must stay free.
     """
 
     def __init__(self, directory: Path, *, reserve: int) -> None:
         self._directory = directory
         self._reserve = reserve
         self._claimed = 0
-        """Reserved bytes that are not written yet."""
+        """Number of reserved bytes that are not written yet."""
         self._writing = 0
-        """Bytes of writes in progress, by which the free space may have shrunk already."""
+        """Number of bytes in writes in progress. The free space may have shrunk by these already."""
 
     @property
     def left(self) -> int:
-        """Returns free bytes above the reserve, minus those claimed by files in progress."""
+        """Returns the bytes that new files may use.
+
+        These are the free bytes minus the reserve and the unwritten bytes of files in progress.
+        """
         return max(0, self._above_reserve() - self._claimed)
 
     def check(self, size: int) -> None:
-        """Returns if a file could begin now.
+        """Checks that a file of `size` bytes would fit now; reserves nothing.
 
         Raises:
             DiskReserved: The file does not fit.
         """
         if size > (left := self.left):
             raise DiskReserved(
-                f"the file has {size} bytes, and {left} are left beside the reserve of {self._reserve} bytes and the "
-                f"{self._claimed} bytes of files under way"
+                f"the file has {size} bytes, but only {left} are free beside the reserve of {self._reserve} bytes and "
+                f"{self._claimed} bytes for files in progress"
             )
 
     @contextmanager
@@ -71,7 +80,9 @@ class DiskSpace:
     @contextmanager
     def _piece(self, size: int) -> Iterator[None]:
         if size > (left := self._above_reserve() - self._writing):
-            raise DiskReserved(f"the disk filled while the file was written: {max(0, left)} bytes are left")
+            raise DiskReserved(
+                f"the disk was filled while the file was written: {max(0, left)} bytes are left above the reserve"
+            )
         self._writing += size
         try:
             yield
@@ -86,18 +97,20 @@ class DiskClaim:
     """Reserved space for one file; created by `DiskSpace.claim`.
 
     Args:
-        space: The disk.
+        space: The disk's space accounting.
         size: Size of the whole file in bytes.
     """
 
     def __init__(self, space: DiskSpace, size: int) -> None:
         self._space = space
         self.remaining = size
-        """Bytes that were not written yet."""
+        """Number of reserved bytes that are not written yet."""
 
     @contextmanager
     def writing(self, size: int) -> Iterator[None]:
-        """Context manager for writing the next `size` bytes; releases their reservation after success.
+        """Context manager around the writing of the next `size` bytes.
+
+        After success it releases their reservation, because the bytes now occupy the disk.
 
         Raises:
             DiskReserved: Other processes have filled the disk since the reservation; the caller must not write.

@@ -1,7 +1,7 @@
-"""The distribution's extras: which one a missing module belongs to, and how it is installed.
+"""Finds the extra of the Python distribution that a missing module belongs to.
 
-Commands import what they need when they run. If an import fails, the entry point converts the `ModuleNotFoundError` to
-a `MissingExtra`, which names the extra to install.
+Commands import optional modules when they run. If an import fails, the entry point converts the `ModuleNotFoundError`
+to a `MissingExtra`, whose hint is the command that installs the extra.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from protocol.errors import MusterError
 
 DISTRIBUTION = "muster-network"
-"""The distribution's name. `muster` on PyPI is another project."""
+"""Name of the Python distribution. The name `muster` on PyPI belongs to another project."""
 
 EXTRA_OF_MODULE = {
     "boto3": "s3",
@@ -24,7 +24,9 @@ EXTRA_OF_MODULE = {
     "jinja2": "devnet",
     "math_verify": "rollouts",
     "pyarrow": "rollouts",
+    "reasoning_gym": "reasoning-gym",
     "safetensors": "rollouts",
+    "sympy": "rollouts",
     "tensorboard": "tensorboard",
     "time_machine": "rollouts",
     "tokenizers": "rollouts",
@@ -33,7 +35,7 @@ EXTRA_OF_MODULE = {
     "vllm": "vllm",
     "wandb": "wandb",
 }
-"""Extra by module, for every imported module that an installation without extras lacks."""
+"""Extra that installs a module, for every imported module that is missing in an installation without extras."""
 
 
 class MissingExtra(MusterError):
@@ -42,7 +44,7 @@ class MissingExtra(MusterError):
     Args:
         module: The missing module.
         extra: The extra that installs it.
-        alternative: A way to do without the extra, for the hint.
+        alternative: Another way to reach the goal without the extra, which is added to the hint.
     """
 
     code = "missing-extra"
@@ -54,19 +56,22 @@ class MissingExtra(MusterError):
 
 
 def installation(extra: str) -> str:
-    """Returns the command that adds an extra to the environment of this process."""
+    """Returns the pip command that installs an extra into this process's environment."""
     return f"{sys.executable} -m pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
-    """Returns the error that names the extra; None if no extra brings the module."""
+    """Returns the error that names the extra of a missing module.
+
+    None if the module belongs to no extra.
+    """
     module = (error.name or "").partition(".")[0]
     extra = EXTRA_OF_MODULE.get(module)
     return None if extra is None else MissingExtra(module, extra)
 
 
 def require_extra(extra: str) -> None:
-    """Checks that an extra's modules are installed, without importing them.
+    """Checks that all modules of an extra are installed, without importing them.
 
     Raises:
         MissingExtra: A module is not installed.

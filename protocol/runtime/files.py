@@ -1,4 +1,4 @@
-"""Atomic writes, synced directories and locks of files on a local disk."""
+"""Atomic writes, syncs and file locks on a local disk."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ class FileLocked(Conflict):
 
 
 def write_atomically(path: Path, content: bytes | str | Iterable[bytes | memoryview], *, mode: int = 0o600) -> None:
-    """Replaces a file atomically: a crash leaves the old or the new content. The file is synced on return.
+    """Replaces a file atomically: a crash leaves the old or the new content.
+
+    The file is synced to disk on return.
 
     Args:
-        path: Path of the file; its directory exists.
-        content: Bytes, text that is written as UTF-8, or pieces that are consumed as they are written.
-        mode: Permissions of the new file, whatever the umask is.
+        path: Path of the file. Its directory must exist.
+        content: Bytes; text, which is written as UTF-8; or an iterable of pieces, which is consumed during the write.
+        mode: Permissions of the new file. The umask does not apply.
 
     Raises:
-        OSError: The disk is full or refuses; the old content is unchanged.
+        OSError: The disk is full, or the write failed. The old content is unchanged.
     """
     with atomic_file(path, mode=mode) as file:
         if isinstance(content, str):
@@ -42,9 +44,9 @@ def write_atomically(path: Path, content: bytes | str | Iterable[bytes | memoryv
 def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """Opens a temporary file that replaces `path` when the block ends without an exception.
 
-    The file and its directory entry are on disk after the block. After an exception the temporary file is removed. The
-    temporary file's name is always `.NAME.part`, so the next write replaces the leftover of a crash. One process at a
-    time may write `path`.
+    The file and its directory entry are synced to disk after the block. After an exception the temporary file is
+    removed. Its name is always `.NAME.part`, so the next write replaces a temporary file that a crash has left. Only
+    one process at a time may write `path`.
     """
     partial = path.with_name(f".{path.name}.part")
     descriptor = _open_new(partial, os.O_TRUNC, mode=mode)
@@ -54,20 +56,20 @@ def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        sync_directory(path.parent)
+        sync_path(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
 def create_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Creates a file atomically: it appears with its whole content.
+    """Creates a file atomically: it appears with its complete content or not at all.
 
     Raises:
-        FileExistsError: There is a file at `path`; it is unchanged.
-        OSError: The disk is full or refuses.
+        FileExistsError: A file exists at `path`; it is unchanged.
+        OSError: The disk is full, or the write failed.
     """
-    partial = path.with_name(f".{path.name}.{token_hex(8)}.part")  # several processes may try at a time
+    partial = path.with_name(f".{path.name}.{token_hex(8)}.part")  # several processes may try at the same time
     descriptor = _open_new(partial, os.O_EXCL, mode=mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -75,14 +77,14 @@ def create_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.link(partial, path)  # unlike a rename, this fails if the name is taken
-        sync_directory(path.parent)
+        sync_path(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def sync_directory(path: Path) -> None:
-    """Writes a directory's entries to disk, so that a file's new name survives a power failure."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_path(path: Path) -> None:
+    """Syncs a file or a directory to disk; a synced directory keeps its files' new names after a power failure."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -90,7 +92,9 @@ def sync_directory(path: Path) -> None:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Locks an open file without waiting (`flock`); returns False if another process holds it.
+    """Locks an open file with `flock` without waiting; returns whether it succeeded.
+
+    It fails if another process holds the lock.
 
     The kernel releases the lock when the last copy of the descriptor is closed, also after a crash.
 
@@ -108,18 +112,21 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Creates a lock file if needed and holds it until the block or the process ends.
+    """Holds a lock file until the block or the process ends; creates the file if necessary.
 
-    The file stays where it is: removing it would let two processes lock two files of the same name.
+    The file is never removed. Otherwise a second process could hold a lock on the removed file while a third one locks
+    a new file of the same name.
 
     Raises:
         FileLocked: Another process holds the lock.
-        OSError: The file can't be created.
+        OSError: The lock file can't be created.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not try_lock(descriptor):
-            raise FileLocked(f"another process holds {path}", hint="stop it first, or use another directory")
+            raise FileLocked(
+                f"another process holds the lock {path}", hint="stop that process first, or use another directory"
+            )
         yield
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Structured logs: JSON for machines, colours at a terminal, and no secret in either."""
+"""Structured logs with secrets redacted: JSON for machines, coloured text at a terminal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pydantic import SecretBytes, SecretStr
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 REDACTED = "[redacted]"
+"""Text that replaces a secret."""
 
 _SECRET_NAME = re.compile(
     r"(secret|passw(or)?d|passphrase|private_?key|mnemonic|seed_phrase|token|api_?key|authorization|cookie"
@@ -34,15 +35,16 @@ _SIGNED_QUERY = re.compile(
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 _TOKEN = re.compile(r"\bmst_[0-9a-f]{8}_[A-Za-z0-9_-]{8,}")
 _DEEPEST = 6
+"""Nesting depth at which values are no longer logged."""
 
 
 def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: TextIO | None = None) -> None:
-    """Sends all logs of the process and of its libraries through one formatter to `stream`.
+    """Sends all logs of the process and its libraries through one formatter to `stream`.
 
     Args:
-        level: `DEBUG`, `INFO`, `WARNING`, `ERROR`.
-        json: One JSON object per line; by default unless `stream` is a terminal.
-        stream: Standard error by default.
+        level: Lowest level that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`.
+        json: Whether each line is a JSON object. By default this is so unless `stream` is a terminal.
+        stream: Stream that the logs are written to; standard error by default.
     """
     stream = sys.stderr if stream is None else stream
     as_json = not stream.isatty() if json is None else json
@@ -89,22 +91,26 @@ def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: Tex
 
 
 def _writes_to_a_console(handler: logging.Handler) -> bool:
-    """Returns whether a handler writes to standard output or error, as those of uvicorn and transformers do."""
+    """Returns whether a handler writes to standard output or standard error.
+
+    Libraries such as uvicorn and transformers install such handlers.
+    """
     return type(handler) is logging.StreamHandler and handler.stream in {sys.stdout, sys.stderr, sys.__stderr__}
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Redacts secrets in an event, at any depth."""
+    """Redacts secrets in a log event, at any depth; a structlog processor."""
     for name, value in list(event.items()):
         event[name] = redacted(value, name=name)
     return event
 
 
 def redacted(value: object, *, name: str = "", depth: int = 0) -> object:  # noqa: PLR0911 - one line per kind of value
-    """Returns the value without secrets.
+    """Returns the value with all secrets replaced.
 
-    Values under names of secrets are redacted entirely. Values under names that end in `key` are redacted only if they
-    look like keys. In all other text, passwords in URLs, presigned queries and bearer tokens are redacted.
+    A value is redacted entirely if its name is that of a secret, such as `password`. If its name ends in `key`, it is
+    redacted only if it looks like a private key (64 hex digits). In all other text, passwords in URLs, presigned
+    queries and bearer tokens are redacted.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -128,7 +134,7 @@ def _redacted_inside(value: Mapping[object, object] | Iterable[object], name: st
 
 
 def redacted_text(text: str) -> str:
-    """Redacts user info, presigned queries and tokens in a text."""
+    """Redacts passwords in URLs, presigned queries and tokens in a text."""
     text = _USER_INFO.sub(f"{REDACTED}@", text)
     text = _SIGNED_QUERY.sub(lambda match: f"{match[1]}={REDACTED}", text)
     text = _BEARER.sub(lambda match: f"{match[1]} {REDACTED}", text)

@@ -1,4 +1,7 @@
-"""Background loops of a service: restarted after crashes, with state for readiness checks, ended with the service."""
+"""Background loops of a service.
+
+A loop restarts after a crash, reports its state to readiness checks, and ends with the service.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ from protocol.runtime.waiting import sleep_or
 _log = structlog.get_logger(__name__)
 
 FIRST_PAUSE = timedelta(milliseconds=500)
+"""Ceiling of the pause after the first crash; it doubles with each further crash in a row."""
 LONGEST_PAUSE = timedelta(seconds=30)
+"""Maximum pause after a crash."""
 
 
 class LoopStalled(Unavailable):
@@ -31,18 +36,21 @@ class LoopStalled(Unavailable):
 
 @dataclass(slots=True)
 class LoopState:
-    """State of a loop."""
+    """State of a background loop."""
 
     name: str
     rounds: int = 0
     """Number of successful iterations."""
     crashes: int = 0
-    """Number of crashes since the start."""
+    """Number of crashes since the service started."""
     crashes_in_a_row: int = 0
+    """Number of crashes since the last successful iteration."""
     last_round: datetime | None = None
     """Time of the last successful iteration."""
     last_error: str = ""
+    """Text of the newest crash's error; empty if there was no crash."""
     _last_sign: float = 0.0
+    """Monotonic time, in seconds, of the loop's start or of its last success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +63,13 @@ class _Loop:
 
 
 class BackgroundLoops:
-    """Context manager that runs loops, and restarts each after a crash with growing, jittered pauses.
+    """Context manager that runs background loops.
+
+    A loop that crashes is restarted after a pause, which grows with each crash in a row and has jitter.
 
     Args:
-        clock: Clock of pauses.
-        drain: How long loops may take to end when they are cancelled.
+        clock: Clock that measures pauses and stalls.
+        drain: Maximum time that the context waits for cancelled loops to end.
     """
 
     def __init__(self, *, clock: Clock, drain: timedelta = timedelta(seconds=10)) -> None:
@@ -79,17 +89,18 @@ class BackgroundLoops:
         stalled_after: timedelta | None = None,
         woken: asyncio.Event | None = None,
     ) -> None:
-        """Adds a loop.
+        """Adds a loop; starts it at once if the context has been entered.
 
         Args:
-            name: Name in logs and in `/readyz`.
-            work: One iteration, if `every` is given; else work that runs until it is cancelled and calls `beat`.
-            every: Pause from the end of one iteration to the start of the next.
-            stalled_after: Time without a successful iteration after which the service is not ready.
+            name: Name of the loop in logs and in `/readyz`.
+            work: One iteration of the loop, if `every` is given. Otherwise work that runs until it is cancelled, and
+                that calls `beat` after each success.
+            every: Pause between the end of one iteration and the start of the next.
+            stalled_after: Time without a success after which the loop counts as stalled and the service as not ready.
             woken: Event that ends the pause after a successful iteration; the loop clears it before each iteration.
         """
         if name in self._states:
-            raise ValueError(f"there is a loop {name} already")
+            raise ValueError(f"a loop with the name {name} exists already")
         loop = _Loop(name=name, work=work, every=every, stalled_after=stalled_after, woken=woken)
         self._loops.append(loop)
         self._states[name] = LoopState(name)
@@ -97,7 +108,7 @@ class BackgroundLoops:
             self._start(loop)
 
     def beat(self, name: str) -> None:
-        """Records that the loop `name` is alive and its last work succeeded."""
+        """Records that the loop `name` is alive and has succeeded."""
         state = self._states[name]
         state.rounds += 1
         state.crashes_in_a_row = 0
@@ -109,10 +120,10 @@ class BackgroundLoops:
         return list(self._states.values())
 
     async def check(self) -> None:
-        """Returns if no loop crashes repeatedly or is stalled; a readiness check.
+        """Checks that no loop crashes repeatedly or is stalled; a readiness check.
 
         Raises:
-            LoopStalled: At least one loop crashes repeatedly or is stalled.
+            LoopStalled: A loop crashed three or more times in a row, or had no success for `stalled_after`.
         """
         now = self._clock.monotonic()
         for loop in self._loops:
@@ -148,17 +159,17 @@ class BackgroundLoops:
         state = self._states[loop.name]
         while not self._ending.is_set():
             if loop.woken is not None:
-                loop.woken.clear()  # cleared first, so that a wake-up during the iteration skips the next pause
+                loop.woken.clear()  # cleared before the work: an event during the work ends the next pause
             woken = loop.woken
             try:
                 await loop.work()
-            except Exception as error:  # noqa: BLE001 - a loop survives every exception of an iteration but cancellation
+            except Exception as error:  # noqa: BLE001 - only cancellation ends a loop
                 if self._ending.is_set():
-                    return  # a library may convert the cancellation, which is delivered only once, to its own error
+                    return  # a library converted the cancellation, which asyncio delivers only once, to this error
                 pause, woken = self._note_crash(state, error), None
             else:
                 self.beat(loop.name)
-                # Work without `every` should not return; if it does, it is restarted after the first pause.
+                # Work without `every` should not return. If it does, it is started again after `FIRST_PAUSE`.
                 pause = FIRST_PAUSE if loop.every is None else loop.every
             if not self._ending.is_set():
                 await self._pause(pause, woken)

@@ -1,9 +1,9 @@
 """Random numbers that a simulation can repeat from a seed (docs/decisions/0077).
 
-`generator` and the functions that use it are fast and predictable: for jitter and load spreading. `token_bytes`,
-`token_hex`, `randbelow` and `randbits` draw from the operating system, as in the module `secrets`: for ids, nonces and
-other values that a stranger must not guess. Credentials (keys, passwords, access tokens) come from `secrets` itself,
-which no seed affects.
+`generator` and the functions `jittered`, `unit` and `shuffled` are fast but predictable. They serve for jitter and for
+spreading load. `token_bytes`, `token_hex`, `randbelow` and `randbits` draw from the operating system like the module
+`secrets`. They serve for ids, nonces and other values that a stranger must not guess. Credentials (keys, passwords,
+access tokens) come from `secrets` itself, so that a seed can never make them predictable.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ __all__ = [
 T = TypeVar("T")
 
 generator = Random()  # noqa: S311 - predictable, for jitter only
-"""The process's generator of predictable numbers."""
+"""This process's generator of predictable numbers."""
 
 _unpredictable: Random = SystemRandom()
 
 
 def jittered(pause: timedelta, *, least: float = 0.5) -> timedelta:
-    """Returns `pause` times a random factor between `least` and 1, so that many peers don't retry in step."""
+    """Returns `pause` times a random factor between `least` and 1.
+
+    Peers that use it do not retry at the same moment.
+    """
     scaled: timedelta = pause * generator.uniform(least, 1.0)
     return scaled
 
 
 def unit() -> float:
-    """Returns a uniform number in [0, 1)."""
+    """Returns a random number from the uniform distribution over [0, 1)."""
     return generator.random()
 
 
@@ -73,11 +76,14 @@ def randbits(bits: int) -> int:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Makes all numbers of this module repeatable within the block, and predictable: for simulations and tests only."""
+    """Makes all numbers of this module repeatable within the block.
+
+    They are then predictable, so this is only for simulations and tests.
+    """
     global _unpredictable  # noqa: PLW0603 - one source per process
     before, state = _unpredictable, generator.getstate()
     generator.seed(seed)
-    _unpredictable = Random(f"muster-tokens-v1:{seed}")  # noqa: S311 - see above
+    _unpredictable = Random(f"muster-tokens-v1:{seed}")  # noqa: S311 - predictable on purpose
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Deadlines, and retries with random pauses that are limited in number and time."""
+"""Deadlines, and retries that are limited in number and time."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 class DeadlinePassed(Unavailable):
-    """The time limit of an operation has passed."""
+    """An operation was not done within its time limit."""
 
     code = "deadline-passed"
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Time limit as a moment on a clock."""
+    """Time limit of an operation, as a moment on a clock."""
 
     clock: Clock
     at: float
-    """Monotonic time of the clock in seconds."""
+    """Monotonic time of the clock at the deadline, in seconds."""
 
     @classmethod
     def after(cls, duration: timedelta, *, clock: Clock) -> Deadline:
@@ -47,7 +47,9 @@ class Deadline:
         return self.clock.monotonic() >= self.at
 
     async def bound(self, work: Awaitable[T], *, what: str) -> T:
-        """Returns the result of `work`, or cancels it when the deadline passes.
+        """Returns the result of `work`; cancels `work` when the deadline passes.
+
+        `what` names the work in the error.
 
         Raises:
             DeadlinePassed: The deadline passed before `work` ended.
@@ -57,30 +59,33 @@ class Deadline:
             await wait_first(self.clock.sleep(self.remaining), tasks=[running])
             if running.done():
                 return running.result()
-            raise DeadlinePassed(f"{what} was not done in time", hint="the other side is slow or down; try again later")
+            raise DeadlinePassed(f"{what} was not done in time", hint="the peer is slow or down; try again later")
         finally:
             await cancel_all([running])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Back-off of retries: full jitter below an exponentially growing ceiling."""
+    """Limits of retries.
+
+    Each pause is random between zero and a ceiling, which doubles with each retry (full jitter).
+    """
 
     attempts: int = 5
-    """Maximum number of calls, including the first one."""
+    """Maximum number of attempts, including the first one."""
     first: timedelta = timedelta(milliseconds=200)
     """Upper bound of the first pause."""
     most: timedelta = timedelta(seconds=10)
     """Upper bound of every pause."""
     longest_ask: timedelta = timedelta(minutes=2)
-    """Longest `Retry-After` that is obeyed; if a peer asks for more, the error is raised."""
+    """Longest `Retry-After` that is obeyed. If a peer asks for a longer pause, the error is raised."""
 
 
 DEFAULT_BACKOFF = Backoff()
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Returns whether the error declares itself retryable."""
+    """Returns whether the error is a `MusterError` with `retryable` set."""
     return isinstance(error, MusterError) and error.retryable
 
 
@@ -96,15 +101,15 @@ async def retry(
     """Repeats a call until it succeeds; raises the last error when the retries end.
 
     Retries end at an error for which `when` returns False, after `backoff.attempts` calls, or if the next pause would
-    end after the deadline. After a `RateLimited` error the pause is its `retry_after`.
+    end after the deadline. After a `RateLimited` error, its `retry_after` is added to the pause.
 
     Args:
-        call: Returns a fresh awaitable for each attempt.
-        clock: Clock of pauses.
+        call: Function that returns a new awaitable for each attempt.
+        clock: Clock that measures the pauses.
         backoff: Number of attempts and the pauses between them.
         deadline: No retry starts after this time, even if `backoff` allows more.
-        when: Returns whether an error is retried.
-        on_retry: Called with the error and the pause before each pause.
+        when: Function that returns whether the call is repeated after an error.
+        on_retry: Function that is called before each pause, with the error and the pause.
     """
     ceiling = wait_random_exponential(multiplier=backoff.first.total_seconds(), max=backoff.most.total_seconds())
 

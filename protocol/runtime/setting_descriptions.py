@@ -1,6 +1,8 @@
-"""Descriptions of settings; kinds and limits come from the JSON schema, so they are never outdated.
+"""Describes settings for documentation.
 
-Nested tables are flattened: an orchestrator's `requirements` becomes `requirements.min_gpus` and so on.
+Types and limits come from the JSON schema of the settings, so the descriptions are never outdated.
+
+Nested tables are flattened: the orchestrator's table `requirements` becomes `requirements.min_gpus` and so on.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ class SettingDescription:
     """One setting of a service, for documentation.
 
     Args:
-        key: Name in the file, with dots for tables.
-        kind: Type and limits.
-        default: Default as text; empty when the setting is required, `(secret)` for a secret with a default.
-        required: Whether there is no default.
-        variable: Environment variable.
-        flag: Command-line option; empty if commands have none.
+        key: Name in the configuration file, with dots between tables.
+        kind: Type and limits of the value, in words.
+        default: Default value as text. Empty if the setting is required; `(secret)` for a secret with a default.
+        required: Whether the setting must be given, because it has no default.
+        variable: Name of the environment variable.
+        flag: Name of the command-line option; empty if there is none.
         description: Purpose of the setting.
     """
 
@@ -39,23 +41,28 @@ class SettingDescription:
 
 
 def described(model: type[BaseModel], *, service: str) -> list[SettingDescription]:
-    """Describes all settings of a service, in the order of its class."""
+    """Describes all settings of a service, in the order of its settings class."""
     whole = model.model_json_schema()
     defaults = {name: field.get_default(call_default_factory=True) for name, field in model.model_fields.items()}
     return list(_rows(whole, whole.get("$defs", {}), service, defaults=defaults, path=()))
 
 
 def variable_of(service: str, *path: str) -> str:
-    """Returns a setting's environment variable, such as `MUSTER_ORCHESTRATOR_REQUIREMENTS__MIN_GPUS`."""
+    """Returns the name of a setting's environment variable.
+
+    An example is `MUSTER_ORCHESTRATOR_REQUIREMENTS__MIN_GPUS`.
+    """
     return f"MUSTER_{service}_{'__'.join(path)}".replace(".", "_").upper()
 
 
 def in_words(schema: Schema, definitions: Mapping[str, Schema]) -> str:  # noqa: PLR0911 - one line per kind of value
-    """Describes allowed values: `integer, 1 to 64`, `list of path (at most 16)`, `one of docker, process`.
+    """Describes the values that a schema allows, in words.
+
+    Examples: `integer, 1 to 64`; `list of path (at most 16)`; `one of docker, process`.
 
     Args:
         schema: JSON schema of the value as pydantic writes it (draft 2020-12).
-        definitions: Schemas that its `$ref` may name.
+        definitions: Schemas that a `$ref` in `schema` may name.
     """
     schema = _resolved(schema, definitions)
     if "enum" in schema:
@@ -104,7 +111,10 @@ def _rows(
 
 
 def _resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """Returns the schema with its `$ref` resolved; keys beside the reference take precedence."""
+    """Returns the schema with its `$ref` resolved.
+
+    Keys beside the `$ref` take precedence over those of the definition.
+    """
     if "$ref" not in schema:
         return schema
     return {**definitions[schema["$ref"].rpartition("/")[2]], **schema}
@@ -116,7 +126,9 @@ def _text_of(default: object) -> str:
             return "none"
         case SecretStr() | SecretBytes():
             value = str(default.get_secret_value())
-            return value if "://" in value and "@" not in value else "(secret)"  # a URL without a password in it
+            return (
+                value if "://" in value and "@" not in value else "(secret)"
+            )  # a URL without user and password is no secret
         case bool():
             return str(default).lower()
         case Enum():

@@ -1,12 +1,15 @@
-"""Settings of every service: from flags, environment, a TOML file and defaults, in this order of precedence.
+"""Base class of the settings of every service.
+
+Values come from flags, environment variables, a TOML file and defaults, in this order of precedence.
 
     class DiscoverySettings(Settings):
         service = "discovery"
-        port: int = Field(8001, description="Where to listen")
+        port: int = Field(8001, description="Port to listen on.")
 
 `DiscoverySettings.load(file=..., flags={"port": 9000})` reads the table `[discovery]` of the file and variables such as
-`MUSTER_DISCOVERY_PORT`. A secret `x` may be given as `x_file`, the path of a file that holds it. Relative paths in the
-file start from its directory, all others from the working directory: `protocol.runtime.configuration_file`.
+`MUSTER_DISCOVERY_PORT`. A secret `x` may be given as `x_file`, the path of a file that contains it. Relative paths in
+the TOML file are relative to its directory, all others to the working directory: see
+`protocol.runtime.configuration_file`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from protocol.runtime.configuration_file import find_configuration_file, placed,
 from protocol.runtime.setting_descriptions import SettingDescription, described, variable_of
 
 MOST_FILE_BYTES = 1024 * 1024
+"""Maximum size of a configuration file, in bytes."""
 MOST_SECRET_BYTES = 64 * 1024
+"""Maximum size of a file with a secret, in bytes."""
 _FILE = "_file"
 
 
@@ -41,12 +46,13 @@ class InvalidSetting(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Values from one source, and the spelling of keys in it."""
+    """The values from one source, and the spelling of keys in it."""
 
     name: Callable[[str], str]
+    """Function that returns a key as the source spells it, for errors."""
     values: Mapping[str, Any]
     base: Path | None = None
-    """Folder against which relative paths are resolved; None for the working directory."""
+    """Directory of relative paths in the values; None for the working directory."""
 
 
 class Settings(BaseSettings):
@@ -55,7 +61,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True, env_nested_delimiter="__")
 
     service: ClassVar[str]
-    """The table in the file, dots for nested ones (`shardcast.relay`), and part of the variables' names."""
+    """Name of the service's table in the file, with dots for nested tables (`shardcast.relay`). It is also part of the
+    names of environment variables.
+    """
 
     @classmethod
     def settings_customise_sources(
@@ -66,21 +74,25 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Disables pydantic's own sources: `load` reads the layers, so that errors can name a value's source."""
+        """Disables pydantic's own sources of values.
+
+        `load` reads the sources itself, so that errors can name the source of a value.
+        """
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
     @classmethod
     def load(cls, *, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Self:
-        """Reads all layers.
+        """Reads the settings from all sources.
 
         Args:
-            file: A TOML file; by default the file that `protocol.runtime.configuration_file` finds.
-            flags: Values from the command line; None for options that were not given.
+            file: Path of a TOML file; by default the file that `find_configuration_file` finds.
+            flags: Values from the command line by setting; None for an option that was not given.
 
         Raises:
             NotFound: The file does not exist.
-            InvalidSetting: A key is unknown or a value invalid; the error names the source and never repeats a secret.
+            InvalidSetting: A key is unknown, or a value is invalid. The error names the source and never repeats a
+                secret.
         """
         file = find_configuration_file(file)
         said = {key: value for key, value in (flags or {}).items() if value is not None}
@@ -104,7 +116,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def describe(cls) -> list[SettingDescription]:
-        """Describes all settings, in the order of the class."""
+        """Describes all settings, in the order of the settings class."""
         return described(cls, service=cls.service)
 
     @classmethod
@@ -116,11 +128,13 @@ class Settings(BaseSettings):
         try:
             values = EnvSettingsSource(cls, env_prefix=cls._variable(""))()
         except SettingsError as error:
-            raise InvalidSetting(f"environment: {error}", hint="lists and tables are JSON in a variable") from None
+            raise InvalidSetting(
+                f"environment: {error}", hint="write lists and tables as JSON in environment variables"
+            ) from None
         for key in cls._secrets():
             if path := os.environ.get(cls._variable(key + _FILE)):
                 values[key + _FILE] = path
-        # Other variables may have the same prefix: those of `discovery` and of a service `discovery_x`, say.
+        # Unknown names are ignored here: `MUSTER_DISCOVERY_X_PORT` may belong to another service named `discovery_x`.
         fields = cls.model_fields
         known = {key: value for key, value in values.items() if key in fields or key.removesuffix(_FILE) in fields}
         return _Layer(cls._variable, known)
@@ -131,7 +145,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def _resolved(cls, layer: _Layer) -> dict[str, Any]:
-        """Returns the layer's values, with secrets read from their files; raises for unknown keys."""
+        """Returns the layer's values, with secrets read from their files.
+
+        Raises `InvalidSetting` for unknown keys.
+        """
         values: dict[str, Any] = {}
         secrets = cls._secrets()
         allowed = [*cls.model_fields, *(key + _FILE for key in secrets)]
@@ -140,8 +157,8 @@ class Settings(BaseSettings):
             if key not in allowed:
                 close = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
                 raise InvalidSetting(
-                    f"{layer.name(raw)} is no setting of {cls.service}",
-                    hint=f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(allowed))}",
+                    f"{layer.name(raw)} is not a setting of {cls.service}",
+                    hint=f"did you mean {close[0]}?" if close else f"the settings are {', '.join(sorted(allowed))}",
                 )
             if key.removesuffix(_FILE) in secrets and key not in cls.model_fields:
                 secret = key.removesuffix(_FILE)
@@ -165,7 +182,7 @@ class Settings(BaseSettings):
                 lines.append(f"{cls.service}.{key} is required (or {cls._variable(key)})")
                 continue
             where = origin.get(top, f"{cls.service}.{top}") + key[len(top) :]
-            # Errors repeat only plain values: a table or a model may contain a secret.
+            # Only plain values are repeated in errors, because a table may contain a secret.
             shown = top not in secrets and isinstance(item["input"], (str, int, float)) and not _sounds_secret(key)
             got = f", not {str(item['input'])[:80]!r}" if shown else ""
             lines.append(f"{where}: {plain_message(item['msg'])}{got}")
@@ -193,7 +210,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         with file.open("rb") as source:
             data = source.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError as error:
-        raise NotFound(f"there is no settings file {file}") from error
+        raise NotFound(f"the settings file {file} does not exist") from error
     except OSError as error:
         raise InvalidSetting(f"can't read {file}: {error.strerror}") from error
     if len(data) > MOST_FILE_BYTES:
@@ -218,13 +235,16 @@ def _read_secret(path: Path, where: str) -> str:
 
 
 def _placed_inside(value: Any, kind: Any, base: Path | None) -> Any:  # noqa: ANN401 - a raw value and any annotation
-    """Resolves the paths in a raw value of the annotated kind; everything else stays as it is."""
+    """Resolves the relative paths in a raw value of the annotated type.
+
+    Values that are not paths are returned unchanged.
+    """
     if kind is Path and isinstance(value, str):
         return placed(value, base)
     if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
         kinds = {name: field.annotation for name, field in kind.model_fields.items()}
         return {name: _placed_inside(item, kinds.get(name), base) for name, item in value.items()}
-    for part in get_args(kind):  # of a union, of a list or tuple, of Annotated
+    for part in get_args(kind):  # the types inside a union, list, tuple or Annotated
         if isinstance(value, list):
             value = [_placed_inside(item, part, base) for item in value]
         else:
@@ -233,7 +253,7 @@ def _placed_inside(value: Any, kind: Any, base: Path | None) -> Any:  # noqa: AN
 
 
 def _under(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merges two tables; entries of `above` take precedence."""
+    """Merges two tables recursively; entries of `above` take precedence."""
     merged = dict(below)
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(below.get(key), dict)

@@ -1,4 +1,4 @@
-"""Waits for the first of several events or tasks, and cancels the waits for the others."""
+"""Waits for the first of several events or tasks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 async def wait_first(*waits: Coroutine[Any, Any, Any], tasks: Iterable[asyncio.Future[Any]] = ()) -> None:
-    """Returns as soon as one of the waits or tasks is done.
+    """Returns as soon as one of the coroutines or tasks is done.
 
     Args:
-        waits: Coroutines such as `event.wait()` or `clock.sleep(pause)`; their results are not read. They are cancelled
-            on return.
-        tasks: Running tasks. The tasks continue after this returns; the caller reads their results.
+        waits: Coroutines such as `event.wait()` or `clock.sleep(pause)`. Their results are ignored. Those that are not
+            done are cancelled on return.
+        tasks: Running tasks, which continue after this function returns. The caller reads their results.
     """
     started = [asyncio.ensure_future(wait) for wait in waits]
     try:
@@ -28,13 +28,13 @@ async def wait_first(*waits: Coroutine[Any, Any, Any], tasks: Iterable[asyncio.F
 
 
 async def sleep_or(clock: Clock, pause: timedelta, *events: asyncio.Event) -> bool:
-    """Sleeps for `pause` or until one of the events is set; returns whether one is set."""
+    """Sleeps for `pause`, or until one of the events is set; returns whether one is set."""
     await wait_first(clock.sleep(pause), *(event.wait() for event in events))
     return any(event.is_set() for event in events)
 
 
 async def run_unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """Returns the result of `work`; cancels it and returns None if the event is set first.
+    """Returns the result of `work`; cancels `work` and returns None if `event` is set first.
 
     `work` must tolerate cancellation at each of its awaits.
     """
@@ -47,7 +47,7 @@ async def run_unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | 
 
 
 async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancels tasks and waits until they have ended, whatever they raise."""
+    """Cancels tasks and waits until they have ended; ignores their exceptions."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

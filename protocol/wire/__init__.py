@@ -1,5 +1,5 @@
-"""Wire models, one module per conversation. Every field is bounded.
+"""Wire models of requests and answers; one module per topic.
 
-A service refuses unknown fields with a message, because silently ignoring a misspelt limit does more harm than refusing
-the request. Times are Unix milliseconds, sizes bytes, durations seconds.
+Every field is bounded. A service refuses unknown fields with an error: silently ignoring a misspelt limit would do more
+harm. Times are Unix milliseconds, sizes bytes and durations seconds, unless the name of a field ends in another unit.
 """

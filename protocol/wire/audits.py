@@ -1,7 +1,8 @@
-"""The audit file of a verdict: all findings about one submission. It is public.
+"""The public audit file of a verdict: all findings about one submission.
 
-The file is this model as canonical JSON (`AuditFile.encode`). The ledger stores its SHA-256 with the verdict, and the
-pool's object store has it under `POOL/audits/VALIDATOR/SHA256`. The trainer takes rewards from it.
+The file is the model `AuditFile` as canonical JSON (`AuditFile.encode`). The ledger stores the file's SHA-256 with the
+verdict. The pool's object store has the file under `POOL/audits/VALIDATOR/SHA256`. The trainer compares the rewards
+in rollout files with those in the audit file.
 """
 
 from __future__ import annotations
@@ -19,43 +20,47 @@ from protocol.wire.base import MAX_INT64, LongText, Milliseconds, Name, PoolId, 
 from protocol.wire.runs import SlotIndex, Step, Version
 
 LARGEST_AUDIT_FILE = 64 * 1024 * 1024
-"""Size limit in bytes; larger audit files are not read."""
+"""Maximum size of an audit file, in bytes. Larger files are not read."""
 
 MOST_ROWS = 1 << 20
 MOST_CHECKS = 32
 MOST_FINDINGS = 64
+"""Maximum number of findings that are listed per check."""
 MOST_FIGURES = 64
+"""Maximum number of measurements per check or row."""
 
 Row = Annotated[int, Field(ge=0, lt=MOST_ROWS)]
 """Index of a row in the rollout file, from 0."""
 Figure = float | int | bool | LongText | None
+"""Value of a measurement."""
 Figures = Annotated[dict[Name, Figure], Field(max_length=MOST_FIGURES)]
+"""Measurements by name."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class CheckState(StrEnum):
-    """State of a check."""
+    """Result of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The check could not run; the note names the missing input. This never counts against the node."""
+    """The check could not run; the note names the missing input. This result never counts against the node."""
     SKIPPED = "skipped"
-    """The check was skipped, because an earlier one failed."""
+    """The check did not run, because an earlier check had failed."""
 
 
 class AuditFinding(WireModel):
     """One fault in the submission."""
 
     reason: Annotated[int, Field(ge=0, lt=1 << 16)]
-    """A `protocol.verdicts.ReasonCode`; newer validators may use codes that this release does not know."""
+    """Number of a `protocol.verdicts.ReasonCode`. A newer validator may use a code that this release does not know."""
     what: LongText
     """Explanation with the actual and the expected value."""
     row: Row | None = None
     sample: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
     group: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
     position: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
-    """The output token in question, from 0."""
+    """Index of the output token in question, from 0."""
 
 
 class AuditCheck(WireModel):
@@ -64,15 +69,19 @@ class AuditCheck(WireModel):
     name: Name
     state: CheckState
     fails: Literal["exact", "statistical"] | None = None
+    """Certainty of a failure: `exact` if the fault is a fact, `statistical` if it depends on calibrated limits."""
     findings: Annotated[tuple[AuditFinding, ...], Field(max_length=MOST_FINDINGS)] = ()
     found: Annotated[int, Field(ge=0, le=MAX_INT64)] = 0
-    """Number of findings; at most `MOST_FINDINGS` are listed."""
+    """Number of findings, of which at most `MOST_FINDINGS` are listed."""
     figures: Figures = {}
     note: LongText = ""
 
 
 class AuditRow(WireModel):
-    """One row of the file. Rewards are the validator's own, not those in the file."""
+    """One row of the file.
+
+    The rewards are those that the validator computed, not those in the file.
+    """
 
     row: Row
     group: Annotated[int, Field(ge=0, le=MAX_INT64)]
@@ -81,50 +90,54 @@ class AuditRow(WireModel):
     tokens: Annotated[int, Field(ge=0, le=MAX_INT64)]
     """Number of generated tokens."""
     task: float | None
-    """The environment's score; None if it could not be computed, in which case the trainer skips the row."""
+    """Score that the environment gives; None if it could not be computed. The trainer then skips the row."""
     length_penalty: float | None
     reward: float | None
     audited: bool
     """Whether the row was recomputed with the policy."""
     figures: Figures = {}
-    """Measurements of this row by the recomputing checks."""
+    """Measurements of this row by the checks that recompute it."""
 
 
 class AuditDraw(WireModel):
-    """Recomputed rows and their draw. `seed` = HMAC-SHA256(epoch secret, work key || block hash).
+    """The rows that the validator recomputed, and how they were drawn.
 
-    The secret is revealed on the ledger after the epoch, so that seed and rows can be recomputed publicly.
+    The rows are drawn from `seed` = HMAC-SHA256(epoch secret, work key ‖ block hash). The validator reveals the secret
+    on the ledger after the epoch, so that anybody can recompute seed and rows.
     """
 
     epoch: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
-    """None if every row is audited; `why` gives the reason, for example that no secret was committed before the
-    submission, that the epoch was over when the file was complete, or that the file was absent at first."""
+    """Number of the epoch whose secret was used; None if every row is recomputed. `why` then gives the reason. For
+    example, no secret was committed before the submission, the epoch was over when the file was complete, or the file
+    was absent at first.
+    """
     block: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
-    """Block after the submission; its hash is part of the seed."""
+    """Number of the block after the submission, whose hash is part of the seed."""
     share: Share
-    """Share of rows that is drawn, which depends on the node's record; 1 for all rows."""
+    """Share of rows that is drawn; 1 for all rows. It depends on the node's past work."""
     why: ShortText
-    """Reason for the share as text: a new node, a proven one, a recent failure, forged work by another node of the
-    provider, a late file."""
+    """Reason for the share as text. Examples are a new node, a proven node, a recent failure, forged work by another
+    node of the provider, and a late file.
+    """
     rows: Annotated[tuple[Row, ...], Field(max_length=MOST_ROWS)]
-    """Indices of the drawn rows, ascending."""
+    """Indices of the drawn rows in ascending order."""
 
 
 class AuditFile(WireModel):
-    """Audit file: all findings about one submission."""
+    """An audit file: all findings about one submission."""
 
     format: Literal[1] = 1
     pool_id: PoolId
     key: WireDigest
-    """The work key."""
+    """Work key of the submission."""
     validator: WireAddress
     judged_at_ms: Milliseconds
     muster: ShortText
-    """The release of the validator's software."""
+    """Version of the validator's software."""
     outcome: Outcome
     reason: Annotated[int, Field(ge=0, lt=1 << 16)]
     words: LongText
-    """The verdict in one sentence, for the contributor."""
+    """Verdict in one sentence, for the contributor."""
     # The submission
     node: WireAddress
     run: WireDigest
@@ -146,32 +159,39 @@ class AuditFile(WireModel):
     limits: dict[str, object] | None = None
     """Entry of the calibration that the statistical checks used, as JSON; None if they did not run."""
     draw: AuditDraw | None = None
-    """None if no row was recomputed."""
+    """The recomputed rows; None if no row was recomputed."""
     checks: Annotated[tuple[AuditCheck, ...], Field(max_length=MOST_CHECKS)]
     rows: Annotated[tuple[AuditRow, ...], Field(max_length=MOST_ROWS)] = ()
     second_look: bool = False
-    """Whether an earlier verdict exists: this verdict decides a dispute, confirms that verdict, or is the evidence of a
-    dispute. The check `second-look` then compares the rows of that verdict's audit file."""
+    """Whether an earlier verdict on this work exists. This verdict then decides a dispute, confirms the earlier
+    verdict, or is the evidence of a dispute. The check `second-look` compares its rows with the audit file of the
+    earlier verdict.
+    """
 
     def encode(self) -> bytes:
-        """Canonical JSON: sorted keys, no spaces, UTF-8; equal findings give equal bytes."""
+        """Returns the file as canonical JSON: sorted keys, no spaces, UTF-8.
+
+        Equal findings give equal bytes.
+        """
         values = self.model_dump(mode="json")
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Parses an audit file whose hash the caller has checked.
+        """Parses an audit file.
+
+        The caller must have checked the hash of `content`.
 
         Raises:
             InvalidInput: The file is too large or malformed.
         """
         if len(content) > LARGEST_AUDIT_FILE:
-            raise InvalidInput(f"an audit file of {len(content)} bytes; the limit is {LARGEST_AUDIT_FILE}")
+            raise InvalidInput(f"the audit file has {len(content)} bytes; the limit is {LARGEST_AUDIT_FILE}")
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])[:200]
             raise InvalidInput(
-                f"not an audit file: {place}: {plain_message(first['msg'])}", code="bad-audit-file"
+                f"this is not an audit file: {place}: {plain_message(first['msg'])}", code="bad-audit-file"
             ) from error

@@ -1,8 +1,8 @@
 """Base classes of all wire models, and the bounded strings that they share.
 
-Requests are strict: a field that the service does not know is refused, because the caller expects it to have an effect.
-Answers are tolerant: `parse_answer` ignores fields that a newer service added, at every depth. Signed models are strict
-in both directions.
+A service refuses a request with an unknown field, because the caller expects the field to have an effect. A client
+ignores unknown fields in an answer, at every depth, because a newer service may have added them (`parse_answer`).
+Signed models must not have unknown fields in either direction.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringC
 from pydantic_core import CoreSchema
 
 MAX_INT64 = 2**63 - 1
+"""Largest signed integer of 64 bits."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class WireModel(BaseModel):
-    """Base of requests and answers: immutable; requests are strict; errors never repeat a secret."""
+    """Base class of requests and answers.
+
+    Models are immutable. Their validation errors never repeat a value, which may be a secret.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Declares in OpenAPI that answers may gain fields; requests keep `additionalProperties: false`."""
+        """Declares in OpenAPI that answers may have additional fields.
+
+        Requests keep `additionalProperties: false`.
+        """
         written = handler(schema)
         if handler.mode == "serialization" and not issubclass(cls, SignedModel):
             handler.resolve_ref_schema(written).pop("additionalProperties", None)
@@ -32,7 +39,11 @@ class WireModel(BaseModel):
 
 
 class SignedModel(WireModel):
-    """Base of signed models: strict in responses too, because an ignored field could change the signed content."""
+    """Base class of signed models.
+
+    They must not have unknown fields in answers either, because an ignored field could change the meaning of the signed
+    content.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -41,27 +52,27 @@ class SignedModel(WireModel):
             unknown := sorted(str(name) for name in values.keys() - cls.model_fields.keys())
         ):
             names = ", ".join(unknown)[:200]
-            raise ValueError(f"this release does not know the signed fields {names}: upgrade it")
+            raise ValueError(f"this release does not know the signed fields {names}: upgrade Muster")
         return values
 
 
 def parse_answer(model: type[Model], body: bytes | str) -> Model:
-    """Parses a service's JSON answer; fields that this release does not know are ignored.
+    """Parses the JSON of an answer; ignores fields that this release does not know.
 
     Raises:
-        ValidationError: The answer is malformed, or a signed part of it has an unknown field.
+        ValidationError: The answer is malformed, or a signed model in it has an unknown field.
     """
     return model.model_validate_json(body, extra="ignore")
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
-"""A DNS-label-like name: 1 to 63 of a-z, 0-9, '.', '_', '-', beginning and ending with a letter or digit."""
+"""A name of 1 to 63 characters from a-z, 0-9, '.', '_', '-'. It begins and ends with a letter or digit."""
 
 ShortText = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """One printable line of at most 200 characters."""
 
 LongText = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
-"""At most 4,096 characters without NUL."""
+"""Text of at most 4,096 characters without NUL."""
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A random id of 128 bits as 32 hex digits."""
@@ -76,4 +87,4 @@ PoolId = Annotated[int, Field(ge=1, le=MAX_INT64)]
 """Id of a pool on the ledger."""
 
 Labels = Annotated[dict[Name, ShortText], Field(max_length=32)]
-"""At most 32 labels of a node."""
+"""Labels of a node, at most 32."""

@@ -1,4 +1,7 @@
-"""The bridge between a task in its container and the worker around it: HTTP over a unix socket."""
+"""Wire models of the bridge between a task in its container and the worker.
+
+The bridge is HTTP over a unix socket.
+"""
 
 from __future__ import annotations
 
@@ -12,41 +15,50 @@ from protocol.wire.slots import RolloutOf
 from protocol.wire.tasks import GroupPlace
 
 MOST_METRICS = 32
+"""Maximum number of gauges that a task may report."""
 LONGEST_PATH = 512
+"""Maximum length of a path in `HandOver`, in characters."""
 ROLLOUT_KIND = "rollout"
+"""Kind of a file with work, which is submitted to the ledger."""
 
 MetricName = Annotated[Name, Field(max_length=48)]
 
 
 class Metrics(WireModel):
-    """Body of `POST /v1/metrics`: gauges that the task reports; a new value replaces the previous one."""
+    """Body of `POST /v1/metrics`: gauges that the task reports.
+
+    A new value replaces the previous one.
+    """
 
     metrics: Annotated[dict[MetricName, float], Field(max_length=MOST_METRICS)]
 
 
 class HandOver(WireModel):
-    """Body of `POST /v1/files`: a file to deliver."""
+    """Body of `POST /v1/files`: a file that the worker should deliver."""
 
     path: Annotated[str, Field(min_length=1, max_length=LONGEST_PATH)]
-    """Relative to MUSTER_DATA_DIR."""
+    """Path of the file, relative to MUSTER_DATA_DIR."""
     kind: Name = ROLLOUT_KIND
     key: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]*$")] = ""
-    """Idempotency key of the file; by default its path."""
+    """Idempotency key of the file; if empty, its path is used."""
     metadata: Annotated[dict[Name, ShortText], Field(max_length=32)] = {}
     rollout: RolloutOf | None = None
-    """Only for kind `rollout`: the slot of the work."""
+    """Slot of the work; only for kind `rollout`."""
 
 
 class HandedOver(WireModel):
-    """The worker has made its own copy, so the task may change or delete its file."""
+    """Answer of `POST /v1/files`: the worker has made its own copy of the file.
+
+    The task may change or delete its file now.
+    """
 
     id: Identifier
     new: bool
-    """False if the file was handed over before."""
+    """False if the task had handed over this file before."""
 
 
 class DeliveryState(WireModel):
-    """Delivery state of a file."""
+    """State of a file's delivery."""
 
     id: Identifier
     stage: str

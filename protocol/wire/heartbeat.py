@@ -1,4 +1,4 @@
-"""Heartbeat: periodic report of a worker to its orchestrator, and the response."""
+"""The heartbeat: periodic report of a worker to its orchestrator, and the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from protocol.wire.base import Identifier, LongText, Milliseconds, Name, PoolId,
 from protocol.wire.tasks import Assignment, AssignmentState
 
 MAX_METRICS = 64
+"""Maximum number of gauges in a heartbeat."""
 MAX_COMMANDS = 16
+"""Maximum number of commands in an answer, and of acknowledgements in a heartbeat."""
 
 
 class NodeState(StrEnum):
@@ -34,43 +36,51 @@ class AssignmentReport(WireModel):
     generation: Annotated[int, Field(ge=1)]
     state: AssignmentState
     detail: LongText = ""
-    """Progress of the pull, error of the engine, or exit status, as text."""
+    """Progress of the image's pull, error of the container engine, or exit status, as text."""
     exit_code: Annotated[int, Field(ge=-255, le=255)] | None = None
     restarts: Annotated[int, Field(ge=0, le=2**31)] = 0
     started_at_ms: Milliseconds | None = None
 
 
 class Heartbeat(WireModel):
-    """Body of `POST /v1/heartbeat`. The sender is known only from the signature."""
+    """Body of `POST /v1/heartbeat`.
+
+    It does not name the node: the signature of the request does.
+    """
 
     pool_id: PoolId
     worker_version: ShortText
     assignment: AssignmentReport | None = None
     metrics: Annotated[dict[Name, float], Field(max_length=MAX_METRICS)] = {}
-    """Compact gauges: cpu, memory, gpu use, and gauges that the task reported through the bridge."""
+    """Gauges: CPU, memory and GPU use of the machine, and those that the task reported through the bridge."""
     acknowledged: Annotated[tuple[Identifier, ...], Field(max_length=MAX_COMMANDS)] = ()
-    """Commands executed since the last response."""
+    """Ids of commands that the worker has executed since the last answer."""
     draining: bool = False
-    """The contributor wants to leave: the worker finishes its task, and the orchestrator assigns no new one."""
+    """Whether the contributor wants to leave. The worker then finishes its task, and the orchestrator assigns no new
+    one.
+    """
 
 
 class CommandKind(StrEnum):
     """Kind of a command to a worker."""
 
     SEND_LOGS = "send-logs"
-    """Push the log lines of the assignment whose id is `text`, from `since` on, until `until_ms`, to `POST /v1/logs`.
-
-    The assignment may have ended: its last lines are requested before its container is removed."""
+    """Push log lines to `POST /v1/logs` until `until_ms`: those of the assignment with the id `text`, from line number
+    `since` on. The assignment may have ended, because its last lines are requested before its container is removed.
+    """
     DRAIN = "drain"
-    """Finish the task, deliver its work, take no other task."""
+    """Finish the task, deliver its work, and take no other task."""
     RESUME = "resume"
-    """Take work again after a drain."""
+    """Take tasks again after a drain."""
     SHOW_NOTICE = "show-notice"
     """Show `text` to the contributor."""
 
 
 class Command(WireModel):
-    """A command that heartbeat answers repeat until the worker acknowledges it. Commands are idempotent."""
+    """A command to a worker.
+
+    Every heartbeat answer repeats it until the worker acknowledges it. Commands are idempotent.
+    """
 
     id: Identifier
     kind: CommandKind
@@ -80,37 +90,46 @@ class Command(WireModel):
 
 
 class HeartbeatAnswer(WireModel):
-    """Answer to a heartbeat; signed by the orchestrator, so that no party on the path can start containers."""
+    """Answer to a heartbeat.
+
+    The orchestrator signs it, so that nobody between them can start containers.
+    """
 
     state: NodeState
     assignment: Assignment | None
     reason: LongText = ""
-    """Reason why there is no assignment, as text."""
+    """Reason why the node has no assignment, as text."""
     commands: Annotated[tuple[Command, ...], Field(max_length=MAX_COMMANDS)] = ()
     next_interval_seconds: Annotated[float, Field(gt=0, le=3600)]
     server_time_ms: Milliseconds
 
 
 MOST_SEQUENCE = 2**53 - 2
-"""Largest sequence number. It and its successor are exact as doubles, which Lua and many JSON parsers use."""
+"""Maximum sequence number. It and its successor are exact as doubles, which Lua and many JSON parsers use."""
 
 
 LONGEST_LINE = 8192
+"""Maximum length of a log line, in characters."""
 LINE_OVERHEAD = 100
-"""Characters of a line in a batch in addition to its text."""
+"""Number of characters that a line takes in a batch in addition to its text."""
 BATCH_LINES = 500
+"""Maximum number of lines that a worker puts into a batch."""
 BATCH_CHARACTERS = 200_000
-"""A node fills each batch up to one of these two limits before it sends another."""
+"""Maximum number of characters that a worker puts into a batch. It fills a batch up to one of these two limits before
+it sends another.
+"""
 
 
 class LogLine(WireModel):
     """One line of a task's output."""
 
     sequence: Annotated[int, Field(ge=0, le=MOST_SEQUENCE)]
-    """Position in the assignment's log, from 0; gaps mean that the worker dropped lines; a line of stream `worker` says
-    so."""
+    """Position in the assignment's log, from 0. A gap means that the worker dropped lines; a line with stream `worker`
+    reports this.
+    """
     time_ms: Milliseconds
     stream: Annotated[str, Field(pattern="^(stdout|stderr|worker)$")]
+    """Origin of the line: the task's standard output or error, or the worker itself."""
     text: Annotated[str, Field(max_length=LONGEST_LINE)]
 
 
@@ -122,7 +141,10 @@ class LogBatch(WireModel):
 
     @property
     def has_room(self) -> bool:
-        """True if another line would have fitted: the node had no further lines when it sent this batch."""
+        """Whether another line would have fitted into the batch.
+
+        If so, the node had no further lines when it sent the batch.
+        """
         size = sum(len(line.text) + LINE_OVERHEAD for line in self.lines)
         return len(self.lines) < BATCH_LINES and size + LONGEST_LINE + LINE_OVERHEAD <= BATCH_CHARACTERS
 
@@ -131,6 +153,6 @@ class LogReceipt(WireModel):
     """Answer to a batch of log lines."""
 
     next_sequence: Annotated[int, Field(ge=0)]
-    """Number of the next line; lower ones are stored already."""
+    """Sequence number of the next line to send. Lower ones are stored already."""
     wanted_until_ms: Milliseconds
-    """Time until which the worker pushes lines, because a client reads them; 0 to stop."""
+    """Time until which the worker should push lines, because a client reads them; 0 to stop."""

@@ -1,4 +1,4 @@
-"""Identity of a service: the audience of requests to it."""
+"""Identity of a service, which clients need to sign requests to it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from protocol.wire.base import MAX_INT64, ShortText, WireModel
 
 
 class ServiceIdentity(WireModel):
-    """Answer of `GET /v1/identity`; only as trustworthy as the TLS connection, unless the address is pinned."""
+    """Answer of `GET /v1/identity`.
+
+    It is only as trustworthy as the TLS connection, unless the client knows the address from elsewhere.
+    """
 
     service: ShortText
     address: WireAddress
-    """Audience of requests, and signer of answers."""
+    """Audience of requests to the service, and signer of its answers."""
     chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
-    """Chain of the ledger that the service reads."""
+    """Id of the chain whose ledger the service reads."""
     contract: WireAddress
-    """`ComputePools` on that chain."""
+    """Address of the contract `ComputePools` on that chain."""

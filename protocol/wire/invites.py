@@ -1,4 +1,4 @@
-"""Invites as a discovery service stores them until their node fetches them."""
+"""Signed invites, as a discovery service stores them until their nodes fetch them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from protocol.wire.base import MAX_INT64, PoolId, SignedModel
 
 def _uint256(text: str) -> str:
     if int(text) >= 1 << 256:
-        raise ValueError("more than 256 bits")
+        raise ValueError("the number has more than 256 bits")
     return text
 
 
 class SignedInvite(SignedModel):
-    """An invite with its signature and the contract that accepts it: all data needed to redeem it."""
+    """An invite with its signature and the contract that accepts it.
+
+    This is all data that a node needs to redeem it.
+    """
 
     pool_id: PoolId
     domain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
     node: WireAddress
     nonce: Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,77})$"), AfterValidator(_uint256)]
-    """A uint256 in decimal; a string, because JSON numbers of that size lose digits."""
+    """A uint256 in decimal. It is a string, because JSON numbers of that size lose digits."""
     expiry: Annotated[int, Field(ge=0, le=MAX_INT64)]
-    """Unix time in seconds."""
+    """Unix time in seconds until which the ledger accepts the invite."""
     url: Annotated[str, StringConstraints(min_length=8, max_length=MOST_URL_BYTES, pattern=r"^https?://[!-~]+$")]
     chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
     contract: WireAddress
@@ -35,7 +38,7 @@ class SignedInvite(SignedModel):
 
     @classmethod
     def of(cls, invite: Invite, *, domain: SigningDomain, signature: bytes) -> Self:
-        """Converts an invite to its wire form."""
+        """Converts a signed invite to its wire form."""
         return cls(
             pool_id=invite.pool_id,
             domain_id=invite.domain_id,
@@ -50,7 +53,7 @@ class SignedInvite(SignedModel):
 
     @property
     def invite(self) -> Invite:
-        """Returns the signed struct."""
+        """Returns the struct that the orchestrator signed."""
         return Invite(
             pool_id=self.pool_id,
             domain_id=self.domain_id,
@@ -62,18 +65,23 @@ class SignedInvite(SignedModel):
 
     @property
     def domain(self) -> SigningDomain:
-        """Returns the contract that the invite names. The caller must compare it with the expected contract."""
+        """Returns the contract that the invite names.
+
+        The caller must compare it with the expected contract.
+        """
         return SigningDomain(self.chain_id, self.contract)
 
     @property
     def raw_signature(self) -> bytes:
-        """Returns the signature's 65 bytes."""
+        """Returns the signature as 65 bytes."""
         return bytes.fromhex(self.signature[2:])
 
     def signer(self) -> Address:
-        """Returns the address that signed the invite, which must be the pool's orchestrator on the ledger.
+        """Returns the address that signed the invite.
+
+        The caller must check that it is the pool's orchestrator on the ledger.
 
         Raises:
-            InvalidInput: The signature is broken.
+            InvalidInput: The signature is malformed.
         """
         return self.invite.signer(self.raw_signature, self.domain)

@@ -14,7 +14,7 @@ from protocol.wire.base import MAX_INT64, PoolId, SignedModel
 
 Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
 MOST_UNITS = (1 << 40) - 1
-"""Maximum number of work units of a lease: the ledger stores them in 40 bits."""
+"""Maximum number of work units of a lease. The ledger stores them in 40 bits."""
 Signature = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$")]
 
 
@@ -29,13 +29,13 @@ class SignedLease(SignedModel):
     version: Count
     digest: WireDigest
     beacon_block: Count
-    """The block whose hash is part of the slot's seed."""
+    """Number of the block whose hash is part of the slot's seed."""
     salt: WireDigest
-    """The part of the slot's seed that only the orchestrator knows before it signs the lease."""
+    """Part of the slot's seed that only the orchestrator knows until it signs the lease."""
     groups: Annotated[int, Field(ge=1, lt=1 << 32)]
     max_units: Annotated[int, Field(ge=1, le=MOST_UNITS)]
     expiry: Count
-    """Unix time in seconds."""
+    """Unix time in seconds until which the ledger accepts work under the lease."""
     chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
     contract: WireAddress
     signature: Signature
@@ -46,34 +46,40 @@ class SignedLease(SignedModel):
         """Refuses leases of contract version 1, which have no salt."""
         if isinstance(values, dict) and "signature" in values and "salt" not in values:
             raise ValueError(
-                f"this lease is of contract version 1, and this release takes version {VERSION}: lease the slot again"
+                f"this lease is for contracts of version 1; this release needs version {VERSION}: lease the slot again"
             )
         return values
 
     @classmethod
     def of(cls, lease: Lease, *, domain: SigningDomain, signature: bytes) -> Self:
-        """Converts a lease to its wire form."""
+        """Converts a signed lease to its wire form."""
         signed = "0x" + signature.hex()
         return cls(**asdict(lease), chain_id=domain.chain_id, contract=domain.contract, signature=signed)
 
     @property
     def lease(self) -> Lease:
-        """Returns the signed struct."""
+        """Returns the struct that the orchestrator signed."""
         return Lease(**{field.name: getattr(self, field.name) for field in fields(Lease)})
 
     @property
     def domain(self) -> SigningDomain:
-        """Returns the contract that the lease names. The caller must compare it with the expected contract."""
+        """Returns the contract that the lease names.
+
+        The caller must compare it with the expected contract.
+        """
         return SigningDomain(self.chain_id, self.contract)
 
     @property
     def raw_signature(self) -> bytes:
-        """Returns the signature's 65 bytes."""
+        """Returns the signature as 65 bytes."""
         return bytes.fromhex(self.signature[2:])
 
 
 class SignedWorkClaim(SignedModel):
-    """A node's work claim with its lease: all data that the relayer needs."""
+    """A node's signed work claim together with its lease.
+
+    This is all data that the relayer needs.
+    """
 
     lease: SignedLease
     sha256: WireDigest
@@ -87,5 +93,5 @@ class SignedWorkClaim(SignedModel):
 
     @property
     def raw_signature(self) -> bytes:
-        """Returns the node's signature, 65 bytes."""
+        """Returns the node's signature as 65 bytes."""
         return bytes.fromhex(self.signature[2:])

@@ -10,10 +10,14 @@ from protocol.wire.base import WireModel
 from protocol.wire.invites import SignedInvite
 
 MAX_INVITES = 8
-"""Maximum number of stored invites of one node; a new one replaces the one that expires first."""
+"""Maximum number of stored invites for one node. When it is reached, a new invite replaces the one that expires first.
+"""
 
 
 class InviteList(WireModel):
-    """Answer of `GET /v1/nodes/{address}/invites`, signed by discovery; latest expiry first."""
+    """Answer of `GET /v1/nodes/{address}/invites`, signed by the discovery service.
+
+    The invites are ordered by expiry, the latest first.
+    """
 
     invites: Annotated[tuple[SignedInvite, ...], Field(max_length=MAX_INVITES)]

@@ -1,4 +1,4 @@
-"""Registrations of nodes at discovery, and node records that pools read."""
+"""Registrations of nodes at a discovery service, and the node records that pools read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from protocol.wire.base import Bytes, Labels, Milliseconds, PoolId, ShortText, W
 
 
 class RuntimeKind(StrEnum):
-    """Runtime of a worker's tasks."""
+    """Runtime in which a worker runs tasks."""
 
     DOCKER = "docker"
     PROCESS = "process"
 
 
 class Gpu(WireModel):
-    """One accelerator as NVML names it."""
+    """One GPU, as NVML describes it."""
 
     index: Annotated[int, Field(ge=0, le=255)]
     model: ShortText
@@ -28,12 +28,18 @@ class Gpu(WireModel):
 
 
 def gpu_fits(gpu: Gpu, *, memory_bytes: int, models: Collection[str]) -> bool:
-    """Returns whether a GPU has this much memory and is one of the models; without models, any model fits."""
+    """Returns whether a GPU has enough memory and is one of the models.
+
+    If `models` is empty, any model fits.
+    """
     return gpu.memory_bytes >= memory_bytes and (not models or gpu.model in models)
 
 
 class Hardware(WireModel):
-    """Hardware of a machine; GPU models may be mixed."""
+    """Hardware of a machine.
+
+    Its GPUs may be of different models.
+    """
 
     cpu_model: ShortText
     cpu_cores: Annotated[int, Field(ge=1, le=4096)]
@@ -57,7 +63,10 @@ class Software(WireModel):
 
 
 class Registration(WireModel):
-    """Body of `PUT /v1/nodes/{address}`, signed by the node. The node refreshes it before it expires."""
+    """Body of `PUT /v1/nodes/{address}`, signed by the node.
+
+    The node sends it again before the record expires.
+    """
 
     pool_id: PoolId
     hardware: Hardware
@@ -66,24 +75,25 @@ class Registration(WireModel):
 
 
 class NodeRecord(WireModel):
-    """One node as discovery shows it to the pool that the node wants to join."""
+    """One node, as discovery shows it to the pool that the node wants to join."""
 
     address: WireAddress
     registration: Registration
     ip: ShortText
-    """Source IP as seen by discovery, never reported by the node."""
+    """Source IP of the registration, as discovery saw it."""
     first_seen_ms: Milliseconds
     last_seen_ms: Milliseconds
     expires_at_ms: Milliseconds
     provider: WireAddress | None
-    """The wallet that registered the node on the ledger; None if it is not registered."""
+    """Wallet that registered the node on the ledger; None if the node is not registered there."""
     stake: Annotated[str, Field(pattern=r"^[0-9]{1,78}$")]
-    """The provider's active stake in the token's smallest unit, as decimal digits."""
+    """Active stake of the provider in the token's smallest unit, as decimal digits."""
     banned: bool
     """Whether the pool banned the node or its provider."""
     facts_as_of_ms: Milliseconds = 0
-    """Time of discovery's last complete read of the ledger, to which provider, stake and ban refer; 0 if there was
-    none."""
+    """Time of discovery's last complete read of the ledger, from which provider, stake and ban come; 0 if there was
+    none.
+    """
 
 
 class NodePage(WireModel):

@@ -1,4 +1,4 @@
-"""Views of a pool: nodes with their history, groups, events and webhooks."""
+"""Views of a pool for its owner: nodes with their history, groups, events and webhooks."""
 
 from __future__ import annotations
 
@@ -18,25 +18,28 @@ PAGE_PATH = "/page/"
 
 
 class Caller(WireModel):
-    """The caller, as the orchestrator knows it."""
+    """The authenticated caller of the owner's API."""
 
     name: str
-    """The token's name, or the manager's address."""
+    """Name of the token, or address of the manager."""
     scope: Scope
 
 
 class PoolOverview(WireModel):
-    """Answer of `GET /v1/pool`: the pool in numbers that are cheap to read at any size."""
+    """Answer of `GET /v1/pool`: the pool in numbers.
+
+    Reading them is cheap for a pool of any size.
+    """
 
     pool_id: PoolId
     service: WireAddress
-    """The orchestrator that answers."""
+    """Address of the orchestrator that answers."""
     release: ShortText
     """Version of the orchestrator's software."""
     run: Name | None
-    """The run that the pool works on."""
+    """Name of the run that the pool works on; None if it has none."""
     time_ms: Milliseconds
-    """Time of the orchestrator's clock; ages are relative to it."""
+    """Current time of the orchestrator's clock, from which a page computes ages."""
     nodes_known: Annotated[int, Field(ge=0)]
     nodes_expected: Annotated[int, Field(ge=0)]
     """Number of healthy, unhealthy and draining nodes, from which heartbeats are expected."""
@@ -48,7 +51,7 @@ class PoolOverview(WireModel):
 
 
 class AssignmentView(WireModel):
-    """Present or last assignment of a node, as the node reported it."""
+    """Current or last assignment of a node, as the node reported it."""
 
     id: Identifier
     task_id: Identifier
@@ -62,21 +65,21 @@ class AssignmentView(WireModel):
     assigned_at_ms: Milliseconds
     started_at_ms: Milliseconds | None = None
     ended_at_ms: Milliseconds | None = None
-    """End of the assignment: completed, failed, stopped or withdrawn."""
+    """Time at which the assignment completed, failed, was stopped or was withdrawn; None while it lasts."""
     ended_because: str = ""
     group: GroupPlace | None = None
 
 
 class NodeView(WireModel):
-    """One node as the pool's owner sees it, and as it sees itself."""
+    """One node, as the pool's owner and the node itself see it."""
 
     address: WireAddress
     state: NodeState
     since_ms: Milliseconds
     reason: str
-    """Reason for the state, or for not being invited, as text."""
+    """Reason for the state, or why the node was not invited, as text."""
     member: bool
-    """Whether the node is a member of the pool on the ledger, as far as the orchestrator has read."""
+    """Whether the node is a member of the pool on the ledger, as far as the orchestrator has read the ledger."""
     provider: WireAddress | None = None
     worker_version: ShortText | None = None
     hardware: Hardware | None = None
@@ -86,7 +89,7 @@ class NodeView(WireModel):
     """Time of the last heartbeat."""
     assignment: AssignmentView | None = None
     metrics: dict[str, float] = {}
-    """Requested gauge of the last heartbeat."""
+    """Value of the requested gauge in the last heartbeat."""
 
 
 class NodeViewPage(WireModel):
@@ -97,48 +100,51 @@ class NodeViewPage(WireModel):
 
 
 class AllowedNode(WireModel):
-    """An active node and the IP of its last heartbeat."""
+    """An active node, and the IP that its last heartbeat came from."""
 
     node: WireAddress
     ip: IPvAnyAddress
 
 
 class AllowList(WireModel):
-    """Answer of `GET /v1/nodes/allowlist`: nodes that may fetch checkpoints now."""
+    """Answer of `GET /v1/nodes/allowlist`: nodes that may download checkpoints now."""
 
     nodes: tuple[AllowedNode, ...]
     next_cursor: str | None
 
 
 class HistoryEntry(WireModel):
-    """One entry in a node's history."""
+    """One change of a node's state."""
 
     time_ms: Milliseconds
     before: NodeState
     after: NodeState
     event: str
-    """Kind of event from a closed list: `heartbeat`, `missed`, `silent`, `joined`, …"""
+    """Kind of the event from a fixed list: `heartbeat`, `missed`, `silent`, `joined`, …"""
     cause: str
-    """Text of the event."""
+    """Explanation of the event as text."""
     actor: str
-    """Originator: an address, `ledger`, `discovery`, `liveness`, or the name of an API token."""
+    """Originator of the event: an address, `ledger`, `discovery`, `liveness`, or the name of an API token."""
 
 
 class History(WireModel):
-    """Answer of `GET /v1/nodes/{address}/history`: newest first, bounded per node."""
+    """Answer of `GET /v1/nodes/{address}/history`.
+
+    The newest entry is first. The number of entries per node is bounded.
+    """
 
     entries: tuple[HistoryEntry, ...]
 
 
 class NodeSelf(WireModel):
-    """Answer of `GET /v1/nodes/me`, a request that the node signs."""
+    """Answer of `GET /v1/nodes/me`, which a node requests about itself."""
 
     node: NodeView
     history: tuple[HistoryEntry, ...]
 
 
 class NodeMetrics(WireModel):
-    """Answer of `GET /v1/nodes/{address}/metrics`: gauges of the last heartbeat."""
+    """Answer of `GET /v1/nodes/{address}/metrics`: gauges of the node's last heartbeat."""
 
     time_ms: Milliseconds | None
     metrics: dict[str, float]
@@ -150,17 +156,17 @@ class NodeLogs(WireModel):
     assignment_id: Identifier | None
     lines: tuple[LogLine, ...]
     next_sequence: Annotated[int, Field(ge=0)]
-    """Value of `since` for the next request."""
+    """Value for `since` in the next request."""
 
 
 class Cause(WireModel):
-    """Body of requests that need a reason: ban, unban, drain, restart."""
+    """Body of requests that may give a reason: ban, unban, drain, resume, restart."""
 
     reason: ShortText = ""
 
 
 class GroupMember(WireModel):
-    """A node in a group, by rank."""
+    """A node in a group, with its rank."""
 
     rank: Annotated[int, Field(ge=0)]
     node: WireAddress
@@ -169,7 +175,10 @@ class GroupMember(WireModel):
 
 
 class GroupView(WireModel):
-    """Nodes that run one task together. A rank without a member awaits a replacement node."""
+    """Nodes that run one task together.
+
+    A rank without a member waits for a replacement node.
+    """
 
     id: Identifier
     task_id: Identifier
@@ -184,13 +193,14 @@ class GroupList(WireModel):
 
 
 class PoolEvent(WireModel):
-    """Event of the pool, and body of a webhook's delivery."""
+    """An event of the pool, which is also the body of a webhook's delivery."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
-    """Increasing number of the event; a reader continues after the last number that it has read."""
+    """Increasing id of the event. A reader continues after the last id that it has read."""
     time_ms: Milliseconds
     kind: Annotated[str, StringConstraints(pattern=r"^[a-z]+(\.[a-z-]+)+$", max_length=64)]
-    """`node.joined`, `node.healthy`, `node.dead`, `task.completed`, `assignment.failed`, `command.acknowledged`, …"""
+    """Kind of the event: `node.joined`, `node.dead`, `task.completed`, `assignment.failed`, `command.acknowledged`, …
+    """
     detail: str
     actor: str
     node: WireAddress | None = None
@@ -198,11 +208,11 @@ class PoolEvent(WireModel):
 
 
 class EventPage(WireModel):
-    """Answer of `GET /v1/events`; oldest first."""
+    """Answer of `GET /v1/events`, oldest event first."""
 
     events: tuple[PoolEvent, ...]
     next_cursor: str
-    """Value of `after` for the next request."""
+    """Value for `after` in the next request."""
 
 
 class NewWebhook(WireModel):
@@ -210,7 +220,7 @@ class NewWebhook(WireModel):
 
     url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
     events: Annotated[tuple[Annotated[str, StringConstraints(max_length=64)], ...], Field(max_length=64)] = ()
-    """Kinds of events, or prefixes that end with a dot, such as `node.`; empty for all."""
+    """Kinds of events to deliver, or prefixes that end with a dot, such as `node.`; empty for all events."""
 
 
 class Webhook(WireModel):
@@ -221,18 +231,21 @@ class Webhook(WireModel):
     events: tuple[str, ...]
     created_at_ms: Milliseconds
     delivered: int
-    """Events that the receiver accepted."""
+    """Number of events that the receiver accepted."""
     waiting: bool
     """Whether the last delivery failed and will be retried."""
     last_error: str = ""
 
 
 class CreatedWebhook(WireModel):
-    """Answer of `POST /v1/webhooks`, the only one that shows the secret."""
+    """Answer of `POST /v1/webhooks`.
+
+    It is the only answer that shows the secret.
+    """
 
     webhook: Webhook
     secret: SecretStr
-    """Key of the HMAC-SHA256 in each delivery's `X-Muster-Webhook-Signature`."""
+    """Key of the HMAC-SHA256 in the header `X-Muster-Webhook-Signature` of each delivery."""
 
     @field_serializer("secret", when_used="json")
     def _reveal(self, secret: SecretStr) -> str:

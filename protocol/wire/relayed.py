@@ -1,4 +1,4 @@
-"""Requests to the relayer, which pays gas for nodes: work, joins and disputes."""
+"""Requests to the relayer, which pays the gas of nodes: work, joins and disputes."""
 
 from __future__ import annotations
 
@@ -19,55 +19,69 @@ class SubmissionRequest(WireModel):
 
 
 class ReceiptState(StrEnum):
-    """Progress of the relayer."""
+    """Progress of a relayed request."""
 
     QUEUED = "queued"
     CARRIED = "carried"
-    """The ledger contains the transaction's content; for work, this node's file and units."""
+    """The ledger contains the content of the request. For work, this means the same file and units."""
     REFUSED = "refused"
-    """The ledger or the orchestrator does not accept the content; `reason` says why. A retry would be refused, too."""
+    """The ledger or the orchestrator does not accept the content; `reason` says why. A repeated request would be
+    refused too.
+    """
 
 
 class SubmissionReceipt(WireModel):
     """Answer of `POST /v1/submissions` and of `GET /v1/submissions/{key}`."""
 
     key: WireDigest
-    """The work key."""
+    """Work key of the submission."""
     state: ReceiptState
     reason: ShortText = ""
     transaction: WireDigest | None = None
 
 
 class JoinRequest(WireModel):
-    """Body of `POST /v1/joins`: a node's acceptance of an invite. The relayer pays the gas."""
+    """Body of `POST /v1/joins`: a node's acceptance of an invite.
+
+    The relayer pays the gas.
+    """
 
     invite: SignedInvite
     signature: Signature
-    """The node's EIP-712 signature of `Join` over the invite's hash."""
+    """The node's EIP-712 signature of a `Join` with the invite's hash."""
 
 
 class JoinReceipt(WireModel):
-    """Answer of `POST /v1/joins`; a repeated request returns the progress of the same invite."""
+    """Answer of `POST /v1/joins`.
+
+    A repeated request returns the progress of the same invite.
+    """
 
     state: ReceiptState
     reason: ShortText = ""
 
 
 class SignedDispute(SignedModel):
-    """Body of `POST /v1/disputes`: a node's signed dispute of a verdict on its work, to be relayed to the ledger."""
+    """Body of `POST /v1/disputes`: a node's signed dispute of a verdict on its work.
+
+    The relayer sends it to the ledger.
+    """
 
     key: WireDigest
-    """The work key."""
+    """Work key of the disputed work."""
     evidence_hash: WireDigest
-    """SHA-256 of the node's statement, or zero."""
+    """SHA-256 of a statement that the node publishes elsewhere; zero if there is none."""
     deadline: Count
     """Unix time in seconds until which the ledger accepts the dispute."""
     signature: Signature
-    """The node's EIP-712 signature of `Dispute` over the three fields above."""
+    """The node's EIP-712 signature of `Dispute` with the three fields above."""
 
 
 class DisputeReceipt(WireModel):
-    """Answer of `POST /v1/disputes`; a repeated request returns the dispute's progress."""
+    """Answer of `POST /v1/disputes`.
+
+    A repeated request returns the progress of the same dispute.
+    """
 
     key: WireDigest
     state: ReceiptState

@@ -1,4 +1,4 @@
-"""Checkpoint relays: their registration at a pool's orchestrator, and the owner's list of allowed relays."""
+"""Checkpoint relays: their registration with a pool, and the relays that the owner allows."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from protocol.wire.base import Milliseconds, WireModel
 from protocol.wire.runs import RelayUrl
 
 MOST_ALLOWED_RELAYS = 64
+"""Maximum number of relays that an owner can allow."""
 
 
 class RelayOffer(WireModel):
-    """Registration of a relay's URL. The signer is the relay."""
+    """Body of `PUT /v1/relays`: the URL of a relay.
+
+    The signer of the request is the relay.
+    """
 
     url: RelayUrl
 
 
 class RelayLease(WireModel):
-    """A relay's registration, which expires unless it is renewed."""
+    """A relay's registration, which expires unless the relay renews it."""
 
     relay: WireAddress
     url: RelayUrl
     expires_at_ms: Milliseconds
     again_in_ms: Milliseconds
-    """Pause before the next renewal, in milliseconds."""
+    """Milliseconds until the relay should renew its registration."""
 
 
 class KnownRelay(WireModel):
@@ -34,13 +38,13 @@ class KnownRelay(WireModel):
 
     relay: WireAddress
     url: RelayUrl | None = None
-    """URL that the relay registered; None before its registration."""
+    """URL that the relay registered; None if it has not registered yet."""
     expires_at_ms: Milliseconds | None = None
     live: bool = False
-    """Whether the relay is on the nodes' list now."""
+    """Whether nodes are currently told to use the relay."""
 
 
 class RelayList(WireModel):
-    """All relays that the owner allows, in the order of their addresses."""
+    """All relays that the owner allows, ordered by address."""
 
     relays: Annotated[tuple[KnownRelay, ...], Field(max_length=MOST_ALLOWED_RELAYS)] = ()

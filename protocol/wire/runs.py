@@ -1,8 +1,8 @@
-"""Wire formats of a run: terms, policy version, steps, and the trainer's lease.
+"""Wire models of a run: policy version, steps, demand, and the trainer's lease.
 
-Numbering, common to all packages: **version v is the policy that has learned every step below v** (version 0 is the
-base model; if a version is published every second step, versions have even numbers). In step s, the trainer makes
-version s + 1 from rollouts of version s and slightly older ones.
+All packages number versions alike: **version v is the policy that has learned every step below v**. Version 0 is the
+base model. If a version is published every second step, versions have even numbers. In step s, the trainer computes
+version s + 1 from rollouts of version s and of slightly older versions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ MOST_GROUPS_PER_SLOT = 4096
 MOST_GROUPS_PER_STEP = 1 << 20
 MOST_UNITS_PER_GROUP = 1 << 32
 MOST_RELAYS = 64
+"""Maximum number of relay URLs in a request or answer."""
 MOST_ARITHMETIC = 16
 MOST_FIGURES = 16
+MOST_ANSWERS = 8
+MOST_ANSWER_CHARACTERS = 500
 
 Step = Annotated[int, Field(ge=0, lt=1 << 48)]
 Version = Annotated[int, Field(ge=0, lt=1 << 48)]
-"""Largest number that every component represents exactly (Redis scripts have doubles only)."""
+"""Number of a version. Numbers below 2^48 are exact in every component; Redis scripts have only doubles."""
 Attempt = Annotated[int, Field(ge=0, lt=1 << 32)]
+"""Number of the attempt at publishing a version; a higher one replaces the lower."""
 SlotIndex = Annotated[int, Field(ge=0, lt=1 << 32)]
 SlotGroups = Annotated[int, Field(ge=1, le=MOST_GROUPS_PER_SLOT)]
 StepGroups = Annotated[int, Field(ge=0, le=MOST_GROUPS_PER_STEP)]
@@ -33,20 +37,23 @@ Units = Annotated[int, Field(ge=1, lt=1 << 56)]
 UnitsPerGroup = Annotated[int, Field(ge=1, le=MOST_UNITS_PER_GROUP)]
 RelayUrl = Annotated[str, StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[!-~]+$")]
 ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,31}/[a-z0-9_-]{1,31}$")]
-"""An engine with a number type, for example `torch/float32`."""
+"""An engine and the number type that it computes in, for example `torch/float32`."""
 Arithmetic = Annotated[tuple[ArithmeticName, ...], Field(max_length=MOST_ARITHMETIC)]
-"""Engines with number types that a version accepts; empty if unknown until the recipe is read."""
+"""Engines with number types that a version accepts. Empty if they are unknown until the recipe is read."""
 Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]
-"""Metrics of a file as its node reports them (`samples`, `reward`, `length`); unverified, for display only."""
+"""Metrics of a file as its node reports them (`samples`, `reward`, `length`). They are unverified and only for display.
+"""
 
 
 # The policy
 
 
 class NewCheckpoint(WireModel):
-    """Body of `PUT /v1/run/checkpoint`: a version that the trainer announced on the ledger, with data for leases.
+    """Body of `PUT /v1/run/checkpoint`: a version that the trainer announced on the ledger.
 
-    The digest must be the one that the ledger names for (version, attempt); versions never go back.
+    It also contains data that leases need.
+
+    The digest must be the one that the ledger names for (version, attempt). The version must not be lower than before.
     """
 
     version: Version
@@ -56,84 +63,93 @@ class NewCheckpoint(WireModel):
     """Maximum number of work units (generated tokens) in one group of this version."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
     arithmetic: Arithmetic = ()
-    """Arithmetic that the version's recipe accepts."""
+    """Engines with number types that the version's recipe accepts."""
     trainer: ShortText = ""
-    """The trainer's lease; empty for a request by a person, which is accepted under any lease."""
+    """The trainer's lease; empty in a request by a person, which is accepted whoever holds the lease."""
 
 
 class CheckpointRef(WireModel):
-    """The version of the policy, announced on the ledger, for which slots are leased."""
+    """The announced version of the policy for which slots are leased now."""
 
     version: Version
     attempt: Attempt
     digest: WireDigest
-    """The version digest. A task looks for the files in `checkpoints/<digest>` of its shared volume."""
+    """Digest of the version. A task finds the files in `checkpoints/<digest>` of its shared volume."""
     block: Count
-    """The block of the announcement."""
+    """Number of the block that contains the announcement."""
     publisher: WireAddress
-    """Key that signed the version's manifest."""
+    """Address of the key that signed the version's manifest."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
-    """URLs of relays. Downloads are verified by the digest."""
+    """URLs of relays that serve the version. The relays need no trust, because downloads are verified by the digest."""
     arithmetic: Arithmetic = ()
-    """Arithmetic that the recipe accepts according to the trainer, so that a node knows it before the download. The
-    recipe itself is authoritative."""
+    """Pairs of engine and number type that are paid, as the trainer read them from the recipe, e.g. `vllm/bfloat16`.
+
+    With this list a node can check its own engine and number type before it downloads the version. The recipe itself
+    is authoritative.
+    """
 
 
 # Steps
 
 
 class StepAnswer(WireModel):
-    """Answer of `GET /v1/run/step`, by orchestrator and bridge: the step that needs rollouts."""
+    """Answer of `GET /v1/run/step`: the step that needs rollouts.
+
+    Both the orchestrator and the bridge have this route.
+    """
 
     run: Name
     run_id: WireDigest
     step: Step
-    """The smallest step of the window that needs rollouts; if none does, the last step that was checked."""
+    """The lowest step of the window that needs rollouts. If no step needs any, the last step that was checked."""
     need: StepGroups
-    """Groups that no node has leased, submitted or delivered. 0: nothing to do, see `reason`."""
+    """Number of groups that the step needs and that no node has leased, submitted or delivered. If it is 0, there is
+    nothing to do; see `reason`.
+    """
     groups_per_slot: SlotGroups
-    """Maximum groups of one slot."""
+    """Maximum number of groups in one slot."""
     checkpoint: CheckpointRef | None
     retry_after_ms: Annotated[int, Field(ge=0, le=3_600_000)]
-    """Time until the next request if there is nothing to do."""
+    """Milliseconds to wait before the next request, if there is nothing to do."""
     reason: ShortText = ""
-    """Reason why there is nothing to do; for display."""
+    """Reason why there is nothing to do, for display."""
 
 
 class Demand(WireModel):
     """Body of `PUT /v1/run/demand`: the trainer's total demand of a step, in groups.
 
-    Each raise begins a round. A raise beyond the run's maximum of rounds closes the step with the rollouts that it has.
-    A demand that is not above the previous one changes nothing, so the request may be sent twice.
+    Each increase begins a new round. An increase beyond the run's maximum number of rounds closes the step with the
+    rollouts that it has. A demand that is not above the previous one changes nothing, so the request may be repeated.
     """
 
     step: Step
     groups: StepGroups
     closed: bool = False
-    """The trainer has its batch: the step, and every one below it, needs no more rollouts."""
+    """Whether the trainer has its batch. If so, this step and all earlier steps need no more rollouts."""
     trainer: ShortText = ""
-    """The trainer's lease; empty for a request by a person."""
+    """The trainer's lease; empty in a request by a person."""
 
 
 class StepView(WireModel):
     """Counts of one step, in groups.
 
-    `need` = demand - accepted - pending - leased + spare, never below zero.
+    `need` = demand - accepted - pending - leased + spare, but at least zero.
     """
 
     step: Step
     demand: StepGroups
     rounds: Annotated[int, Field(ge=0, le=1_000_000)]
-    """Number of times that the demand was raised."""
+    """Number of times that the demand was increased."""
     closed: bool
     accepted: StepGroups
     pending: StepGroups
-    """Submitted groups whose file is in the store and whose verdict can still arrive in time."""
+    """Number of submitted groups whose file is in the store and whose verdict can still arrive in time."""
     leased: StepGroups
-    """Leased groups that are not submitted yet."""
+    """Number of leased groups that are not submitted yet."""
     spare: StepGroups = 0
-    """Part of `leased` for which the step does not wait: leases past half of their time, of nodes on trial and of
-    former members."""
+    """Number of leased groups for which the step does not wait. Their leases are past half of their time, or belong to
+    nodes on trial or to former members.
+    """
     rejected: StepGroups
     need: StepGroups
 
@@ -146,34 +162,68 @@ class RunView(WireModel):
     checkpoint: CheckpointRef | None
     units_per_group: UnitsPerGroup | None
     steps: Annotated[tuple[StepView, ...], Field(max_length=64)]
-    """The steps of the window and a few earlier ones, ascending."""
+    """The steps of the window and a few earlier ones, in ascending order."""
     async_level: Annotated[int, Field(ge=0, le=1024)]
     max_rounds: Annotated[int, Field(ge=0, le=1_000_000)]
     queued_submissions: Annotated[int, Field(ge=0, le=MAX_INT64)]
-    """Number of transactions that wait for the relayer."""
+    """Number of transactions that wait in the relayer's queue."""
     paused: ShortText = ""
-    """Reason why no slots are leased now, for instance an escrow that can't cover more; empty if slots are leased."""
+    """Reason why no slots are leased now, for example that the escrow can't pay for more; empty if slots are leased."""
 
 
 # The trainer's lease
 
 
 class TrainerWish(WireModel):
-    """Body of `PUT /v1/run/trainer`: a trainer acquires, renews or releases the run's trainer lease."""
+    """Body of `PUT /v1/run/trainer`: a request for the run's trainer lease.
+
+    The trainer acquires, renews or releases the lease.
+    """
 
     holder: Identifier
-    """Id of the trainer, kept across restarts."""
+    """Id of the trainer, which it keeps across restarts."""
     lease: ShortText = ""
-    """The lease that the trainer holds; empty at its start."""
+    """The lease that the trainer holds; empty if it has just started."""
     start: Identifier | None = None
-    """Random id of the trainer's start. If an answer is lost, the repeated request of the same start gets the same
-    lease."""
+    """Random id of the trainer's start. If an answer was lost, the repeated request with this id gets the same lease.
+    """
     life_ms: Annotated[int, Field(ge=1, le=600_000)]
-    """Time in milliseconds until the lease expires unless renewed; 1 releases the lease."""
+    """Milliseconds after which the lease expires unless it is renewed; 1 releases the lease."""
 
 
 class TrainerLease(WireModel):
-    """Answer of `PUT /v1/run/trainer`. Requests under an older lease are refused, which fences off a former trainer."""
+    """Answer of `PUT /v1/run/trainer`.
+
+    The orchestrator refuses requests under an older lease, so that a former trainer can't change the run.
+    """
 
     lease: ShortText
     life_ms: Annotated[int, Field(ge=1, le=600_000)]
+
+
+class SampledAnswer(WireModel):
+    """A prompt and the policy's answer, cut for display. Both are untrusted text."""
+
+    prompt: Annotated[str, Field(max_length=MOST_ANSWER_CHARACTERS)]
+    answer: Annotated[str, Field(max_length=MOST_ANSWER_CHARACTERS)]
+    correct: bool
+
+
+Answers = Annotated[tuple[SampledAnswer, ...], Field(max_length=MOST_ANSWERS)]
+
+
+class NewAnswers(WireModel):
+    """Body of `PUT /v1/run/answers`: a version's greedy answers to held-out prompts, for display only."""
+
+    version: Version
+    answers: Answers
+
+
+class RunAnswers(WireModel):
+    """Answer of `GET /v1/run/answers`: answers of the first and of the newest version that was evaluated.
+
+    Both are None before the first evaluation. The two versions answer the same prompts in the same order.
+    """
+
+    before: NewAnswers | None = None
+    after: NewAnswers | None = None

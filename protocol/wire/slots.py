@@ -1,4 +1,4 @@
-"""Wire formats of slots: requests, leases, outcomes of leases, and the slot that a file belongs to."""
+"""Wire models of slots: requests, leases, and the outcomes of leases."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from protocol.wire.leases import Count, SignedLease
 from protocol.wire.runs import Figures, SlotGroups, SlotIndex, Step, Units, Version
 
 MOST_RELEASED = 64
+"""Maximum number of slots that one request can release."""
 
 
 class SlotRequest(WireModel):
-    """Body of `POST /v1/slots`, to the orchestrator."""
+    """Body of the orchestrator's `POST /v1/slots`: a node's request for a lease."""
 
     step: Step
     groups: SlotGroups
-    """Maximum number of groups that the node takes; the lease may be for fewer."""
+    """Maximum number of groups that the node takes. The lease may be for fewer."""
     request_id: Identifier
-    """Random id that the node makes for each slot that it wants. A repeated request with this id gets the same
-    lease."""
+    """Random id that the node generates for each slot that it requests. A repeated request with this id gets the same
+    lease.
+    """
 
 
 class SlotWish(WireModel):
-    """Body of the bridge's `POST /v1/slots`: a task's request to its worker."""
+    """Body of the bridge's `POST /v1/slots`: a task's request for a lease to its worker."""
 
     step: Step
     groups: SlotGroups
 
 
 class SlotGrant(WireModel):
-    """A leased slot, and the hash of its beacon block."""
+    """A signed lease of a slot, and the hash of its beacon block."""
 
     lease: SignedLease
     beacon: WireDigest
-    """The hash of the block that the lease names, a part of the slot's seed."""
+    """Hash of the beacon block that the lease names; part of the slot's seed."""
 
 
 class SlotName(WireModel):
-    """Name of one of the node's slots."""
+    """Step and index that identify one of the node's slots."""
 
     step: Step
     index: SlotIndex
@@ -51,38 +53,43 @@ class SlotName(WireModel):
 class ReleasedSlots(WireModel):
     """Body of `POST /v1/slots/release`: slots that a node will not deliver.
 
-    Their indices are not leased again; their groups are available to other nodes.
+    Their indices are never leased again, but other nodes can lease the groups under new indices.
     """
 
     slots: Annotated[tuple[SlotName, ...], Field(min_length=1, max_length=MOST_RELEASED)]
 
 
 class LeaseState(StrEnum):
-    """Outcome of a lease."""
+    """Current state or outcome of a lease."""
 
     LIVE = "live"
+    """The lease has not expired, and no work was submitted."""
     SUBMITTED = "submitted"
     """The work is on the ledger."""
     FILE_ABSENT = "file-absent"
-    """The ledger has the work, but the store lacks the file. The lease counts as undelivered until the file arrives."""
+    """The work is on the ledger, but the store does not have the file. The lease counts as undelivered until the file
+    arrives.
+    """
     LATE = "late"
-    """The work arrived after its step had stopped waiting. The work is paid if accepted, but the lease counts as
-    undelivered."""
+    """The work arrived when its step no longer waited for it. The work is paid if it is accepted, but the lease counts
+    as undelivered.
+    """
     REJECTED = "rejected"
-    """The work was rejected or judged forged, or took too long to score.
+    """The work was rejected, was judged forged, or took too long to score.
 
-    More than a few of these count as undelivered.
+    More than a few such leases count as undelivered.
     """
     UNDELIVERED = "undelivered"
     """The lease expired without work. This costs no stake, but lowers the node's delivery rate."""
     RELEASED = "released"
-    """The node released the lease. The lease counts as undelivered: otherwise a node could inspect slots and choose
-    among them."""
+    """The node released the lease. It counts as undelivered. Otherwise a node could lease slots, inspect them and keep
+    only those that suit it.
+    """
     LAPSED = "lapsed"
     """The lease ended without work through no fault of the node.
 
-    The work was submitted in time but never reached the ledger, or the pool removed the node. The lease does not affect
-    the delivery rate.
+    Either the work was submitted in time but never reached the ledger, or the pool removed the node. The lease does not
+    affect the delivery rate.
     """
 
 
@@ -102,24 +109,25 @@ class Deliveries(WireModel):
     """Answer of `GET /v1/nodes/{address}/leases` and, for a node itself, `/v1/nodes/me/leases`."""
 
     delivered: Count
-    """Number of the newest ended leases that count as delivered."""
+    """Number of the node's newest ended leases that count as delivered."""
     undelivered: Count
+    """Number of the node's newest ended leases that count as undelivered."""
     threshold: Annotated[float, Field(ge=0, le=1)]
-    """Delivery rate below which the node gets no leases for a time."""
+    """Delivery rate below which the orchestrator grants the node no leases for some time."""
     resting_until_ms: Milliseconds | None
-    """Time until which the node gets no leases; None if it may lease now."""
+    """Time until which the orchestrator grants the node no leases; None if it may lease now."""
     leases: Annotated[tuple[LeaseView, ...], Field(max_length=500)]
     """Leases of the node, newest first."""
 
 
 class RolloutOf(WireModel):
-    """Member `rollout` of the bridge's `POST /v1/files` with kind `rollout`: the slot of the work.
+    """The slot that a rollout file belongs to: field `rollout` of the bridge's `POST /v1/files`.
 
-    The worker attaches the lease that it obtained for this task. A task can only name a lease, not create one.
+    The worker adds the lease that it obtained for this task. So a task can only name a lease, not forge one.
     """
 
     step: Step
     index: SlotIndex
     units: Units
-    """Number of generated tokens in the file, at most the lease's `max_units`. Validators recount them."""
+    """Number of generated tokens in the file, at most the lease's `max_units`. Validators count them again."""
     figures: Figures = {}

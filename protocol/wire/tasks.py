@@ -1,4 +1,4 @@
-"""Wire formats of tasks, and of the assignment that a node receives."""
+"""Wire models of tasks, and of the assignment that a node receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, Sh
 from protocol.wire.nodes import Gpu, gpu_fits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
-"""Header with the idempotency key of a POST: 32 random hex digits, the same in each retry."""
+"""Header with the idempotency key of a POST: 32 random hex digits, the same in every retry."""
 
 MEBIBYTE = 1 << 20
 
@@ -22,10 +22,10 @@ ImageReference = Annotated[
         pattern=r"^[a-zA-Z0-9][a-zA-Z0-9.:/_-]*(@sha256:[0-9a-f]{64})?$",
     ),
 ]
-"""Any image reference that a Docker engine takes: registry, repository, tag or digest."""
+"""Any image reference that a Docker engine accepts: registry, repository, tag or digest."""
 
 ContainerPath = Annotated[str, StringConstraints(max_length=512, pattern=r"^/[^\x00-\x1f\x7f:]*$")]
-"""An absolute path in the container. It contains no control character and no colon."""
+"""An absolute path in the container, without control characters and colons."""
 
 EnvironmentName = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvironmentValue = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]
@@ -34,7 +34,7 @@ Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00
 
 def _without_nul(value: SecretStr) -> SecretStr:
     if "\0" in value.get_secret_value():
-        raise ValueError("a secret can't hold a NUL character: no environment variable can")
+        raise ValueError("a secret must not contain a NUL character, because environment variables can't")
     return value
 
 
@@ -55,12 +55,12 @@ VARIABLES: dict[str, str] = {
     "MUSTER_SHARED_DIR": "the volume that outlives tasks, inside the container",
     "MUSTER_BRIDGE_SOCKET": "unix socket of the bridge to the worker, inside the container",
 }
-"""The only variables that command, entrypoint and environment may name as `${NAME}`; the task's container gets the same
-variables."""
+"""Variables, with descriptions, that command, entrypoint and environment of a task may use as `${NAME}`. No others are
+allowed. The task's container also has them as environment variables."""
 
 
 class RestartKind(StrEnum):
-    """Restart policy of a task's container."""
+    """Condition under which a task's container is restarted."""
 
     ALWAYS = "always"
     ON_FAILURE = "on-failure"
@@ -68,14 +68,21 @@ class RestartKind(StrEnum):
 
 
 class RestartRule(WireModel):
-    """Restarts back off exponentially with jitter; `attempts` counts failures in a row."""
+    """Restart policy of a task's container.
+
+    The worker waits before each restart, exponentially longer with jitter.
+    """
 
     kind: RestartKind = RestartKind.ON_FAILURE
     attempts: Annotated[int, Field(ge=0, le=1000)] = 5
+    """Maximum number of failures in a row; at the next failure, the assignment fails."""
 
 
 class Resources(WireModel):
-    """Resource limits of a task's container; a node must have them free."""
+    """Resource limits of a task's container.
+
+    A node must have these resources free.
+    """
 
     cpus: Annotated[float, Field(gt=0, le=4096)] = 1.0
     memory_bytes: Annotated[int, Field(ge=16 * MEBIBYTE, le=1 << 50)] = 1024 * MEBIBYTE
@@ -85,28 +92,38 @@ class Resources(WireModel):
 
 
 class GpuNeeds(WireModel):
-    """GPUs of one node that fit: at least `count`, each with `memory_bytes`, of one of `models` if any are named."""
+    """Number and kind of GPUs that a task needs on one node."""
 
     count: Annotated[int, Field(ge=0, le=64)] = 0
     memory_bytes: Bytes = 0
+    """Minimum memory of each GPU, in bytes."""
     models: Annotated[tuple[ShortText, ...], Field(max_length=32)] = ()
+    """Allowed models; empty for any model."""
 
     def accepts(self, gpu: Gpu) -> bool:
-        """Returns whether a GPU has enough memory and is one of the models."""
+        """Returns whether a GPU has enough memory and is of an allowed model."""
         return gpu_fits(gpu, memory_bytes=self.memory_bytes, models=self.models)
 
 
 class Volume(WireModel):
-    """A volume of the worker. It never names a host path: the worker chooses the directory."""
+    """A directory of the worker that is mounted into the container.
+
+    The worker chooses the directory; a task can't name a path of the host.
+    """
 
     target: ContainerPath
     shared: bool = False
-    """Mounts the worker's shared volume, which outlives tasks (for weights), instead of the task's own volume."""
+    """Whether the worker's shared volume, which outlives tasks (for weights), is mounted instead of the task's own
+    volume.
+    """
     read_only: bool = False
 
 
 class Selector(WireModel):
-    """Selector of nodes for a task. All set conditions must hold."""
+    """Conditions that nodes must meet to run a task.
+
+    All given conditions must hold.
+    """
 
     labels: Labels = {}
     min_memory_bytes: Bytes = 0
@@ -123,7 +140,10 @@ class NetworkMode(StrEnum):
 
 
 class RegistryCredentials(WireModel):
-    """Credentials to pull a private image. The API never returns them."""
+    """Credentials to pull a private image.
+
+    The API never returns them.
+    """
 
     username: ShortText
     password: SecretValue
@@ -134,7 +154,10 @@ class RegistryCredentials(WireModel):
 
 
 class TaskSpec(WireModel):
-    """Task specification of a pool owner. Values may use the `${MUSTER_…}` variables in `VARIABLES`, and no others."""
+    """A pool owner's specification of a task.
+
+    Command, entrypoint and environment may use the variables in `VARIABLES` as `${MUSTER_…}`, and no others.
+    """
 
     name: Name
     image: ImageReference
@@ -148,9 +171,9 @@ class TaskSpec(WireModel):
     selector: Selector = Selector()
     replicas: Annotated[int, Field(ge=1, le=100_000)] | Literal["every-node"] = "every-node"
     group_size: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Nodes per group. With 2 or more, a replica is a group of nodes that starts together."""
+    """Number of nodes per group. With 2 or more, a replica is a group of nodes that start together."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
-    """A node runs the task with the highest priority; of equal ones, the older task."""
+    """A node runs the task with the highest priority. Among equal priorities, it runs the oldest task."""
     deadline_ms: Milliseconds | None = None
     read_only_root: bool = True
     network: NetworkMode = NetworkMode.BRIDGE
@@ -165,7 +188,7 @@ class TaskSpec(WireModel):
 
 
 class NewTask(WireModel):
-    """Body of `POST /v1/tasks`: the spec, and secrets that are never returned."""
+    """Body of `POST /v1/tasks`: a specification, and secrets that the API never returns."""
 
     spec: TaskSpec
     secrets: Annotated[dict[EnvironmentName, SecretValue], Field(max_length=64)] = {}
@@ -177,14 +200,17 @@ class NewTask(WireModel):
 
 
 class DesiredState(StrEnum):
-    """State that the owner wants for a task."""
+    """State of a task that the owner wants."""
 
     RUNNING = "running"
     STOPPED = "stopped"
 
 
 class TaskPatch(WireModel):
-    """Body of `PATCH /v1/tasks/{id}`; absent fields stay. A new spec makes a new generation."""
+    """Body of `PATCH /v1/tasks/{id}`.
+
+    Absent fields stay unchanged. A new `spec` increases the generation.
+    """
 
     desired_state: DesiredState | None = None
     replicas: Annotated[int, Field(ge=1, le=100_000)] | Literal["every-node"] | None = None
@@ -196,7 +222,7 @@ class TaskState(StrEnum):
     """State of a task."""
 
     PENDING = "pending"
-    """No node runs it yet; the task's `reason` says why."""
+    """No node runs the task yet; the task's `reason` says why."""
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -204,7 +230,7 @@ class TaskState(StrEnum):
 
 
 class AssignmentState(StrEnum):
-    """State of an assignment, reported by the worker with every heartbeat."""
+    """State of an assignment, which the worker reports with every heartbeat."""
 
     PENDING = "pending"
     PULLING = "pulling"
@@ -233,7 +259,7 @@ class Task(WireModel):
     created_at_ms: Milliseconds
     secret_names: tuple[str, ...]
     assignments: dict[AssignmentState, int]
-    """Number of nodes by state."""
+    """Number of assignments by state."""
 
 
 class TaskPage(WireModel):
@@ -244,7 +270,7 @@ class TaskPage(WireModel):
 
 
 class GroupPlace(WireModel):
-    """A node's place in its group."""
+    """A node's rank in its group, and the size of the group."""
 
     id: Identifier
     rank: Annotated[int, Field(ge=0)]
@@ -252,10 +278,12 @@ class GroupPlace(WireModel):
 
 
 class Assignment(WireModel):
-    """Assignment of one node. Signed by the orchestrator as part of the heartbeat's response.
+    """Assignment of a task to one node.
 
-    `generation` grows whenever anything about the assignment changes; the worker refuses a lower generation than it has
-    seen for the same `id`.
+    The orchestrator signs it as part of the heartbeat's answer.
+
+    `generation` grows whenever anything about the assignment changes. A worker refuses a generation lower than the
+    highest one that it has seen for the same `id`.
     """
 
     id: Identifier
@@ -266,7 +294,9 @@ class Assignment(WireModel):
     registry: RegistryCredentials | None = None
     group: GroupPlace | None = None
     restart_nonce: Annotated[int, Field(ge=0)] = 0
-    """Grows when the owner asks for a restart: the worker replaces a container that was started with a lower number."""
+    """Counter of restarts that the owner requested. The worker replaces a container that was started with a lower
+    number.
+    """
 
     @field_serializer("secrets", when_used="json")
     def _reveal(self, secrets: dict[str, SecretStr]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Transfers to and from a pool's object store: requests and signed URLs.
+"""Wire models of transfers to and from a pool's object store: requests and signed URLs.
 
 POST /v1/uploads          UploadRequest -> UploadTicket    signed by a node, or by a validator for its audit files
 GET  /v1/objects?key=...  ObjectLink                       for callers that may read the object
@@ -19,12 +19,13 @@ from protocol.wire.base import MAX_INT64, Identifier, Milliseconds, WireModel
 from protocol.wire.slots import SlotName
 
 MOST_URL = 8192
-"""Maximum length of a presigned URL in characters; URLs of S3 have some 500."""
+"""Maximum length of a presigned URL, in characters. URLs of S3 have about 500."""
 
 MOST_HEADERS = 16
+"""Maximum number of headers in an upload ticket."""
 
 LARGEST_OBJECT = 5 << 30
-"""Bytes of the largest object that a pool's store may take, which is S3's limit for one PUT.
+"""Maximum size of an object that a pool's store may accept, in bytes; the limit of S3 for one PUT.
 
 Validators hash files up to this size. A store that accepted larger ones would let nodes submit files that no validator
 can judge.
@@ -39,27 +40,29 @@ MediaType = Annotated[
 
 
 class UploadKind(StrEnum):
-    """Kind of a file."""
+    """Kind of an uploaded file."""
 
     ROLLOUT = "rollout"
-    """Work, submitted to the ledger by its hash."""
+    """A rollout file: work, which is submitted to the ledger by its hash."""
     FILE = "file"
     """Any other file of a task."""
     AUDIT = "audit"
-    """Audit file of a verdict. It is public, and its hash is on the ledger."""
+    """Audit file of a verdict. It is public, and the ledger stores its hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectKey:
-    """Name of an object: its owner and the hash of its content, so that objects can't be confused or overwritten.
+    """Name of an object in the store: its owner and the hash of its content.
 
-    `POOL/OWNER/SHA256`, and `POOL/audits/OWNER/SHA256` for audit files.
+    Objects therefore can't be confused or overwritten.
+
+    The text is `POOL/OWNER/SHA256`, or `POOL/audits/OWNER/SHA256` for audit files.
 
     Args:
         pool_id: Number of the pool on the ledger.
-        owner: Address of the node or validator that uploaded it.
+        owner: Address of the node or validator that uploads the object.
         sha256: SHA-256 of the object.
-        audit: Whether it is a validator's audit file.
+        audit: Whether the object is a validator's audit file.
     """
 
     pool_id: int
@@ -75,12 +78,15 @@ class ObjectKey:
         """Parses the text of a key.
 
         Raises:
-            InvalidInput: The text has another form, or its address is not in checksummed form.
+            InvalidInput: The text is malformed, or its address is not in checksummed form.
         """
         match = _KEY.fullmatch(text)
         owner = address(match[3].lower()) if match is not None else None
         if match is None or owner is None or owner != match[3] or int(match[1]) > MAX_INT64:
-            raise InvalidInput(f"{text[:200]!r} is no object's key", hint="POOL/OWNER/SHA256, see docs/protocol.md")
+            raise InvalidInput(
+                f"{text[:200]!r} is not an object's key",
+                hint="a key has the form POOL/OWNER/SHA256, see docs/protocol.md",
+            )
         return cls(pool_id=int(match[1]), owner=owner, sha256=digest("0x" + match[4]), audit=match[2] is not None)
 
 
@@ -96,7 +102,7 @@ WireObjectKey = Annotated[str, AfterValidator(_object_key)]
 
 
 class UploadRequest(WireModel):
-    """Request for the upload URL of a file that belongs to the signer."""
+    """A request for the URL to upload a file, which will belong to the signer."""
 
     kind: UploadKind = UploadKind.ROLLOUT
     sha256: WireDigest
@@ -104,9 +110,9 @@ class UploadRequest(WireModel):
     """Size of the file in bytes."""
     content_type: MediaType = "application/octet-stream"
     task_id: Identifier | None = None
-    """Task that made the file, if any."""
+    """Task that produced the file, if any."""
     slot: SlotName | None = None
-    """The slot of the work, only for kind `rollout`; the node needs a live lease of it."""
+    """Slot of the work, only for kind `rollout`. The node needs a live lease for it."""
 
     @model_validator(mode="after")
     def _names_a_slot_if_it_is_work(self) -> Self:
@@ -116,11 +122,14 @@ class UploadRequest(WireModel):
 
 
 class UploadTicket(WireModel):
-    """Upload URL of a file, or the fact that it exists already. Signed by the orchestrator."""
+    """URL to upload a file, or the fact that the object exists already.
+
+    Signed by the orchestrator.
+    """
 
     key: WireObjectKey
     already_there: bool
-    """True if the object exists with these bytes, so that nothing has to be sent."""
+    """Whether the object exists with these bytes, so that nothing has to be sent."""
     url: Annotated[str, Field(max_length=MOST_URL)] = ""
     """URL for one PUT of exactly the announced bytes; empty if the object exists already."""
     headers: Annotated[
@@ -130,9 +139,9 @@ class UploadTicket(WireModel):
         ],
         Field(max_length=MOST_HEADERS),
     ] = {}
-    """Headers to send unchanged with the PUT; they are part of the signature."""
+    """Headers that must be sent unchanged with the PUT, because the URL's signature covers them."""
     expires_ms: Milliseconds = 0
-    """Expiry of the URL; request another one afterwards."""
+    """Time at which the URL expires. After it, the client must request another one."""
 
     @model_validator(mode="after")
     def _has_a_url_or_needs_none(self) -> Self:
@@ -142,7 +151,10 @@ class UploadTicket(WireModel):
 
 
 class ObjectLink(WireModel):
-    """Temporary download URL of an object. Check the SHA-256 in the key: the store is not trusted."""
+    """Temporary URL to download an object.
+
+    The client must check the SHA-256 in the key, because the store is not trusted.
+    """
 
     key: WireObjectKey
     size: Annotated[int, Field(ge=0, le=MAX_INT64)]

@@ -1,7 +1,7 @@
 """Limits of the statistical checks for a model, a generating arithmetic and a verifying arithmetic.
 
-The JSON file is that of `rollouts.toploc.calibration`; each entry adds limits for replay and log-probabilities. Without
-an entry, a file can't be judged statistically. The exception is float32 on both sides, see `float32_limits`.
+The JSON file has the format of `rollouts.toploc.calibration`; each entry adds limits for replay and log-probabilities.
+Without an entry, a file can't be judged statistically. The exception is float32 on both sides, see `float32_limits`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ class _LimitsModel(BaseModel):
 
 _MOST_SPARE = 1024
 SPARE = 3
-"""Mismatches that a file may have beyond its share, if honest files have any. The deviation of each is bounded by
-`largest`, so a node can hardly steer its samples with them."""
+"""Number of mismatches that a file may have beyond the allowed share, unless honest files never have a mismatch.
+
+`largest` bounds the deviation of each such mismatch, so a node can hardly steer its samples with them.
+"""
 
 
 class SamplingLimits(_LimitsModel):
@@ -37,8 +39,9 @@ class SamplingLimits(_LimitsModel):
     mismatch_share: Annotated[float, Field(ge=0, le=1)]
     """Maximum share of mismatches among all tokens of a file."""
     spare: Annotated[int, Field(ge=1, le=_MOST_SPARE)] = 1
-    """Mismatches allowed beyond the share, unless the share is 0. In a short file the share alone would reject one
-    honest file of a hundred, which has two or three mismatches by chance."""
+    """Mismatches allowed beyond the share, unless the share is 0. By the share alone, one of a hundred short honest
+    files would be rejected, because it has two or three mismatches by chance.
+    """
     largest: _Limit
     """Maximum deviation of one token, in scaled logits."""
     largest_sum: _Limit
@@ -50,7 +53,7 @@ class SamplingLimits(_LimitsModel):
 
     @classmethod
     def around(cls, honest: list[Replay], *, headroom: float) -> Self:
-        """Returns the maxima of honest files times a headroom, at least the limits for float32 on both sides."""
+        """Returns honest files' maxima times a headroom, but no less than for float32 on both sides."""
         floor = FLOAT32_SAMPLING
         return cls(
             mismatch_share=min(1.0, max(floor.mismatch_share, headroom * max(one.mismatch_share for one in honest))),
@@ -97,8 +100,8 @@ class CheckLimits(CalibrationEntry):
     def file_of(self, rows: int) -> Thresholds:
         """Returns the limits of the proofs of `rows` rows together.
 
-        Means over few rows scatter more, as 1/√rows. The limits fall from those of one sample to those of a file,
-        which apply from the mean row count of the measured files on.
+        Means over few rows scatter more, as 1/√rows. With more rows, the limits fall from the limits of one sample to
+        the limits of a file. The limits of a file apply from the mean row count of the measured files on.
         """
         if not 0 < rows < self.rows:
             return self.file
@@ -112,7 +115,7 @@ class CheckLimits(CalibrationEntry):
         return self.logprobs.mean * math.sqrt(max(1.0, self.rows / max(1, rows)))
 
     def widened(self, factor: float) -> Self:
-        """Returns all limits multiplied by `factor`; files beyond these are invalid beyond doubt.
+        """Returns all limits multiplied by `factor`; a file above those limits is certainly invalid.
 
         Args:
             factor: At least 1.
@@ -153,7 +156,8 @@ class RolloutCalibration(Calibration):
 
 FLOAT32_SAMPLING = SamplingLimits(mismatch_share=1e-3, largest=1e-3, largest_sum=2e-3)
 """In float32 the logits of two honest machines differ by about 1e-5. Only closer near-ties are drawn differently: about
-one token in 100,000. The limits allow a hundred times as many, which is still too few to steer a policy."""
+one token in 100,000. The limits allow a hundred times as many such tokens, which are still too few to steer a
+policy."""
 
 _ONE_PROOF = Thresholds(
     exponent_mismatches=0.05,
@@ -170,7 +174,7 @@ def float32_limits(models: tuple[str, ...]) -> CheckLimits:
     """Returns the limits for float32 on both sides, for any model.
 
     Differences of 1e-6 change a value's bfloat16 rounding once in several thousand values, by one unit. So at most one
-    of a proof's 128 points is usually off. For comparison, int8 weights show a mean distance of 0.28 or more, weights
+    of a proof's 128 points usually differs. For comparison, int8 weights show a mean distance of 0.28 or more, weights
     rounded to bfloat16 0.13, and one training step at a learning rate of 2e-4 0.55.
     """
     either = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)

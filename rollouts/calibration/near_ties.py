@@ -1,8 +1,9 @@
 """Limits near-ties over many files of one node, so that a node can't steer its samples file by file.
 
 With inexact arithmetic (bfloat16), honest files contain tokens that another machine would have drawn differently. A
-single file may contain several, so a node could choose between nearly tied tokens by reward and stay within every
-file's limits. Over many files, the sum of deviations of honest work stays close to its mean and can be bounded tightly.
+single file may contain several such tokens, so a node could choose between nearly tied tokens by reward and stay within
+every file's limits. Over many files, the sum of deviations of honest work stays close to its mean and can be bounded
+tightly.
 
 Deviations occur independently and are roughly exponential. The sum of a Poisson number of them exceeds
 `size * (sqrt(number) + sqrt(ln 1/p))**2` with a probability of at most p (Chernoff 1952; see
@@ -28,7 +29,9 @@ MOST_TOKENS = 1 << 18
 """Maximum number of a node's newest files, and of their tokens, that are counted together. Rates change as a model
 learns, so older files are not relevant."""
 DRIFT = 1.25
-"""Factor by which the near-tie rate may exceed the calibrated one; versions of one run differ by a fifth."""
+"""Factor by which the near-tie rate may exceed the calibrated rate; the rates of one run's versions differ by a
+fifth.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +54,9 @@ class NearTieCount:
 def near_ties(*, tokens: int, deviations: float, limits: CheckLimits) -> NearTieCount | None:
     """Returns a file's contribution; None if its limits allow no deviation (float32 on both sides).
 
-    A calibration without `scatter` has no rate. Then the largest share and deviation of the measured honest files are
-    used instead, which allow several times as much; a new calibration tightens the budget.
+    Without `limits.scatter` no near-tie rate was measured. Then the largest mismatch share and deviation of the
+    measured honest files are used instead. These figures allow several times as many deviations; a new calibration
+    tightens the budget.
     """
     if limits.scatter is not None:
         rate, size = limits.scatter.mismatch_rate, limits.scatter.mismatch_size
@@ -63,7 +67,10 @@ def near_ties(*, tokens: int, deviations: float, limits: CheckLimits) -> NearTie
 
 
 def newest(files: Sequence[NearTieCount]) -> int:
-    """Returns how many of the newest files (last in the sequence) count together: at least one, within both bounds."""
+    """Returns how many of the newest files (last in the sequence) count together.
+
+    At least one file counts; the bounds of files and of tokens limit the number.
+    """
     count = tokens = 0
     for file in reversed(files[-MOST_FILES:]):
         tokens += file.tokens

@@ -54,7 +54,7 @@ class GroupFigures:
 
 
 def equally_large(sizes: Iterable[int]) -> float:
-    """Returns the effective number of equally large groups for the tail of an average over groups of these sizes.
+    """Returns the effective number of groups of these sizes, for the tail of their average.
 
     The number is the total size divided by the largest size: unequal weights lengthen the tail, however many small
     groups there are (Bock et al. 1987). Kish's effective sample size considers the variance alone and is too large
@@ -120,9 +120,9 @@ class HonestNoise(BaseModel):
     def distance_of(self, *, rows: int, groups: float) -> float:
         """Returns the limit of the mean proof distance, in units of the last place.
 
-        `groups` counts equally large groups; for unequal ones pass `equally_large`. Rows of one group share their
-        prompt and are not independent. If only some rows of a group were drawn, they count as that fraction of a group,
-        which is conservative.
+        `groups` counts equally large groups; for unequal groups pass the result of `equally_large`. Rows of one group
+        share their prompt and are not independent. If only some rows of a group were drawn, they count as that fraction
+        of a group, which is conservative.
         """
         shape = max(_LEAST, self.distance_shape * min(float(groups), rows / self.group_rows))
         return self.distance_mean * (1 - 1 / (9 * shape) + _DEVIATIONS / (3 * math.sqrt(shape))) ** 3
@@ -137,7 +137,7 @@ class HonestNoise(BaseModel):
         return self.model_copy(update=changes)
 
     def widest(self, other: Self) -> Self:
-        """Returns parameters that allow everything that either of the two allows."""
+        """Returns parameters that allow everything that `self` or `other` allows."""
         return type(self)(
             distance_mean=max(self.distance_mean, other.distance_mean),
             distance_shape=min(self.distance_shape, other.distance_shape),

@@ -5,19 +5,21 @@ check_input   the data that checks read
 evidence      one prefill for the three checks that need the policy's computation
 reading       2  format
 identity      3  lease, run, step, node and version agree
-seeds         4  prompts, targets, groups
 bounds        5  numbers within their bounds, recounted work units
 termination   6  how answers end
+seeds         4  prompts, targets, groups
 computation   8  TOPLOC proofs against a prefill
 sampling      9  replay of the seeded noise
 logprobs     10  log-probabilities agree
 reward        7  every row scored again
 
-The checks run in this order. Scoring comes last, because it may run untrusted programs for a long time, and a file
-gives no evidence of honest work before its samples are replayed (check 9).
+The modules are listed in the order in which the checks run. The numbers are those of the checks' reason codes
+(`protocol.verdicts.ReasonCode`), which begin at 100 times the number; they are on the ledger and never change. Scoring
+comes last, because it may run untrusted programs for a long time, and a file gives no evidence of honest work before
+its samples are replayed (check 9).
 
 The validator performs check 1 (the submitted bytes) and the second half of check 3 (no copy of another submission),
-because they need more than the file.
+because both need more than the file.
 """
 
 from rollouts.checks import bounds, computation, identity, logprobs, reading, reward, sampling, seeds, termination
@@ -32,7 +34,7 @@ EXACT_CHECKS: tuple[Check, ...] = (
     termination.CHECK,
     seeds.CHECK,
 )
-"""Checks in order of increasing cost. None needs the policy's weights or executes untrusted code."""
+"""Checks in order of increasing cost. None of these checks needs the policy's weights or executes untrusted code."""
 PREFILL_CHECKS: tuple[Check, ...] = (computation.CHECK, sampling.CHECK, logprobs.CHECK)
 """These checks read `CheckInput.evidence`."""
 SCORE_CHECK: Check = reward.CHECK

@@ -10,6 +10,7 @@ import numpy as np
 from protocol.verdicts import ReasonCode
 from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
+from rollouts.environments import Rewards
 from rollouts.files.samples import MOST_LOG_PROBABILITY, Sample
 
 RATIONALE = (
@@ -18,8 +19,9 @@ RATIONALE = (
 )
 
 _NOISE_SPAN = 22.88 + 3.14
-"""Largest minus smallest noise value (`rollouts.sampling.noise`). A token whose scaled logit is further below the
-largest one can never be drawn."""
+"""Largest minus smallest noise value (`rollouts.sampling.noise`). A token whose scaled logit is further than this below
+the largest scaled logit can never be drawn.
+"""
 _ROUNDING = 0.2
 
 
@@ -80,8 +82,10 @@ def _lengths(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFindin
 
 def _rewards(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFinding]:
     rule = case.version.recipe.length_reward
-    if sample.task_reward not in {0.0, 1.0}:
-        yield case.finding(ReasonCode.BOUNDS_REWARD, f"task reward {sample.task_reward} is neither 0 nor 1", row=row)
+    rewards = case.version.environment.rewards
+    if not rewards.allows(sample.task_reward):
+        allowed = "neither 0 nor 1" if rewards is Rewards.BINARY else "not from 0 to 1"
+        yield case.finding(ReasonCode.BOUNDS_REWARD, f"task reward {sample.task_reward} is {allowed}", row=row)
     if sample.length_penalty < 0 or (rule is None and sample.length_penalty != 0):
         yield case.finding(ReasonCode.BOUNDS_REWARD, f"a length penalty of {sample.length_penalty}", row=row)
     if sample.reward != sample.task_reward - sample.length_penalty:

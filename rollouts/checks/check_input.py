@@ -15,7 +15,8 @@ from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits
 from rollouts.checks.evidence import RowEvidence, RowSpread
 from rollouts.checks.result import CheckFinding
-from rollouts.environments import Environment, load_environment
+from rollouts.environments import load_environment
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import BadVersionFolder
 from rollouts.files.samples import RolloutFile
 from rollouts.models.facts import ModelFacts, read_model
@@ -127,7 +128,7 @@ class CheckedVersion:
     digest: Digest
     folder: Path
     recipe: Recipe
-    environment: Environment
+    environment: CheckedEnvironment
     planner: SlotPlanner
     model: ModelFacts
     tokenizer: FolderTokenizer
@@ -138,7 +139,7 @@ def open_version(folder: Path) -> CheckedVersion:
 
     Raises:
         BadVersionFolder: The folder is unusable; the message says why.
-        UnknownEnvironment: Its environment is not installed here.
+        UnknownEnvironment: The environment of the version's recipe is not installed here.
     """
     model, recipe = read_model(folder), read_recipe(folder)
     choice = recipe.environment
@@ -183,7 +184,7 @@ class CheckInput:
     spread_factor: float = 0.0
 
     def widest(self, limit: float, own: float) -> float:
-        """Returns the larger of `limit` and `spread_factor * own`; `own` is the verifier's own difference."""
+        """Returns the larger of `limit` and `spread_factor` times the verifier's own spread `own`."""
         return max(limit, self.spread_factor * own)
 
     def finding(

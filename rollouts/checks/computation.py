@@ -23,13 +23,14 @@ RATIONALE = (
 
 SWAPPED = 2
 """Number of an interval's points whose differences are ignored. If two values tie for the 128th place, rounding decides
-which of them the proof includes. The other one then counts as the largest possible difference. In float32 about one
-interval in a thousand has such a point. Answers of one group begin with the same state and are often identical, so
-every row of a group may have it. The points are therefore discounted per interval, before any mean."""
+which of them the proof includes. If the verifier's own choice is the other value, that point shows the largest possible
+difference. In float32 about one interval in a thousand has such a point. Answers of one group begin with the same state
+and are often identical, so every row of a group may have such a point. The points are therefore discounted per
+interval, before any mean."""
 
 
 def forgiven(result: ProofResult) -> ProofResult:
-    """Returns an interval's result with up to `SWAPPED` points of another exponent discounted: ties can cause them."""
+    """Returns an interval's result, discounting up to `SWAPPED` points whose exponents differ."""
     swapped = min(SWAPPED, result.exponent_mismatches)
     if result.malformed is not None or not swapped:
         return result
@@ -88,7 +89,7 @@ def _intervals(
 ) -> Iterator[CheckFinding]:
     """Finds rows with an interval beyond its limit.
 
-    Only a row's first such interval is reported, because later ones depend on it.
+    Only a row's first such interval is reported, because the later intervals depend on it.
     """
     for row, results in found.items():
         most = _sample_limits(case, row, limits).distance_worst
@@ -106,7 +107,7 @@ def _intervals(
 
 
 def _sample_limits(case: CheckInput, row: int, limits: CheckLimits) -> Thresholds:
-    """Returns one row's proof limits, widened in proportion if the verifier's own passes differ by more."""
+    """Returns a row's proof limits, widened in proportion if the verifier's passes exceed them."""
     own = case.spread[row].distance_worst if row in case.spread else 0.0
     return _as_wide(case, limits.sample, limits.sample.distance_worst, own)
 

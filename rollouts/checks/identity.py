@@ -1,4 +1,7 @@
-"""Check 3: the file belongs to the leased slot. The validator also checks that it copies no other submission."""
+"""Check 3: the file belongs to the leased slot.
+
+The validator also checks that the file copies no other submission.
+"""
 
 from __future__ import annotations
 

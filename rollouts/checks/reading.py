@@ -28,13 +28,13 @@ _REASONS = {
     CRASHED: ReasonCode.FORMAT_UNREADABLE,
     BEYOND_LIMITS: ReasonCode.FORMAT_TOO_LARGE,
 }
-"""All other errors are schema violations."""
+"""Errors that this table does not list are schema violations."""
 
 
 def read(
     path: Path, *, limits: ReadLimits | None = None, decoder: Decoder | None = None
 ) -> tuple[RolloutFile | None, CheckResult]:
-    """Reads a file; the result says why if it is invalid.
+    """Reads a file; if the file is invalid, the result says why.
 
     Args:
         path: The file.
@@ -74,7 +74,7 @@ def reason_of(code: str) -> ReasonCode:
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Passes: a decoded file has already satisfied this check."""
+    """Returns a passed result: a decoded file has already satisfied this check."""
     return concluded(CHECK.name, [], fails=CHECK.fails, figures={"rows": len(case.file.samples)})
 
 

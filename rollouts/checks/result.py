@@ -19,7 +19,11 @@ Figure = float | int | bool | str | None
 
 
 class Cost(IntEnum):
-    """Cost class of a check; cheaper checks run first."""
+    """Cost class of a check.
+
+    Cheaper checks run first, except scoring, which runs after the checks of a prefill (decision 58). The tuples in
+    `rollouts.checks` determine the order.
+    """
 
     FILE = 1
     """Reads only the file."""
@@ -35,7 +39,7 @@ class Fails(StrEnum):
     """Strength of a failure as evidence."""
 
     EXACT = "exact"
-    """No honest node ever produces such a file."""
+    """No honest node ever produces a file with such a failure."""
     STATISTICAL = "statistical"
     """The file exceeds the calibrated limits of honest work."""
 

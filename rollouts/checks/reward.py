@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 
@@ -9,7 +10,9 @@ from protocol.errors import InvalidInput
 from protocol.verdicts import ReasonCode
 from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, concluded, unknown
-from rollouts.environments import Prompt
+from rollouts.environments import Prompt, is_solved
+from rollouts.environments.errors import BadDataset
+from rollouts.environments.mixture import parts_of
 from rollouts.files.samples import Sample
 
 RATIONALE = (
@@ -21,10 +24,14 @@ RATIONALE = (
 FEW_ROWS = 0.02
 """Share of a file's rows, at least one row, whose reward may differ by chance or because of a slower machine."""
 
+_LONGEST_LABEL = 40
+"""Maximum characters of an environment's label in a figure's name, which has at most 63 characters."""
+
 RowScore = Mapping[str, Figure]
-"""A row's `task`, `length_penalty` and `reward`; `limited`: its check has time or memory limits; `slow`: such a limit
-ended the check; `unscored`: the total time was over before the row had a score. `task` and `reward` are None if the
-row is undecided."""
+"""A row's `task`, `length_penalty` and `reward`; `limited`: the row's check has time or memory limits; `slow`: such a
+limit ended the check; `unscored`: the total time was over before the row had a score. `task` and `reward` are None if
+the row is undecided.
+"""
 Scores = Mapping[int, RowScore]
 """Scores by row number."""
 UNSCORED: RowScore = {
@@ -55,7 +62,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def other_build(case: CheckInput) -> str:
-    """Returns why rewards can't be compared if the environment's versions differ; empty if they are equal."""
+    """Returns why rewards can't be compared: the environment's versions differ; empty if equal."""
     header, here = case.file.header, case.version.environment.version
     if header.environment_version == here:
         return ""
@@ -89,6 +96,8 @@ class RowScorer:
         try:
             prompt = self._prompt_of(sample.prompt_index, sample.target_length)
             reward = self._case.version.planner.reward(prompt, sample.output_tokens.tolist(), sample.finish)
+        except BadDataset:  # this machine's file changed
+            raise
         except InvalidInput:
             return None
         return {
@@ -106,12 +115,24 @@ def differs(case: CheckInput, row: int, score: RowScore) -> bool:
     return _difference(case.file.samples[row], score) is not None
 
 
+def differing_environments(case: CheckInput, scores: Scores) -> frozenset[str]:
+    """Returns environments of rows that contradict their score and can't have hit a limit.
+
+    If the recipe has a mixture, the names are the names of its parts.
+    """
+    choice, samples = case.version.recipe.environment, case.file.samples
+    parts = parts_of(choice.name, choice.options)
+    rows = [row for row, one in scores.items() if differs(case, row, one) and not _claims_less(samples[row], one)]
+    return frozenset(parts.names[parts.part(samples[row].prompt_index)] for row in rows)
+
+
 def compared(case: CheckInput, scores: Scores) -> CheckResult:
     """Compares a file's rewards with scores; undecided rows are excused.
 
-    Rows that claim too little and may have hit a limit on the node are excused if they are few. The trainer skips
-    undecided rows, so a node that could declare any number of rows undecided could choose the training data. If there
-    are too many such rows, all of them are findings, and the figure `claimed_less` counts them.
+    Rows that claim too little reward and may have hit a limit on the node are excused if they are few. The trainer
+    skips undecided rows, so a node that could declare any number of rows undecided could choose the training data. If
+    too many rows claim too little and may have hit a limit, all of these rows are findings, and the figure
+    `claimed_less` counts them.
 
     In the result, each row's reward equals the file's or is None, unless the row has a finding.
     """
@@ -133,8 +154,27 @@ def compared(case: CheckInput, scores: Scores) -> CheckResult:
         "unscored": sum(bool(one["unscored"]) for one in rows.values()),
         "claimed_less": len(less - excused_less),
         "mean_reward": mean,
+        **_by_environment(case),
     }
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
+
+
+def _by_environment(case: CheckInput) -> dict[str, Figure]:
+    """Returns mean task reward and share of solved answers of each environment of a mixture."""
+    choice = case.version.recipe.environment
+    parts = parts_of(choice.name, choice.options)
+    if len(parts.names) == 1:
+        return {}
+    tasks: list[list[float]] = [[] for _ in parts.names]
+    for sample in case.file.samples:
+        tasks[parts.part(sample.prompt_index)].append(sample.task_reward)
+    figures: dict[str, Figure] = {}
+    for label, found in zip(parts.labels, tasks, strict=True):
+        if found:
+            name = label[:_LONGEST_LABEL]
+            figures[f"{name}.mean_task_reward"] = math.fsum(found) / len(found)
+            figures[f"{name}.solved"] = sum(map(is_solved, found)) / len(found)
+    return figures
 
 
 def undecided(score: RowScore) -> RowScore:
@@ -148,8 +188,9 @@ def is_few(number: int, *, rows: int) -> bool:
 
 
 def _claims_less(sample: Sample, score: RowScore) -> bool:
-    """Returns whether a row claims 0 instead of 1, is otherwise right, and may have hit a limit on the node."""
-    less = bool(score["limited"]) and (sample.task_reward, score["task"]) == (0.0, 1.0)
+    """Returns whether a row claims less than its score, is otherwise right, and may have hit a limit on the node."""
+    task = score["task"]
+    less = bool(score["limited"]) and isinstance(task, float) and sample.task_reward < task
     return less and sample.length_penalty == score["length_penalty"]
 
 
@@ -161,7 +202,7 @@ def _difference(sample: Sample, score: RowScore) -> str | None:
         ("reward", sample.reward, score["reward"]),
     )
     wrong = [
-        f"{name} is {found:g} and should be {own:g}" for name, found, own in pairs if own is not None and found != own
+        f"{name} is {found!r} and should be {own!r}" for name, found, own in pairs if own is not None and found != own
     ]
     return wrong[0] if wrong else None
 

@@ -25,7 +25,7 @@ RATIONALE = (
 MOST_DEVIATIONS = 6.0
 """Limit in standard deviations; an honest file exceeds it with a probability of 1 in 500 million."""
 ENOUGH_TOKENS = 200
-"""With fewer tokens, the sum is not yet normally distributed."""
+"""With fewer tokens, the sum over the tokens is not yet normally distributed."""
 
 
 def judge(case: CheckInput) -> CheckResult:
@@ -51,7 +51,10 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def _without_replay(case: CheckInput) -> CheckResult:
-    """Tests the likelihood: greedy or selected answers are too probable, another model's are too improbable."""
+    """Tests the likelihood.
+
+    Greedy or selected answers are too probable; another model's answers are too improbable.
+    """
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again: draws were not replayed")
     found = _likelihood(case)

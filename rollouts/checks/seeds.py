@@ -19,7 +19,9 @@ RATIONALE = (
 )
 
 _MOST_MISSING = 4
-"""Largest ratio of claimed to present samples. Files beyond it are not planned again: planning costs time."""
+"""Largest ratio of claimed to present samples. If a file's ratio is larger, its slot is not planned again, because
+planning costs time.
+"""
 
 
 def judge(case: CheckInput) -> CheckResult:

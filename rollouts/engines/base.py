@@ -88,12 +88,12 @@ class BaseEngine(ABC):
         with_proofs: bool,
         check: Callable[[], None],
     ) -> Generator[Completion]:
-        """Yields the completions of the requests in `left`, and removes each from it.
+        """Yields completions of the requests in `left`, and removes answered requests from `left`.
 
         Args:
             facts: Facts of the loaded model.
             version: Its digest.
-            left: Requests without an answer, by sample.
+            left: Requests without an answer, by sample number.
             parameters: Sampling parameters.
             with_proofs: Whether to build proofs.
             check: Raises `GenerationStopped` if the caller wants to stop; called at least once a second.

@@ -16,7 +16,7 @@ from protocol.errors import Conflict, InvalidInput, MusterError, Unavailable
 
 
 class GenerationStopped(MusterError):
-    """The caller stopped the engine during a batch; answers that it had not yielded are lost."""
+    """The caller stopped the engine in a batch; answers that the engine did not yield are lost."""
 
     code = "generation-stopped"
     retryable = True

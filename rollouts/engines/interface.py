@@ -40,8 +40,8 @@ class SampleRequest:
     """Request for one answer.
 
     Args:
-        sample: The sample's number in the slot (group · samples per group + index in the group). With the seed, it keys
-            the noise of every token; it must be unique in a batch.
+        sample: The sample's number in the slot (group · samples per group + index in the group). With the seed, this
+            number keys the noise of every token; the number must be unique in a batch.
         prompt_tokens: At least one token. Requests of one group share the tuple, so the prompt is computed once.
         seed: The slot's 32 bytes, from `rollouts.seeds.slot_seed`.
 
@@ -74,7 +74,7 @@ class Completion:
         tokens: At least one token; an end token can only be the last one.
         logprobs: float32 [len(tokens)], log-softmax(logits / temperature) of each token over the whole vocabulary,
             before top-k, top-p and noise.
-        finish: Reason why it ended.
+        finish: Reason why the answer ended.
         proofs: TOPLOC proofs of the states that produced the tokens, 258·ceil(len(tokens)/32) bytes; empty if they
             were not requested.
         version: The version digest of the policy; the same for the whole answer.
@@ -111,7 +111,7 @@ class Engine(Protocol):
             version: The folder's digest, already checked by the caller.
 
         Raises:
-            EngineBusy: `generate` is not exhausted; the loaded version is unchanged.
+            EngineBusy: An earlier `generate` is not exhausted; the loaded version is unchanged.
             BadVersionFolder: The folder is unusable (see `rollouts.models.facts`); the engine is now empty.
             OutOfMemory: The weights do not fit; the engine is now empty.
         """
@@ -124,11 +124,12 @@ class Engine(Protocol):
         with_proofs: bool = True,
         should_stop: Callable[[], bool] | None = None,
     ) -> Iterator[Completion]:
-        """Yields one completion per request as they finish, in any order.
+        """Yields one completion per request as the answers finish, in any order.
 
         Args:
-            requests: Each sample once. An answer depends on its own request, the version and the parameters. The other
-                requests affect only the last bits of its arithmetic, and so its tokens only at near-ties.
+            requests: The requests, with distinct sample numbers. An answer depends on its own request, the version and
+                the parameters. The other requests affect only the last bits of its arithmetic, and so its tokens only
+                at near-ties.
             parameters: Sampling parameters of all requests.
             with_proofs: Whether to build proofs.
             should_stop: Polled at least once a second.

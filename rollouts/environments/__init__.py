@@ -9,18 +9,20 @@ Everything here is a pure function of its arguments, so that workers and validat
 """
 
 from rollouts.environments.heldout import is_held_out
-from rollouts.environments.interface import Environment, Prompt, Score
-from rollouts.environments.registry import families, load_environment
-from rollouts.environments.rewards import LengthReward, Reward, reward_of
+from rollouts.environments.interface import Environment, Prompt, Rewards, Score
+from rollouts.environments.registry import load_environment, locate_options
+from rollouts.environments.rewards import LengthReward, Reward, is_solved, reward_of
 
 __all__ = [
     "Environment",
     "LengthReward",
     "Prompt",
     "Reward",
+    "Rewards",
     "Score",
-    "families",
     "is_held_out",
+    "is_solved",
     "load_environment",
+    "locate_options",
     "reward_of",
 ]

@@ -32,11 +32,11 @@ class ArithmeticOptions(Options):
     digits: Annotated[int, Field(ge=1, le=_MOST_DIGITS)] = 3
     """Maximum digits of a number in a prompt."""
     largest: Annotated[int | None, Field(ge=1, lt=10**_MOST_DIGITS)] = None
-    """Largest number in a prompt; all from 0 are equally probable. It replaces `digits`."""
+    """Largest number in a prompt; all numbers from 0 to this one are equally probable. It replaces `digits`."""
     form: Literal["expression", "question"] = "expression"
     """Prompts such as `17+23=`, or such as `What is 17 + 23?`."""
     answer: Literal["exact", "last-number"] = "exact"
-    """Whether the answer must be nothing but the number, or its last number counts."""
+    """`exact`: the answer must be nothing but the number; `last-number`: the answer's last number counts."""
 
 
 class ArithmeticEnvironment:
@@ -49,11 +49,11 @@ class ArithmeticEnvironment:
         self._options = options
 
     def size(self) -> int | None:
-        """Returns None: unlimited; different indices may have equal prompts."""
+        """Returns None: the size is unlimited; different indices may have equal prompts."""
         return None
 
     def prompt(self, index: int) -> Prompt:
-        """Returns two numbers, of 1 to `digits` digits each or from 0 to `largest`, and an operation."""
+        """Returns an operation on two numbers, of 1 to `digits` digits each or from 0 to `largest`."""
         draws = PrngStream("arithmetic-prompt-v1", check_index(index, size=None))
         operation = draws.one_of(self._options.operations)
         left, right = self._number(draws), self._number(draws)
@@ -63,9 +63,10 @@ class ArithmeticEnvironment:
         return Prompt(index=index, text=text, data={"answer": str(answer)})
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Scores 1 for the right number; unless the last number counts, the model must have ended by itself.
+        """Returns score 1 for the right number, else 0.
 
-        An exact answer may have blanks around the number.
+        With `answer = "exact"`, only blanks may surround the number, and the model must have ended the answer by
+        itself, not at the length limit.
         """
         if self._options.answer == "last-number":
             found = _NUMBER.findall(completion)

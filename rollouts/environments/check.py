@@ -1,20 +1,21 @@
 """Checks whether an environment keeps its contract, before a run depends on it (`muster env check`).
 
-Two processes make and score the same items. They differ in hash seed, clock, time zone, locale, and in the order and
-number of items that they made before. Nodes and validators differ in the same ways, so any difference between the two
-results would have honest work rejected. The scored answers are a few fixed texts, the prompt's own text and the
-demonstration.
+Two processes make and score the same items. The processes differ in hash seed, clock, time zone, locale, and in the
+order and number of items that they made before. Nodes and validators differ in the same ways, so any difference between
+the two results would cause honest work to be rejected. The scored answers are a few fixed texts, the prompt's own text,
+the demonstration, the demonstration with a changed letter, and that of the previous prompt: wrong answers in the right
+form reach code of a scorer that neither right answers nor fixed texts reach.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,10 +27,21 @@ from typing import IO, Any
 from pydantic import JsonValue
 
 from rollouts.environments.errors import EnvironmentFault
+from rollouts.environments.interface import Rewards
+from rollouts.environments.rewards import is_solved
 
+START_TIMEOUT = timedelta(minutes=3)
+"""Longest time for starting a process and making the environment, which may start a sandbox and prepare a dataset."""
+PROBE_TIMEOUT = timedelta(seconds=60)
+"""Longest time in which an environment may make a prompt when a recipe is written or a run starts."""
+PROBE_SCORED = 4
+"""Number of a probe's prompts for which answers are scored too; scoring may run code and take seconds."""
 MANY = 0.9
-"""A fixed answer that is correct for this share of the prompts makes the environment useless for training."""
+"""A fixed answer with at least this mean reward makes the environment useless for training."""
 _UNDECIDED = "undecided"
+_START = "making the environment"
+_UNLIMITED = 1 << 46
+"""Address space in bytes that no process reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +51,19 @@ class CheckSettings:
     Args:
         items: Number of prompts, from the first one.
         item_timeout: Longest time for making one item and scoring all its answers.
+        hint: What a user can do about an environment that takes longer.
         memory_bytes: Address space of each of the two processes.
     """
 
     items: int = 200
     item_timeout: timedelta = timedelta(seconds=30)
+    hint: str = "bound the time of every method for any text; if honest items need more, raise --item-timeout"
     memory_bytes: int = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedProperty:
-    """A property of the environment; `fault` is empty if the environment has it."""
+    """A property of the environment; `fault` is empty if the environment has the property."""
 
     name: str
     fault: str = ""
@@ -62,13 +76,16 @@ class CheckReport:
     Args:
         version: Full version of the environment.
         size: Number of prompts; None for an infinite environment.
+        rewards: The values that the family declares for its scores.
         items: Number of prompts that were checked.
         properties: The checked properties.
-        figures: Share of correct demonstrations and of distinct prompts, and seconds of the slowest item.
+        figures: Share of correct demonstrations and of distinct prompts, and seconds of the slowest item; with `unit`
+            rewards also the mean reward of the demonstrations.
     """
 
     version: str
     size: int | None
+    rewards: Rewards
     items: int
     properties: list[CheckedProperty]
     figures: dict[str, float] = field(default_factory=dict)
@@ -116,49 +133,117 @@ def check_environment(
     first, second = (_observe(request, conditions, settings) for conditions in _CONDITIONS)
     items = [first.items[index] for index in sorted(first.items)]
     if not items:
-        raise EnvironmentFault(f"environment {name} {first.version} has no prompts")
+        raise EnvironmentFault(
+            f"environment {name} {first.version} has no prompts", hint="check its options; a run needs prompts"
+        )
     return CheckReport(
         version=first.version,
         size=first.size,
+        rewards=first.rewards,
         items=len(items),
         properties=[
             CheckedProperty(name="reproducible", fault=_difference(first, second)),
             CheckedProperty(name="refuses indices outside", fault=first.bounds),
             CheckedProperty(name="no fixed answer is correct", fault=_fixed_answer(items)),
         ],
-        figures=_figures(items),
+        figures=_figures(items, first.rewards),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedPrompt:
+    """A prompt that a probe made.
+
+    Args:
+        text: The prompt's text.
+        demonstration: An answer that the environment demonstrates; None if it has none, or if it was not asked.
+    """
+
+    text: str
+    demonstration: str | None
+
+
+def probe_prompts(
+    name: str, *, version: str | None, options: Mapping[str, JsonValue], indices: Sequence[int]
+) -> dict[int, ProbedPrompt]:
+    """Makes prompts in a separate process, and scores answers to the first prompts.
+
+    A run starts many processes that use the environment; the probe finds an environment that raises or hangs before
+    these processes start.
+
+    Args:
+        name: Name of the environment.
+        version: Required version; None for the installed one.
+        options: Options of the environment.
+        indices: Indices of the prompts; those outside the environment are left out.
+
+    Returns:
+        The prompts, by index; the first `PROBE_SCORED` with demonstrations.
+
+    Raises:
+        EnvironmentFault: The environment raised, returned an invalid value, or took longer than `PROBE_TIMEOUT`.
+        MusterError: The environment can't be loaded on this machine.
+    """
+    request = {
+        "name": name,
+        "version": version,
+        "options": dict(options),
+        "memory_bytes": _UNLIMITED,
+        "scored": list(indices[:PROBE_SCORED]),
+    }
+    hint = "ask the author of the environment to bound the time of every method"
+    settings = CheckSettings(items=len(indices), item_timeout=PROBE_TIMEOUT, hint=hint)
+    observed = _collect(request, _CONDITIONS[0], settings, indices)
+    made = {index: item["fields"] for index, item in observed.items.items()}
+    return {
+        index: ProbedPrompt(text=fields["text"], demonstration=fields.get("demonstration"))
+        for index, fields in made.items()
+    }
 
 
 @dataclass(slots=True)
 class _Observed:
     version: str
     size: int | None
+    rewards: Rewards
     bounds: str
     items: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 def _observe(request: Mapping[str, Any], conditions: _Conditions, settings: CheckSettings) -> _Observed:
-    """Runs one process and collects its items."""
+    """Runs one process and collects the items of a check."""
     indices = list(range(settings.items))
     if conditions.reverse:
         indices = [*range(settings.items, settings.items + conditions.extra), *reversed(indices)]
-    request = {**request, "indices": indices, "clock_days": conditions.clock_days}
+    observed = _collect(request, conditions, settings, indices)
+    for extra in range(settings.items, settings.items + conditions.extra):
+        observed.items.pop(extra, None)
+    return observed
+
+
+def _collect(
+    request: Mapping[str, Any], conditions: _Conditions, settings: CheckSettings, indices: Sequence[int]
+) -> _Observed:
+    """Runs one process and collects the items of these indices."""
+    request = {**request, "indices": list(indices), "clock_days": conditions.clock_days}
     observed: _Observed | None = None
     for line in _answers(request, conditions, settings):
         if "fault" in line:
             raise EnvironmentFault(line["fault"], **({"hint": line["hint"]} if line["hint"] else {}))
         if observed is None:
-            observed = _Observed(line["version"], line["size"], line["bounds"])
-        elif line["index"] < settings.items:
+            observed = _Observed(line["version"], line["size"], Rewards(line["rewards"]), line["bounds"])
+        else:
             observed.items[line["index"]] = line
     if observed is None:
-        raise EnvironmentFault(f"environment {request['name']} ended the process that loaded it")
+        raise EnvironmentFault(
+            f"environment {request['name']} ended the process that loaded it",
+            hint="making an environment may raise an exception, but not exit",
+        )
     return observed
 
 
 def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: CheckSettings) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a process; ends it if one does not come in time."""
+    """Yields the lines that a process writes; ends the process if a line does not come in time."""
     variables = os.environ | {
         "PYTHONHASHSEED": conditions.hash_seed,
         "TZ": conditions.time_zone,
@@ -183,14 +268,15 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
                 process.stdin.close()
             lines: SimpleQueue[bytes] = SimpleQueue()
             threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
-            expected = ["its size", *(f"prompt {index}" for index in request["indices"])]
+            expected = [_START, *(f"prompt {index} and its scores" for index in request["indices"])]
             for what in [*expected, "its end"]:
+                limit = START_TIMEOUT if what == _START else settings.item_timeout
                 try:
-                    line = lines.get(timeout=settings.item_timeout.total_seconds())
+                    line = lines.get(timeout=limit.total_seconds())
                 except Empty:
                     raise EnvironmentFault(
-                        f"environment {request['name']}: {what} and its scores took more than "
-                        f"{settings.item_timeout.total_seconds():g} s"
+                        f"environment {request['name']}: {what} took more than {limit.total_seconds():g} s",
+                        hint=settings.hint,
                     ) from None
                 if not line:
                     break
@@ -205,7 +291,8 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
                 error_lines = errors.read().decode(errors="replace").strip().splitlines()
                 raise EnvironmentFault(
                     f"environment {request['name']}: the process that made its items ended with {code}"
-                    + (f": {error_lines[-1][:200]}" if error_lines else "")
+                    + (f": {error_lines[-1][:200]}" if error_lines else ""),
+                    hint="run what may crash or end its process in a sandbox; no method may exit",
                 )
         finally:
             process.kill()
@@ -239,19 +326,22 @@ def _is_undecided(value: object) -> bool:
 
 
 def _fixed_answer(items: Sequence[Mapping[str, Any]]) -> str:
-    """Returns which answer, equal for all prompts, is correct for most of them; empty if there is none."""
-    correct: Counter[str] = Counter()
+    """Describes the best fixed answer if its mean reward reaches `MANY`; else returns an empty text."""
+    earned: dict[str, list[float]] = {}
     for item in items:
         for name, value in item["fields"].items():
-            if name.startswith("score of ") and name != "score of the demonstration" and value["task"] == 1.0:
-                correct[name.removeprefix("score of ")] += 1
-    for name, count in correct.most_common(1):
-        if count >= MANY * len(items):
-            return f"{name} is a correct answer to {count} of {len(items)} prompts"
-    return ""
+            if name.startswith("score of ") and "demonstration" not in name:
+                earned.setdefault(name.removeprefix("score of "), []).append(value["task"])
+    name, tasks = max(earned.items(), key=lambda pair: math.fsum(pair[1]))
+    if math.fsum(tasks) < MANY * len(items):
+        return ""
+    solved = sum(map(is_solved, tasks))
+    if solved >= MANY * len(items):
+        return f"{name} is a correct answer to {solved} of {len(items)} prompts"
+    return f"{name} earns {math.fsum(tasks) / len(items):.0%} of the full reward, as a mean over {len(items)} prompts"
 
 
-def _figures(items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _figures(items: Sequence[Mapping[str, Any]], rewards: Rewards) -> dict[str, float]:
     demonstrated = [
         item["fields"]["score of the demonstration"]["task"]
         for item in items
@@ -263,5 +353,7 @@ def _figures(items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "slowest_score_s": max(item["seconds"]["scores"] for item in items),
     }
     if demonstrated:
-        figures["correct_demonstrations"] = sum(demonstrated) / len(demonstrated)
+        figures["correct_demonstrations"] = sum(map(is_solved, demonstrated)) / len(demonstrated)
+        if rewards is Rewards.UNIT:
+            figures["demonstrations_reward"] = math.fsum(demonstrated) / len(demonstrated)
     return figures

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import sys
 import time
@@ -26,6 +27,8 @@ from rollouts.environments.registry import load_environment
 FIXED_ANSWERS = {
     "nothing": "",
     "a zero": "0",
+    "nothing in tags": "<answer></answer>",
+    "a zero in tags": "<answer>0</answer>",
     "a one": "1",
     "yes": "yes",
     "a space": " ",
@@ -35,21 +38,30 @@ FIXED_ANSWERS = {
 }
 """Answers that are given to every prompt, by their name in messages."""
 
+_TAG_OR_LETTER = re.compile(r"</?\w+>|([^\W_])")
+"""A tag such as `<answer>`, or a letter or digit outside of tags."""
+
+_ROOM = "bound the memory of every method for any text; if honest items need more, raise --memory-mib"
+
 
 def main() -> None:
     """Answers the request on standard input."""
     request = json.load(sys.stdin)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # an environment that prints must not break the protocol
+    ceiling = resource.getrlimit(resource.RLIMIT_AS)[1]
     memory = request["memory_bytes"]
+    memory = memory if ceiling == resource.RLIM_INFINITY else min(memory, ceiling)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     try:
         for line in _lines(request):
             _write(out, line)
     except MusterError as error:
-        _write(out, {"fault": error.detail, "hint": error.hint})
+        grew = isinstance(error.__cause__, MemoryError)
+        _write(out, {"fault": error.detail, "hint": _ROOM if grew else error.hint})
     except MemoryError:
-        _write(out, {"fault": f"the environment needs more than {memory >> 20} MiB of memory", "hint": ""})
+        fault = f"environment {request['name']} needs more than {memory >> 20} MiB of memory"
+        _write(out, {"fault": fault, "hint": _ROOM})
 
 
 def _lines(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -58,14 +70,21 @@ def _lines(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             stack.enter_context(time_machine.travel(datetime.now(UTC) + timedelta(days=days), tick=True))
         environment = load_environment(request["name"], version=request["version"], options=request["options"])
         size = environment.size()
-        yield {"version": environment.version, "size": size, "bounds": _refuses_outside(environment, size)}
+        scored = set(request.get("scored", request["indices"]))
+        yield {
+            "version": environment.version,
+            "size": size,
+            "rewards": environment.rewards,
+            "bounds": _refuses_outside(environment, size),
+        }
         for index in request["indices"]:
             if size is None or index < size:
-                yield item_of(environment, index)
+                neighbour = index - 1 if index - 1 in request["indices"] else None
+                yield item_of(environment, index, with_scores=index in scored, neighbour=neighbour)
 
 
 def _refuses_outside(environment: Environment, size: int | None) -> str:
-    """Returns what is wrong with indices outside the environment; empty if they are refused as documented."""
+    """Returns the fault in refusing indices outside the environment; empty if there is none."""
     for index in [-1] if size is None else [-1, size]:
         try:
             environment.prompt(index)
@@ -77,15 +96,31 @@ def _refuses_outside(environment: Environment, size: int | None) -> str:
     return ""
 
 
-def item_of(environment: Environment, index: int) -> dict[str, Any]:
-    """Returns a prompt, its demonstration, and the scores of several answers, as JSON values."""
+def item_of(
+    environment: Environment, index: int, *, with_scores: bool = True, neighbour: int | None = None
+) -> dict[str, Any]:
+    """Returns a prompt, its demonstration, and the scores of several answers, as JSON values.
+
+    Args:
+        environment: The environment.
+        index: Index of the prompt.
+        with_scores: Whether answers are scored; if not, the result has only the prompt's text.
+        neighbour: Index of the prompt whose demonstration is scored too, as a wrong answer in the right form.
+    """
     began = time.perf_counter()
     prompt = environment.prompt(index)
     made = time.perf_counter()
+    if not with_scores:
+        return {"index": index, "fields": {"text": prompt.text}, "seconds": {"prompt": made - began, "scores": 0.0}}
     demonstration = environment.demonstration(prompt)
     answers = {**FIXED_ANSWERS, "the prompt's own text": prompt.text}
     if demonstration is not None:
         answers["the demonstration"] = demonstration
+        answers["the demonstration with a changed letter"] = _near_miss(demonstration)
+    if neighbour is not None:
+        other = environment.demonstration(environment.prompt(neighbour))
+        if other is not None:
+            answers[f"the demonstration of prompt {neighbour}"] = other
     demonstrated = time.perf_counter()
     scores = {name: _score(environment, prompt, answer, finished=True) for name, answer in answers.items()}
     scores["nothing, cut off"] = _score(environment, prompt, "", finished=False)
@@ -102,13 +137,22 @@ def item_of(environment: Environment, index: int) -> dict[str, Any]:
     }
 
 
+def _near_miss(demonstration: str) -> str:
+    """Returns the demonstration with its last letter or digit changed, but none in tags."""
+    letters = [found for found in _TAG_OR_LETTER.finditer(demonstration) if found[1]]
+    if not letters:
+        return f"{demonstration}1"
+    start, end = letters[-1].span()
+    return demonstration[:start] + ("2" if letters[-1][1] == "1" else "1") + demonstration[end:]
+
+
 def _score(environment: Environment, prompt: Prompt, answer: str, *, finished: bool) -> dict[str, float]:
     found = environment.score(prompt, answer, finished=finished)
     return {"task": found.task, **{name: float(value) for name, value in sorted(found.parts.items())}}
 
 
 def _plain(value: object) -> object:
-    """Returns a value as JSON; other objects are shown by their type, because their text may contain an address."""
+    """Returns a JSON value as it is, and any other object as its type: its text has no address."""
     match value:
         case None | bool() | int() | float() | str():
             return value

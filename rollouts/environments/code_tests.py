@@ -53,7 +53,10 @@ class ProgramTest:
     expected: str
 
     def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
-        """Passes if the program exits with 0 and every line matches, ignoring blanks at line ends and at both ends."""
+        """Passes if the program exits with 0 and every line matches.
+
+        Blanks at line ends and at both ends of the output are ignored.
+        """
         stdin = self.standard_input.encode(errors="replace")
         job = Job(module="inside.program", payload={"source": source}, standard_input=stdin, limits=limits)
         outcome = sandboxes.run(JobKind.SOLUTION, job)
@@ -211,7 +214,10 @@ def _lines(text: str) -> list[str]:
 
 
 class _Pipe:
-    """A pipe between two jobs; this process only holds it until both have received it."""
+    """A pipe between two jobs.
+
+    This process holds the pipe only until both jobs have received their ends.
+    """
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()

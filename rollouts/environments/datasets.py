@@ -12,12 +12,13 @@ import ast
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rollouts.environments.errors import BadDataset
 from rollouts.environments.factory import Options
@@ -28,6 +29,7 @@ DIRECTORY_VARIABLE = "MUSTER_DATASETS"
 """Environment variable with the directory of relative paths; the default is the working directory."""
 
 _WHERE = f"put the file there, or name its directory in {DIRECTORY_VARIABLE}"
+_SHA256 = re.compile("[0-9a-f]{64}")
 _LONGEST_ROW = 64 * 1024 * 1024
 _ROWS_AT_A_TIME = 256
 _COLUMNS = ("problem_id", "task_type", "prompt", "verification_info")
@@ -42,10 +44,30 @@ class DatasetOptions(Options):
 
     path: Annotated[str, Field(min_length=1, max_length=4096)]
     """Path of the file on this machine."""
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    sha256: str
     """Digest of the file."""
     task_types: tuple[str, ...] = ()
-    """Task types to use; if empty, the family's own."""
+    """Task types to use; if empty, the task types of the environment's family."""
+
+    @field_validator("sha256")
+    @classmethod
+    def _check_digest(cls, sha256: str) -> str:
+        if not _SHA256.fullmatch(sha256):
+            raise ValueError(
+                f"{sha256[:80]!r} is no SHA-256, which has 64 hexadecimal digits, in lower case; sha256sum prints it"
+            )
+        return sha256
+
+    @property
+    def file(self) -> Path:
+        """The file on this machine."""
+        return Path(os.environ.get(DIRECTORY_VARIABLE, "")) / self.path
+
+    def located(self) -> tuple[Self, tuple[Path, ...]]:
+        """Returns the options with the file's absolute path, and the file."""
+        # Links in the name itself stay: the suffix tells the format, and the target of a link may have none.
+        file = self.file.parent.resolve() / self.file.name
+        return self.model_copy(update={"path": str(file)}), (file,)
 
 
 class _Row(BaseModel):
@@ -83,7 +105,7 @@ class Dataset:
     def __init__(
         self, options: DatasetOptions, *, task_types: tuple[str, ...], usable: Callable[[DatasetProblem], bool]
     ) -> None:
-        path = Path(os.environ.get(DIRECTORY_VARIABLE, "")) / options.path
+        path = options.file
         _check_file(path, options.sha256)
         self._rows: _Rows = _ParquetRows(path) if path.suffix == ".parquet" else _JsonRows(path)
         wanted = options.task_types or task_types
@@ -206,7 +228,9 @@ def _check_file(path: Path, sha256: str) -> None:
         raise BadDataset(f"the data set {path} can't be read: {error.strerror}", hint=_WHERE) from error
     if found != sha256:
         raise BadDataset(
-            f"{path} has the SHA-256 {found}, and the options name {sha256}", hint="fetch the file with that digest"
+            f"{path} has the SHA-256 {found}, and the options name {sha256}",
+            hint="fetch the file with the digest of the options; or, for other problems, name the file's digest in the "
+            "options and write a new recipe: muster recipe init --force",
         )
     for magic, program in _PACKED.items():
         if start.startswith(magic):

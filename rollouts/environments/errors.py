@@ -17,7 +17,10 @@ from protocol.errors import InvalidInput, MusterError, NotFound
 
 
 class EnvironmentFault(MusterError):
-    """An environment raised, or returned an invalid prompt or score. Only its author is at fault."""
+    """An environment raised, or returned an invalid prompt or score.
+
+    Only the environment's author is at fault.
+    """
 
     code = "environment-fault"
     default_hint = "report it to the author of the environment; muster env show or muster env score reproduces it"

@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from pathlib import Path
+from typing import ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from protocol.errors import MusterError
+from protocol.errors import MusterError, plain_message
 from rollouts.environments.errors import BadOptions, EnvironmentFault, UnknownEnvironmentVersion
-from rollouts.environments.interface import Environment
+from rollouts.environments.interface import Environment, Rewards
 from rollouts.environments.validation import CheckedEnvironment, shown
 from rollouts.sandbox import Sandboxes
 
@@ -21,6 +22,8 @@ _DIGEST_DIGITS = 16
 _VERSION = re.compile(r"[A-Za-z0-9._-]{1,24}")
 """A version plus its digest and dependencies must fit into 64 characters."""
 
+_LIST_ERRORS = frozenset({"tuple_type", "list_type"})
+"""Pydantic's types of errors for a text where a list belongs."""
 _METHODS = ("size", "prompt", "score", "demonstration")
 
 
@@ -32,12 +35,32 @@ class Options(BaseModel):
     local: ClassVar[frozenset[str]] = frozenset()
     """Options that may differ between machines, such as file paths; they are not part of the version."""
 
+    def located(self) -> tuple[Self, tuple[Path, ...]]:
+        """Returns the options with absolute paths, and the files of this machine that they name.
+
+        A family that reads files overrides it, so that a devnet can make the files readable for its tasks.
+        """
+        return self, ()
+
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _T = TypeVar("_T")
 
 SandboxSource = Callable[[], Sandboxes]
 """Returns the sandboxes on demand; most environments need none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentFacts:
+    """Properties of an environment that follow from its options alone; no data set is read for them.
+
+    Args:
+        version: Its full version.
+        rewards: The values that its scores can have.
+    """
+
+    version: str
+    rewards: Rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +74,11 @@ class Family(Generic[OptionsT]):
         summary: One line of description.
         options: The options class.
         build: Makes the environment from the version to report, the options and a source of sandboxes.
-        depends_on: Returns local dependencies of its scores, such as `py3.11`, which become part of the version.
+        depends_on: Returns local dependencies of the environment's scores, such as `py3.11`, which become part of the
+            version.
+        rewards: Values that its scores can have: `Rewards.BINARY`, `Rewards.UNIT`, or a function that returns one of
+            them for the options.
+        suffix: Returns what follows the `+` in the version; by default the dependencies and a digest of the options.
 
     Raises:
         ValueError: The version has an invalid form.
@@ -63,12 +90,16 @@ class Family(Generic[OptionsT]):
     options: type[OptionsT]
     build: Callable[[str, OptionsT, SandboxSource], Environment]
     depends_on: Callable[[], str] = str
+    rewards: Rewards | Callable[[OptionsT], Rewards] = Rewards.BINARY
+    suffix: Callable[[OptionsT], str] | None = None
 
     def __post_init__(self) -> None:
         if not _VERSION.fullmatch(self.version):
             raise ValueError(f"environment {self.name}: {self.version!r:.80} is not a version such as 1 or 2026.11")
 
-    def load(self, *, version: str | None, options: Mapping[str, JsonValue], sandboxes: SandboxSource) -> Environment:
+    def load(
+        self, *, version: str | None, options: Mapping[str, JsonValue], sandboxes: SandboxSource
+    ) -> CheckedEnvironment:
         """Makes the environment.
 
         Args:
@@ -81,26 +112,50 @@ class Family(Generic[OptionsT]):
             UnknownEnvironmentVersion: The installed version or these options differ from the requested version.
             EnvironmentFault: The family raised another exception.
         """
+        chosen = self.validated(options)
+        facts = self._facts(chosen, version)
+        full = facts.version
+        made = self._guarded(lambda: self.build(full, chosen, sandboxes))
+        if missing := [name for name in _METHODS if not callable(getattr(made, name, None))]:
+            raise EnvironmentFault(f"environment {self.name} {full} has no {', '.join(missing)}: it is {shown(made)}")
+        return CheckedEnvironment(self.name, full, made, rewards=facts.rewards)
+
+    def validated(self, options: Mapping[str, JsonValue]) -> OptionsT:
+        """Returns the options with their defaults.
+
+        Raises:
+            BadOptions: An option is unknown or has an invalid value.
+        """
         try:
-            chosen = self.options.model_validate(dict(options))
+            return self.options.model_validate(dict(options))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"]) or "options"
             known = ", ".join(self.options.model_fields) or "none"
-            raise BadOptions(
-                f"environment {self.name}: {place}: {first['msg']}", hint=f"its options are: {known}"
-            ) from error
+            hint = f"its options are: {known}"
+            if first["type"] in _LIST_ERRORS:
+                hint = f"write a JSON list, such as -o '{place}=[\"…\"]', or a file, -o @FILE; {hint}"
+            elif first["type"] == "missing":
+                hint = f"give -o {place}=…; {hint}"
+            raise BadOptions(f"environment {self.name}: {place}: {plain_message(first['msg'])}", hint=hint) from error
+
+    def facts(self, *, version: str | None, options: Mapping[str, JsonValue]) -> EnvironmentFacts:
+        """Returns properties of the environment that `load` makes from the same arguments; raises as `load` does."""
+        return self._facts(self.validated(options), version)
+
+    def _facts(self, chosen: OptionsT, version: str | None) -> EnvironmentFacts:
         full = self._guarded(lambda: self._full_version(chosen))
         if version is not None and version not in {self.version, full}:
             self._refuse(version, full)
-        made = self._guarded(lambda: self.build(full, chosen, sandboxes))
-        if missing := [name for name in _METHODS if not callable(getattr(made, name, None))]:
-            raise EnvironmentFault(f"environment {self.name} {full} has no {', '.join(missing)}: it is {shown(made)}")
-        return CheckedEnvironment(self.name, full, made)
+        return EnvironmentFacts(version=full, rewards=self._guarded(lambda: self._rewards(chosen)))
+
+    def _rewards(self, chosen: OptionsT) -> Rewards:
+        return Rewards(self.rewards(chosen) if callable(self.rewards) else self.rewards)
 
     def _full_version(self, chosen: OptionsT) -> str:
-        details = [detail for detail in (self.depends_on(), _options_digest(chosen)) if detail]
-        return "+".join([self.version, ".".join(details)]) if details else self.version
+        details = [self.suffix(chosen)] if self.suffix is not None else [self.depends_on(), _options_digest(chosen)]
+        suffix = ".".join(detail for detail in details if detail)
+        return f"{self.version}+{suffix}" if suffix else self.version
 
     def _guarded(self, make: Callable[[], _T]) -> _T:
         try:

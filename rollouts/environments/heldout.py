@@ -11,7 +11,9 @@ _WORDS = 2**64
 
 
 def is_held_out(prompt: Prompt | int, share: float) -> bool:
-    """Returns whether a prompt is in the held-out share. Larger shares include smaller ones.
+    """Returns whether a prompt is in the held-out share.
+
+    A larger share holds out every prompt that a smaller share holds out.
 
     Pass the prompt itself if different indices may have the same text, as in the synthetic families. Then the text
     decides, so that a held-out task is not trained on under another index. An index suffices if prompts are distinct.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollouts.environments.errors import NoSuchPrompt
 
-_END = 2**63
+END_OF_INDICES = 2**63
 """Indices are transmitted as signed 64-bit integers."""
 
 
@@ -14,7 +14,7 @@ def check_index(index: int, *, size: int | None) -> int:
     Raises:
         NoSuchPrompt: The index is out of range.
     """
-    end = _END if size is None else size
+    end = END_OF_INDICES if size is None else size
     if not 0 <= index < end:
         raise NoSuchPrompt(f"there is no prompt {index}: indices go from 0 to {end - 1}")
     return index

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
+
+
+class Rewards(StrEnum):
+    """The values that `Score.task` of an environment can have; its family declares them."""
+
+    BINARY = "binary"
+    """1.0 if the task is solved, else 0.0."""
+    UNIT = "unit"
+    """Any value from 0.0 to 1.0, for partial credit; 1.0 means solved."""
+
+    def allows(self, task: float) -> bool:
+        """Returns whether an environment of this kind can give this score. NaN and infinities never are allowed."""
+        return task in {0.0, 1.0} if self is Rewards.BINARY else 0.0 <= task <= 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,22 +39,28 @@ class Score:
     """Score of a completion before any length reward."""
 
     task: float
-    """1.0 if the task is solved, else 0.0; there is no partial credit."""
+    """1.0 if the task is solved, else 0.0; an environment with `unit` rewards gives any value from 0.0 to 1.0.
+
+    Validators compare this value to the last bit. So compute it from whole numbers, with `+ - * /` and `math.sqrt` in a
+    fixed order: `math.exp`, `math.log`, `**` with fractions, numpy's sums and the order of a set differ between
+    machines.
+    """
     parts: Mapping[str, float] = field(default_factory=dict)
     """Named figures for people, metrics and audit files. Two names have a defined meaning:
 
     `length`: the length that the length reward measures; default: the number of output tokens.
     `undecided`: 1.0 if a time, memory or output limit ended the check, so that another machine may get another result.
     The task counts as unsolved, and no validator treats a difference in such a row as forgery. An environment whose
-    checks have limits always includes it, also as 0.0: another machine may then solve what was unsolved here.
+    checks have limits always includes `undecided`, also as 0.0: another machine may then solve a task that was unsolved
+    here.
     """
 
 
 class Environment(Protocol):
     """A family of tasks with verifiable rewards.
 
-    Equal name, version and index always give the same prompt, and equal prompt and completion the same score: nodes are
-    paid, and slashed, by this comparison. Any change to either needs a new version.
+    Equal name, version and index always give the same prompt, and equal prompt and completion the same score, to the
+    last bit: nodes are paid, and slashed, by this comparison. Any change of a prompt or a score needs a new version.
     """
 
     @property
@@ -52,7 +72,8 @@ class Environment(Protocol):
     def version(self) -> str:
         """The family's version and, after a `+`, what else scores depend on, e.g. `1+py3.11.0ada8d61b27fe9d9`.
 
-        This is the interpreter or library that scores, if any, and a digest of the options that differ from defaults.
+        The suffix names the interpreter or library that scores, if any, and a digest of the options that differ from
+        defaults.
         """
         ...
 
@@ -69,7 +90,9 @@ class Environment(Protocol):
         ...
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Scores an answer. Returns in bounded time for any text, and never raises because of its content.
+        """Scores an answer.
+
+        Returns in bounded time for any text, and never raises because of the text's content.
 
         Args:
             prompt: The prompt.

@@ -2,19 +2,21 @@
 
 Prompts are `rev:` and 4 to 7 letters, or `sort:` and 4 to 6 digits, then `=`. Only the exact answer followed by the end
 of sequence counts. The warm-up data are deliberately unreliable: a third of the demonstrations is right, a third copies
-the input, a third does the other operation. So reinforcement learning visibly selects the rewarded behaviour among
-those that the model already has.
+the input, a third does the other operation. So reinforcement learning visibly selects the rewarded behaviour among the
+behaviours that the model already has.
 
-With the option `filler`, an answer may begin with any number of full stops, and the length reward measures these. The
-family then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`. A third of the demonstrations
-for such an environment has the desired number of full stops; the others have a random number.
+With the option `filler`, an answer may begin with any number of full stops, and the length reward measures these full
+stops. The recipe then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`. A third of the
+demonstrations for such an environment has the desired number of full stops; the others have a random number.
+
+With the option `partial`, the reward is the share of characters that are in the right place.
 """
 
 from __future__ import annotations
 
 from rollouts.environments.factory import Family, Options, SandboxSource
 from rollouts.environments.indices import check_index
-from rollouts.environments.interface import Environment, Prompt, Score
+from rollouts.environments.interface import Environment, Prompt, Rewards, Score
 from rollouts.environments.prng import PrngStream
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -36,6 +38,8 @@ class LettersOptions(Options):
 
     filler: bool = False
     """Lets answers begin with full stops, which the length reward then measures."""
+    partial: bool = False
+    """Rewards the share of right characters instead of exact answers only."""
 
 
 class Letters:
@@ -46,9 +50,10 @@ class Letters:
     def __init__(self, version: str, options: LettersOptions) -> None:
         self.version = version
         self._filler = options.filler
+        self._partial = options.partial
 
     def size(self) -> int | None:
-        """Returns None: unlimited; different indices may have equal prompts, as there are few short strings."""
+        """Returns None: the size is unlimited; indices may have equal prompts (few short strings)."""
         return None
 
     def prompt(self, index: int) -> Prompt:
@@ -63,18 +68,25 @@ class Letters:
         return Prompt(index=index, text=f"{operation}:{argument}=", data=data)
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Scores 1 only if the answer is exact and the model ended by itself."""
+        """Scores 1 only if the answer is exact and the model ended by itself.
+
+        With `partial`, an answer that the model ended by itself scores its share of right characters.
+        """
         answer = completion.lstrip(FILLER) if self._filler else completion
-        exact = answer == prompt.data["answer"]
+        expected = str(prompt.data["answer"])
+        exact = answer == expected
         parts = {"exact": float(exact), "finished": float(finished)}
         if self._filler:
             parts["length"] = float(len(completion) - len(answer))
+        if self._partial and finished:
+            return Score(task=_share_in_place(answer, expected), parts=parts)
         return Score(task=float(exact and finished), parts=parts)
 
     def demonstration(self, prompt: Prompt) -> str:
         """Returns the right answer for 34 of 100 prompts, the input for 33, and the other operation for 33.
 
-        With `filler`, 34 of 100 prompts with a target get that many full stops; others get a random number up to 8.
+        With `filler`, 34 of 100 prompts with a target get the target's number of full stops; the other prompts get a
+        random number up to 8.
         """
         draws = PrngStream("letters-demonstration-v1", prompt.index)
         chance = draws.below(100)
@@ -91,6 +103,11 @@ class Letters:
         if prompt.target_length is not None and draws.below(100) < _KEPT_PERCENT:
             filler = prompt.target_length
         return FILLER * filler + answer
+
+
+def _share_in_place(answer: str, expected: str) -> float:
+    right = sum(given == wanted for given, wanted in zip(answer, expected, strict=False))
+    return right / max(len(answer), len(expected))
 
 
 def _string(draws: PrngStream, characters: str, length: int) -> str:
@@ -115,4 +132,5 @@ family = Family(
     summary="reverse a word or sort digits, exactly; for tiny models",
     options=LettersOptions,
     build=_build,
+    rewards=lambda options: Rewards.UNIT if options.partial else Rewards.BINARY,
 )

@@ -1,7 +1,7 @@
 r"""Environment `math`: problems with one right answer, compared symbolically: `0.5` equals `\frac{1}{2}`.
 
 The answer is the content of the last `\boxed{…}` and must be a single value (`one_value`). The math-verify library
-compares it with the problem's answer in a sandbox with limits, because some answers make it run forever.
+compares it with the problem's answer in a sandbox with limits, because some answers make the library run forever.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Mathematics:
         return Prompt(index=index, text=problem.prompt, data=data)
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Scores 1 if the boxed answer equals the problem's and the model ended by itself."""
+        """Scores 1 if the boxed answer equals the problem's answer and the model ended by itself."""
         given = boxed_answer(completion)
         parts = {"finished": float(finished), "answered": float(given is not None), "undecided": 0.0}
         if given is None or not finished:

@@ -2,7 +2,7 @@ r"""Tests whether a boxed answer is a single value, judging by its notation.
 
 The comparison library evaluates what it understands and ignores the rest: it accepts `11=12`, `12\approx 11` and
 `11 \to 12` as 12. A policy rewarded for such text learns to hedge. So an answer may only contain notation of a single
-expression; relation signs between two expressions are allowed only if the problem's own answer has them.
+expression; relation signs between two expressions are allowed only if the problem's own answer has such a sign.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def comparable(given: str, *, expected: str) -> ExpressionPair | None:
 
     Accepted are numbers, expressions, units and words after a number, and a name before one equals sign (`x = 12`,
     `f(2) = 12`, `a+b = 12`). Lists, sets, intervals, relations and the like are accepted only if the problem's answer
-    is one. A percentage counts as hundredths, unless the problem's answer is also a percentage.
+    is of the same kind. A percentage counts as hundredths, unless the problem's answer is also a percentage.
 
     Args:
         given: Content of the box.
@@ -84,7 +84,7 @@ def _is_known(given: str, expected: str) -> bool:
 
 
 def _is_inequality(text: str) -> bool:
-    """Returns whether the text is an inequality, which may be rearranged with other signs."""
+    """Returns whether the text is an inequality; an equivalent inequality may have other signs."""
     return not _INEQUALITIES.isdisjoint(_COMMAND.findall(text)) or any(each in _INEQUALITIES for each in text)
 
 
@@ -117,7 +117,7 @@ def _hides_numbers(given: str, expected: str) -> bool:
 
 
 def _without_percent(given: str, expected: str) -> ExpressionPair | None:
-    """Returns both without percent signs; the answer in hundredths if the problem's answer has no percent sign."""
+    """Returns both without percent signs; the given answer in hundredths if only it has a sign."""
     if "%" not in given:
         return ExpressionPair(expected=expected, given=given)
     ending = _PERCENTAGE.fullmatch(given.strip(" $"))

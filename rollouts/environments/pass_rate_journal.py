@@ -77,7 +77,7 @@ class PassJournal:
     Raises:
         Conflict: The journal has another subject, or another process is writing it.
         InvalidInput: The file is not a journal.
-        OSError: The file can't be read or written; `add` raises it too, e.g. if the disk is full.
+        OSError: The file can't be read or written; `add` raises this error too, e.g. if the disk is full.
     """
 
     def __init__(self, path: Path, measured: JournalSubject) -> None:
@@ -98,7 +98,7 @@ class PassJournal:
             raise
 
     def add(self, passes: Iterable[PromptPasses]) -> None:
-        """Appends the next block; on return it is on disk."""
+        """Appends the next block; on return the block is on disk."""
         block = _Block(block=self.blocks, passes=list(passes))
         self._write(block)
         self._take(block)

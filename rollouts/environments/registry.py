@@ -1,6 +1,6 @@
 """Finds environments by name: built-in families and those registered by other packages.
 
-A package registers one by an entry point that names a `Family`:
+A package registers an environment by an entry point that names a `Family`:
 
     [project.entry-points."muster.environments"]
     crosswords = "crosswords.muster:family"
@@ -15,13 +15,14 @@ import functools
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
 
 from rollouts.environments.errors import UnknownEnvironment
 from rollouts.environments.factory import Family
-from rollouts.environments.interface import Environment
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.sandbox import Sandboxes
 
 GROUP = "muster.environments"
@@ -32,6 +33,8 @@ BUILT_IN = {
     "code": "rollouts.environments.code",
     "letters": "rollouts.environments.letters",
     "math": "rollouts.environments.mathematics",
+    "mixture": "rollouts.environments.mixture",
+    "reasoning-gym": "rollouts.environments.gym.environment",
 }
 """Built-in families and the modules that define them as `family`; imported on demand."""
 
@@ -42,7 +45,7 @@ def load_environment(
     version: str | None = None,
     options: Mapping[str, JsonValue] | None = None,
     sandboxes: Sandboxes | None = None,
-) -> Environment:
+) -> CheckedEnvironment:
     """Loads the environment that a recipe names.
 
     Args:
@@ -50,7 +53,7 @@ def load_environment(
         version: As in `Environment.version`, or without the suffix after `+`; None for the installed one.
         options: Options of the family.
         sandboxes: Sandboxes for untrusted code, closed by the caller; by default shared by all environments of this
-            process. A validator passes its own, which accept no weaker isolation than namespaces.
+            process. A validator passes its own sandboxes, which accept no weaker isolation than namespaces.
 
     Raises:
         UnknownEnvironment: No family has the name, several packages register it, or its package can't be imported.
@@ -62,9 +65,15 @@ def load_environment(
     return find_family(name).load(version=version, options=options or {}, sandboxes=source)
 
 
-def families() -> list[Family[Any]]:
-    """Returns every family that can be loaded here, sorted by name."""
-    return [find_family(name) for name in environment_names()]
+def locate_options(name: str, options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], tuple[Path, ...]]:
+    """Returns an environment's options with absolute paths, and the files of this machine that they name.
+
+    Raises:
+        UnknownEnvironment: As in `load_environment`.
+        BadOptions: An option is unknown or has an invalid value.
+    """
+    located, files = find_family(name).validated(options).located()
+    return located.model_dump(mode="json", exclude_unset=True), files
 
 
 def find_family(name: str) -> Family[Any]:

@@ -12,6 +12,16 @@ UNDECIDED = "undecided"
 """Key in `Score.parts`: whether a limit ended the check."""
 
 
+def is_solved(task: float) -> bool:
+    """Returns whether a score counts as solved: only the full score of 1 does.
+
+    So the task reward in a rollout file suffices to tell whether an answer is solved.
+
+    An environment with its own threshold for solved tasks gives 1.0 from that threshold on.
+    """
+    return task == 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
     """The reward for training, with its parts."""
@@ -25,7 +35,12 @@ class Reward:
     undecided: bool = False
     """True if a limit ended the check, so that another machine may get another result; no sign of forgery."""
     limited: bool = False
-    """True if the check has limits that may end it here or elsewhere; a slower machine may find less."""
+    """True if the check has limits that may end the check on some machine; a slower machine may give a lower score."""
+
+    @property
+    def solved(self) -> bool:
+        """Returns whether the task counts as solved."""
+        return is_solved(self.task)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from protocol.errors import MusterError
 from rollouts.environments.errors import EnvironmentFault
-from rollouts.environments.interface import Environment, Prompt, Score
+from rollouts.environments.interface import Environment, Prompt, Rewards, Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class CheckedEnvironment:
     name: str
     version: str
     inner: Environment
+    rewards: Rewards = Rewards.BINARY
+    """The values that its scores can have."""
 
     def size(self) -> int | None:
         """Returns the environment's size: None, or at least 0."""
@@ -41,11 +43,11 @@ class CheckedEnvironment:
         return found
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Returns the score: 0.0 or 1.0, with finite figures."""
+        """Returns the score: a value that `rewards` allows, with finite figures."""
         what = f"score() of an answer to prompt {prompt.index}"
         found = self._asked(what, lambda: self.inner.score(prompt, completion, finished=finished))
-        if not isinstance(found, Score) or not _is_figure(found.task) or found.task not in {0.0, 1.0}:
-            raise self._fault(what, f"does not give a Score with a task of 0.0 or 1.0: {shown(found)}")
+        if not isinstance(found, Score) or not _is_figure(found.task) or not self.rewards.allows(found.task):
+            raise self._fault(what, f"does not give a Score with {self._allowed(found)}: {shown(found)}")
         parts: object = found.parts
         if not isinstance(parts, Mapping):
             raise self._fault(what, f"has no parts by name: {shown(parts)}")
@@ -54,7 +56,7 @@ class CheckedEnvironment:
                 raise self._fault(
                     what, f"has the part {shown(name)} = {shown(figure)}, not a finite number with a name"
                 )
-        return found if type(found.task) is float else replace(found, task=float(found.task))
+        return replace(found, task=float(found.task) + 0.0)  # a plain float; -0.0 becomes 0.0
 
     def demonstration(self, prompt: Prompt) -> str | None:
         """Returns the environment's demonstration, if any."""
@@ -63,6 +65,13 @@ class CheckedEnvironment:
         if found is not None and not isinstance(found, str):
             raise self._fault(what, f"gives {shown(found)}, not a text or None")
         return found
+
+    def _allowed(self, found: object) -> str:
+        if self.rewards is Rewards.UNIT:
+            return "a task from 0.0 to 1.0, as its family declares (rewards = unit)"
+        allowed = "a task of 0.0 or 1.0, as its family declares (rewards = binary)"
+        partial = isinstance(found, Score) and _is_figure(found.task) and Rewards.UNIT.allows(found.task)
+        return allowed + ("; a family with partial credit declares rewards=Rewards.UNIT" if partial else "")
 
     def _asked(self, what: str, ask: Callable[[], object]) -> object:
         try:

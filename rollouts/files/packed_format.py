@@ -43,7 +43,7 @@ _FINISHES = tuple(FinishReason)
 _NO_TARGET = -(1 << 40)
 _LARGEST_HEAD = 16 * 1024
 _TEXT = re.compile(r"[ -~]{0,200}")
-"""Allowed names and versions; they are shown to people."""
+"""Form of allowed names and versions, which are shown to people."""
 
 _Column = NDArray[Any]
 

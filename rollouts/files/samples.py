@@ -13,8 +13,9 @@ from rollouts.engines.interface import FinishReason
 from rollouts.precision import Dtype, EngineName, arithmetic_name
 
 MOST_LOG_PROBABILITY = 1e-4
-"""In float32, log-softmax of a certain token may exceed 0 by this much. Validators accept such files and pools pay for
-them, so readers of accepted files must accept them."""
+"""In float32, log-softmax of a token with probability 1 may exceed 0 by this much. Validators accept such files and
+pools pay for them, so readers of accepted files must accept them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class SlotHeader:
         environment: Name of the environment.
         environment_version: Version of the environment.
         engine: The generating engine.
-        dtype: Its data type.
+        dtype: The engine's data type.
     """
 
     run: Digest
@@ -55,7 +56,8 @@ class Sample:
 
     Args:
         group: The prompt's number in the slot, from 0; the file has all samples of a group or none.
-        sample: The sample's number in the slot, from 0: `group * group_size + i`. With the seed, it keys the noise.
+        sample: The sample's number in the slot, from 0: `group * group_size + i`. With the seed, this number keys the
+            noise.
         prompt_index: The prompt's index in the environment.
         prompt_tokens: int32, shape (P,).
         output_tokens: int32, shape (T,), the end of sequence included.

@@ -1,8 +1,8 @@
 """Schema of rollout files: Parquet with zstd, one file per submission, one row per sample.
 
 The reader takes untrusted files. The reader rejects anything but this exact schema, as far as possible from the footer
-alone, before decoding. It can't bound the decoder's resources on a hostile file: run the reader with limits on memory
-and time, as the validator does.
+alone, before decoding. The reader can't bound the decoder's resources on a hostile file: run the reader with limits on
+memory and time, as the validator does.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ReadLimits:
     tokens: int = 1 << 20
 
     def within(self, others: ReadLimits) -> ReadLimits:
-        """Returns the smaller of each limit."""
+        """Returns for each limit the smaller of the two values."""
         return ReadLimits(**{one.name: min(getattr(self, one.name), getattr(others, one.name)) for one in fields(self)})
 
 
@@ -108,8 +108,8 @@ def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFil
         BadRolloutFile: The file is not valid Parquet, exceeds a limit, or has other columns or types, nulls,
             non-finite numbers, unknown names, or rows of different slots.
         OSError: This machine can't read the file, which says nothing about its author.
-        MemoryError: Memory ran out, which says something about the author only if the caller provided as much as the
-            limits allow.
+        MemoryError: Memory ran out, which says something about the author only if the caller provided as much memory as
+            the limits allow.
     """
     return _read(path, path.stat().st_size, limits or ReadLimits())
 
@@ -199,7 +199,9 @@ def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
 
 
 _STORED = pa.schema([field.with_type(pa.string()) if field.type == _WORD else field for field in SCHEMA])
-"""The column types in the file: Parquet schemas have no dictionaries, so words are strings."""
+"""The column types in the file: Parquet schemas have no dictionaries, so columns of type `_WORD` are stored as
+strings.
+"""
 
 
 def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:

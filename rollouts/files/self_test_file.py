@@ -1,4 +1,4 @@
-"""A minimal rollout file with which readers warm up and test that they can read any file."""
+"""A minimal rollout file with which readers warm up and test that they can read files."""
 
 from __future__ import annotations
 

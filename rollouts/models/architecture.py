@@ -1,8 +1,9 @@
 """Checks that engines, verifiers and the trainer all compute a model in the same way.
 
 Generation stores keys and values by position. Prefill and trainer put several answers into one row; positions and a
-mask determine what each token sees. Both are correct only if attention over earlier tokens is the only connection
-between tokens. A recurrent layer would carry its state from one answer into the next, without any error.
+mask determine what each token sees. Both methods are correct only if attention over earlier tokens is the only
+connection between tokens. A recurrent layer would carry its state from one answer into the next, without raising any
+error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def check_architecture(model: PreTrainedModel, folder: Path) -> None:
     """Checks that causal full attention is the only connection between the model's tokens.
 
     Args:
-        model: With or without weights.
+        model: The model, with or without weights.
         folder: Its folder, for the error message.
 
     Raises:
@@ -46,7 +47,7 @@ def check_model_folder(folder: Path) -> None:
     """Checks the architecture of a folder's model without its weights.
 
     Raises:
-        BadVersionFolder: transformers has no causal language model for the config, or engines can't use it.
+        BadVersionFolder: transformers has no causal language model for the config, or engines can't use the model.
     """
     try:
         config = _CONFIGS.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -59,7 +60,7 @@ def check_model_folder(folder: Path) -> None:
 
 
 def _missing(model: PreTrainedModel) -> Iterator[str]:
-    """Yields descriptions of missing properties."""
+    """Yields descriptions of required properties that the model lacks."""
     kind: Any = type(model)  # transformers annotates only some of these
     config: Any = model.config.get_text_config()
     if kind._is_stateful:

@@ -23,6 +23,19 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 
 ADAPTER_FILE = "adapter_config.json"
 
+COMPANION_FILES = (
+    TOKENIZER_FILE,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    GENERATION_FILE,
+)
+"""Files besides weights, config and recipe that a version copies from the model's folder, if they are there."""
+
 _LARGEST_JSON = 64 * 1024 * 1024
 _LARGEST_HEADER = 100 * 1024 * 1024
 """The limit of the safetensors format itself."""
@@ -36,7 +49,9 @@ _NOT_OF_A_CONFIG = {
     "_experts_implementation": "leave it out: each engine chooses its own implementation of experts",
     "_experts_implementation_internal": "leave it out: each engine chooses its own implementation of experts",
 }
-"""Config keys that transformers would obey: they load attention code from the internet, or weights other than ours."""
+"""Refused config keys: transformers would obey such a key, and load attention code from the internet or weights other
+than the folder's.
+"""
 _FREQUENCIES_BY_LENGTH = {"dynamic", "longrope", "su"}
 """Rotary embeddings that depend on a batch's longest sequence, so that generation and prefill would differ."""
 _FLOAT_TYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
@@ -172,12 +187,13 @@ def _check_config(config: dict[str, Any]) -> None:
 
 def _check_attention(config: dict[str, Any]) -> None:
     """Rejects sliding windows and recurrent layers, because a cache by position can't hold their states."""
-    kinds = set(config.get("layer_types") or ["full_attention"])
+    named = config.get("layer_types") or ["full_attention"]
+    kinds = set(map(str, named)) if isinstance(named, list) else {str(named)}
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if kinds == {"full_attention"} and (config.get("layer_types") is not None or window is None):
         return
     raise BadVersionFolder(
-        f"the model has layers other than full attention: {', '.join(sorted(map(str, kinds)))}, window {window}",
+        f"the model has layers other than full attention: {', '.join(sorted(kinds))}, window {window}",
         hint="the torch engine and the verifier support full attention only",
     )
 

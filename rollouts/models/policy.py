@@ -37,7 +37,7 @@ _STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloa
 
 
 class _OutputHook:
-    """Hook before the output layer: passes on only the requested states, and keeps them until closed."""
+    """Hook before the output layer: passes on only requested states; keeps them until `close`."""
 
     def __init__(self) -> None:
         self.keep: torch.Tensor | None = None
@@ -49,7 +49,7 @@ class _OutputHook:
         return (self._states,)
 
     def taken(self) -> torch.Tensor:
-        """Returns the states that were passed on last."""
+        """Returns the states that the latest forward pass gave to the output layer."""
         if self._states is None:
             raise BadVersionFolder("the model has an output layer that it does not use", hint="use a causal model")
         return self._states
@@ -102,13 +102,14 @@ class Policy:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the final hidden states [b, t, h] and the logits [b, t, v] of tokens, in the policy's own type.
 
-        With `keep` they are [1, k, h] and [1, k, v], and the output layer computes only these.
+        With `keep` the results have the shapes [1, k, h] and [1, k, v], and the output layer computes only the
+        requested logits.
 
         Args:
             tokens: int64 [b, t].
             keep: int64 [k], indices of the requested states and logits, counted over all rows; None for all.
             positions: int64 [b, t], position of each token in its sequence; None if every row begins at 0.
-            mask: bool [b, 1, t, s], which of the cache's `s` positions each token sees; None for all earlier ones.
+            mask: bool [b, 1, t, s], which of the cache's `s` positions each token sees; None for all earlier positions.
             cache: Receives keys and values, and provides those of earlier tokens.
         """
         self._output_hook.keep = keep
@@ -180,7 +181,7 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
         dtype: Data type of the computation.
         device: Device of the computation.
         instead_of: An unused policy on this device with this type: if shapes are equal, the new version replaces its
-            weights in place. After an error it must not be used any more.
+            weights in place. After an error, this old policy must not be used any more.
 
     Raises:
         BadVersionFolder: The folder is unusable, or changed while it was read.
@@ -209,7 +210,9 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
 
 
 def read_tensor(stored: StoredTensor) -> torch.Tensor:
-    """Returns one tensor on the CPU. Reads instead of mapping, as truncating a mapped file would kill the process.
+    """Returns one tensor on the CPU.
+
+    Reads the file instead of mapping it, as truncating a mapped file would kill the process.
 
     Raises:
         BadVersionFolder: The file was truncated.
@@ -239,7 +242,8 @@ def check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
 def check_whole(facts: ModelFacts) -> None:
     """Checks the architecture, and that the config's number of elements equals the weights'; reads no weights.
 
-    Needed for loaders that detect unknown names and wrong shapes, but not a tensor that was only partly filled.
+    This check is needed for loaders that detect unknown names and wrong shapes, but not a tensor that was only partly
+    filled.
 
     Raises:
         BadVersionFolder: The numbers of elements differ, or the config describes no usable model.

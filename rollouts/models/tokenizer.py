@@ -19,7 +19,9 @@ _WITHOUT_CLOCK = "{%- set strftime_now = the_date_of_today -%}"
 """Prefix of chat templates that hides the function `strftime_now`. With the current date in it, a prompt would have
 other tokens on the day of its check than on the day of generation, and honest work would look forged."""
 _MARKS = [chr(code) for code in range(0xE000, 0xF900)]
-"""Private-use characters. One that a text does not contain marks the positions of control tokens in it."""
+"""Private-use characters, the candidates for marks: a mark is a character that a text does not contain, and it shows
+the positions of control tokens in that text.
+"""
 
 
 class FolderTokenizer:
@@ -28,8 +30,8 @@ class FolderTokenizer:
     transformers' `AutoTokenizer` substitutes its own classes for some model types, and one of them drops spaces.
 
     A control token is one that the tokenizer marks as special, such as `<|im_end|>`. Only the chat template and the
-    tokenizer's own rules may produce one. If a prompt or an answer contains the characters of one, they are encoded as
-    ordinary text: data must not be able to end a turn or begin another.
+    tokenizer's own rules may produce a control token. If a prompt or an answer contains the characters of a control
+    token, these characters are encoded as ordinary text: data must not be able to end a turn or begin another.
 
     Raises:
         BadVersionFolder: The tokenizer is missing or unreadable.
@@ -53,7 +55,7 @@ class FolderTokenizer:
         self._encoding = threading.Lock()
 
     def encode(self, text: str, *, chat: bool | ChatFormat = False) -> list[int]:
-        """Returns the token ids of a text; `chat` wraps it as a user turn in the tokenizer's chat template.
+        """Returns the token ids of a text; `chat` wraps the text as user turn in the chat template.
 
         A `ChatFormat` adds a system turn and passes options to the template. The system turn's text is encoded like
         the prompt's: it can't contain control tokens either.
@@ -62,8 +64,8 @@ class FolderTokenizer:
         fails if it has none.
 
         Raises:
-            BadVersionFolder: `chat` is set, and the template is missing or broken. Or the tokenizer makes a control
-                token of ordinary characters.
+            BadVersionFolder: `chat` is set, and the template is missing or broken. Or the tokenizer encodes ordinary
+                characters as a control token.
         """
         if not chat:
             return self._content(text, framed=True)
@@ -87,7 +89,7 @@ class FolderTokenizer:
         """Returns the token ids of an answer, without any tokens before or after it.
 
         Raises:
-            BadVersionFolder: The tokenizer makes a control token of ordinary characters.
+            BadVersionFolder: The tokenizer encodes ordinary characters as a control token.
         """
         return self._content(text)
 
@@ -136,10 +138,9 @@ class FolderTokenizer:
     def _hide_control_tokens(self, texts: Sequence[str]) -> tuple[list[str], str, list[str]]:
         """Replaces control tokens in texts by numbers between marks.
 
-        The tokenizer itself finds them, so that its rules about case, spaces and normal forms apply.
+        The tokenizer itself finds the control tokens, so that its rules about case, spaces and normal forms apply.
 
-        Returns:
-            The texts, the mark, and the replaced strings.
+        Returns: The texts with the replacements, the mark, and the replaced strings.
         """
         mark = next((each for each in _MARKS if not any(each in text for text in texts)), None)
         if mark is None:

@@ -1,7 +1,7 @@
 """Computes states and logits of existing answers, at a fraction of the cost of generating them.
 
-Long answers are rows of a batch. Short ones are concatenated without padding, with their group's prompt once, and a
-mask separates them.
+Long answers are rows of a batch. Short answers are concatenated without padding, after a single copy of their group's
+prompt, and a mask separates the answers.
 
 packing   assignment of answers to forward passes (pure)
 forward   the forward passes

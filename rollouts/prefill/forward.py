@@ -26,8 +26,9 @@ _TOKENS_AT_ONCE_ELSEWHERE = 4096
 """Maximum tokens of a pass. The mask, and the attention wasted on masked pairs, grow with the square of this number;
 with fewer tokens the matrix products are inefficient."""
 _TOKENS_IN_ROWS = {"cpu": 768}
-"""Rows need no mask between them, so a pass of rows can be larger. On a CPU it is limited by the cache, which should
-hold the activations between layers."""
+"""Rows need no mask between them, so a pass of rows can be larger. On a CPU the size of such a pass is limited by the
+processor's cache, which should hold the activations between layers.
+"""
 _LOGIT_BYTES = {"cpu": 128 << 20}
 _LOGIT_BYTES_ELSEWHERE = 2 << 30
 _PROMPT = -1
@@ -50,12 +51,12 @@ class AnswerSpan:
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """Output of one pass. The spans of an answer come in order and together cover it.
+    """Output of one pass. The spans of an answer come in order and together cover the answer.
 
     Args:
         spans: The spans of the rows, one after another.
         states: [R, H], the final hidden state from which each token was drawn, in the policy's type.
-        logits: [R, V], the logits from which each token was drawn. Valid until the next pass.
+        logits: [R, V], the logits from which each token was drawn. The logits are valid until the next pass.
     """
 
     spans: tuple[AnswerSpan, ...]

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from protocol.errors import InvalidInput
 
 LEAST_BEHIND_PROMPT = 3
-"""An answer gets its own row if its length is at least this multiple of the prompt's."""
+"""An answer gets its own row if its length is at least this multiple of the prompt's length."""
 MOST_PADDING = 4
-"""Padding is at most one part in this many of a row; otherwise the answer waits for rows of similar length."""
+"""At most 1 / `MOST_PADDING` of a row is padding; an answer that needs more waits for rows of similar length."""
 MOST_REPEATED = 8
-"""A prompt is repeated in several passes if it is at most one part in this many of a pass; otherwise computed once."""
+"""A prompt that takes at most 1 / `MOST_REPEATED` of a pass is repeated in several passes; a longer one is computed
+once.
+"""
 
 
 @dataclass(frozen=True, slots=True)

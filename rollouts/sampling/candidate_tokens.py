@@ -6,7 +6,7 @@ A token of scaled logit l and word w beats a score s if l + g(w) ≥ s. With u =
 
 The left side is the word with its bits inverted. If exp(l - s) is at most a share q, only words below q·2³² can win:
 one comparison with a constant, for every token and row. Tokens with logits above s + log q are "in front": they are
-candidates whatever their words. With q = 16 / vocabulary, the comparison yields about 16 tokens per row.
+candidates whatever their random words. With q = 16 / vocabulary, the comparison yields about 16 tokens per row.
 
 The expected number of tokens that beat the recorded one is at most Σ exp(l - s), which is exponentially distributed
 with mean 1 in an honest draw. Each token in front contributes more than q to this sum, so at most vocabulary / 16
@@ -28,8 +28,9 @@ from rollouts.sampling.noise import Keys, WordBlocks, gumbel_numpy
 from rollouts.sampling.softmax import Softmax
 
 MOST_RIVALS = 64.0
-"""Largest expected number of winning tokens per row for which this is cheaper than computing all noise. An honest draw
-exceeds it once in 10²⁷."""
+"""Largest expected number of winning tokens per row for which this method is cheaper than computing all noise. An
+honest draw exceeds it once in 10²⁷.
+"""
 LEAST_VOCABULARY = 256
 """Smallest vocabulary for this method; for smaller ones, computing all noise is cheaper."""
 MOST_SCORE = 2.0**16
@@ -37,8 +38,8 @@ MOST_SCORE = 2.0**16
 MOST_IN_FRONT = 1 / 8
 """Largest share of a vocabulary in front; beyond it, computing all noise of the row costs hardly more."""
 
-_BY_THEIR_WORDS = 16
-"""Expected candidates per row from the comparison of words, without tokens in front."""
+BY_THEIR_WORDS = 16
+"""Default of `by_words`: expected candidates per row from the comparison of words, without tokens in front."""
 _SLACK = 1e-4
 _SLACK_PER_SCORE = 2.0**-20
 """Tolerance of the comparison, in units of scores: a minimum, and a share of |s|. Rounding changes each of the two
@@ -50,9 +51,9 @@ _Places = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class CandidateTokens:
-    """Candidate tokens of some rows: all tokens whose score reaches their row's score, and some others.
+    """Candidate tokens of some rows: all tokens whose score reaches the given score of their row, and some others.
 
-    It may contain duplicates.
+    The list may contain duplicates.
 
     Args:
         rows: int64 [N].
@@ -70,14 +71,14 @@ class CandidateTokens:
         return gumbel_numpy(self.words.astype(np.float64))
 
 
-def bar(vocabulary: int) -> np.uint32:
+def bar(vocabulary: int, *, by_words: int = BY_THEIR_WORDS) -> np.uint32:
     """Returns the bound below which an inverted word makes its token a candidate."""
-    return np.uint32(math.ceil(_share(vocabulary) * 2.0**32))
+    return np.uint32(math.ceil(by_words / vocabulary * 2.0**32))
 
 
-def edges(scores_r: _Singles, vocabulary: int) -> _Singles:
+def edges(scores_r: _Singles, vocabulary: int, *, by_words: int = BY_THEIR_WORDS) -> _Singles:
     """Returns the scaled logit of each row above which a token is in front, float32 [R]."""
-    down_r = _SLACK + _SLACK_PER_SCORE * np.abs(scores_r.astype(np.float64)) - math.log(_share(vocabulary))
+    down_r = _SLACK + _SLACK_PER_SCORE * np.abs(scores_r.astype(np.float64)) - math.log(by_words / vocabulary)
     with np.errstate(invalid="ignore"):  # an infinite score can't come from a draw
         return (scores_r - down_r).astype(np.float32)
 
@@ -103,7 +104,8 @@ def in_front(scaled_rv: _Singles, peak_r: _Singles, edge_r: _Singles) -> tuple[_
 def are_few(softmax: Softmax, scores_r: _Singles) -> NDArray[np.bool_]:
     """Returns for each row whether it has few enough candidates, with exact enough scores; bool [R].
 
-    Few enough for `rivals_of` to list them, and exact enough for a comparison in float32.
+    The candidates must be few enough for `rivals_of` to list them, and the scores exact enough for a comparison in
+    float32.
 
     Args:
         softmax: Softmax of scaled logits, on the CPU.
@@ -115,16 +117,26 @@ def are_few(softmax: Softmax, scores_r: _Singles) -> NDArray[np.bool_]:
         return few_r & (np.abs(scores_r) <= MOST_SCORE)
 
 
-def rivals_of(keys: Keys, front: tuple[_Places, _Places], vocabulary: int, *, blocks: WordBlocks) -> CandidateTokens:
-    """Returns a superset of the tokens whose score reaches that of their row; for rows where `are_few` is true.
+def rivals_of(
+    keys: Keys,
+    front: tuple[_Places, _Places],
+    vocabulary: int,
+    *,
+    blocks: WordBlocks,
+    by_words: int = BY_THEIR_WORDS,
+) -> CandidateTokens:
+    """Returns a superset of the tokens whose score reaches their row's score.
+
+    The function is for rows where `are_few` is true.
 
     Args:
         keys: `row_keys` of the rows.
         front: Rows and tokens of all tokens in front, sorted by row.
         vocabulary: Tokens per row, at least `LEAST_VOCABULARY`.
         blocks: Scratch space for this many rows and tokens.
+        by_words: Expected candidates per row by their words alone; `edges` must have been given the same number.
     """
-    below = bar(vocabulary)
+    below = bar(vocabulary, by_words=by_words)
     none = np.empty(0, np.intp)
     found = [(none, none, np.empty(0, np.uint32))]
     for block in blocks.pairs(keys):
@@ -133,7 +145,3 @@ def rivals_of(keys: Keys, front: tuple[_Places, _Places], vocabulary: int, *, bl
     rows, tokens, words = (np.concatenate(each) for each in zip(*found, strict=True))
     inside = tokens < vocabulary
     return CandidateTokens(rows[inside], tokens[inside], words[inside])
-
-
-def _share(vocabulary: int) -> float:
-    return _BY_THEIR_WORDS / vocabulary

@@ -2,9 +2,9 @@
 
 The expected log-probability of a draw is minus the entropy of its distribution, with a known variance. Over many tokens
 the sum is nearly normal, however the tokens of one answer depend on each other. So greedy answers, a lower temperature
-or selected answers are too probable, and another model's are too improbable, and the test needs no noise. (The token
-sampling check of INTELLECT-2, arXiv 2505.07291, 2.3.2, does the same with a histogram.) The test says nothing about
-single tokens; where the noise is known, replay is stronger.
+or selected answers are too probable, and another model's answers are too improbable, and the test needs no noise. (The
+token sampling check of INTELLECT-2, arXiv 2505.07291, 2.3.2, does the same with a histogram.) The test says nothing
+about single tokens; where the noise is known, replay is stronger.
 
 Shapes: r rows of any answers, v tokens of the vocabulary.
 """
@@ -22,7 +22,7 @@ from rollouts.sampling.softmax import Softmax
 
 
 def surprise(softmax: Softmax, own_r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns each token's log-probability minus a draw's mean, and the variance of a draw's log-probability.
+    """Returns each token's log-probability minus its expected value, and the variance of a draw.
 
     Args:
         softmax: Softmax of scaled logits over the whole vocabulary.

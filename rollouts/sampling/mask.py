@@ -1,8 +1,8 @@
 """Top-k and top-p masks with margins.
 
 Top-k keeps the k largest scaled logits. Of these, top-p keeps the shortest prefix in falling order whose probabilities,
-renormalised after top-k, sum to at least `top_p`; at least one token. Both reduce to one number per row, the edge:
-scaled logits that reach it are kept, including ties with the last kept token.
+renormalised after top-k, sum to at least `top_p`; at least one token. Both masks reduce to one number per row, the
+edge: scaled logits that reach it are kept, including ties with the last kept token.
 
 Two honest machines may disagree about a token next to the edge. Replay therefore needs the token's margin: the smallest
 difference in scaled logits between the two machines that would explain why one machine kept the token and the other did
@@ -23,7 +23,7 @@ from rollouts.sampling.parameters import NO_TOP_K, SamplingParameters
 _FIRST_LOOK = 1024
 """Number of most probable tokens that top-p examines before it sorts the whole vocabulary."""
 _ALMOST_ONE = 1.0 - 2.0**-24
-"""Sums of probabilities are capped here, so that their log-odds are finite."""
+"""Sums of probabilities are capped at this value, so that their log-odds are finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

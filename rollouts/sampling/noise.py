@@ -8,7 +8,7 @@ The word of token `v` at position `t` of a sample is word `v mod 4` of Philox4x3
 
 and its noise is `-log(-log((w + ½)·2⁻³²))`, in double precision, rounded to single. `w + ½` has 33 bits, so its scaling
 is exact, no argument is 0 or 1, and every value is between -3.14 and 22.88. Words are the same on every machine. Noise
-differs by at most `ULP_BOUND` units in the last place of max(|g|, `ULP_FLOOR`), and nearly never at all: only if a
+differs between machines by at most one unit in the last place of max(|g|, 2⁻²⁰), and only in the rare case that a
 double logarithm is inexact near the midpoint of two singles.
 """
 
@@ -35,10 +35,6 @@ Keys = NDArray[np.uint64]
 SAMPLING_TAG = b"muster-sampling-v1"
 """Domain separation from other uses of a slot's seed; changing it changes the protocol."""
 
-ULP_BOUND = 1
-ULP_FLOOR = 2.0**-20
-"""Near g = 0 units in the last place become arbitrarily small, so the bound is relative to at least this (1e-6)."""
-
 _COUNTERS_CPU = 1 << 15
 """Counters per block: its arrays, 1 MiB together, fit into a core's L2 cache; smaller blocks have more call
 overhead."""
@@ -52,7 +48,7 @@ def stream(seed: bytes, sample: int) -> tuple[int, int, int, int]:
     """Returns the four words that identify one sample of a slot.
 
     Raises:
-        InvalidInput: The seed does not have 32 bytes, or the sample's number does not fit in 4.
+        InvalidInput: The seed does not have 32 bytes, or the sample's number does not fit in 4 bytes.
     """
     if len(seed) != 32 or not 0 <= sample < 1 << 32:
         raise InvalidInput(f"a seed of {len(seed)} bytes and sample {sample} can't key noise")
@@ -89,7 +85,7 @@ class Block:
     words: NDArray[np.uint32]
 
     def tokens_at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Returns the rows and tokens of places in `words`."""
+        """Returns the row and the token of each index in `words`."""
         wide = (self.token.stop - self.token.start) // 2
         upper, within = np.divmod(places, wide * (self.row.stop - self.row.start))
         row, at = np.divmod(within, wide)
@@ -97,7 +93,12 @@ class Block:
         return row + self.row.start, token + self.token.start
 
     def places_of(self, rows: NDArray[np.intp], tokens: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Returns the index in `words` of each given token that belongs to this block; `rows` must not decrease."""
+        """Returns where in `words` the given tokens are, without tokens of other blocks.
+
+        Args:
+            rows: Row of each token, in ascending order.
+            tokens: The tokens.
+        """
         here = slice(*np.searchsorted(rows, (self.row.start, self.row.stop)))
         row, token = rows[here] - self.row.start, tokens[here] - self.token.start
         wide = (self.token.stop - self.token.start) // 2
@@ -127,7 +128,10 @@ class WordBlocks:
             yield Block(row, slice(4 * column.start, 4 * column.stop), pairs.view(np.uint32).reshape(-1))
 
     def of(self, keys: Keys) -> Iterator[tuple[slice, slice, NDArray[np.uint32]]]:
-        """Yields all words of some rows as (rows, tokens, uint32 [r, t]); the array is valid until the next one."""
+        """Yields all words of some rows as (rows, tokens, uint32 [r, t]).
+
+        Each array is valid until the next one is yielded.
+        """
         out = np.empty((self._high, self._wide, 2), PAIRS)
         for row, column in _blocks(len(keys), self._quads, (self._high, self._wide)):
             height, width = row.stop - row.start, column.stop - column.start

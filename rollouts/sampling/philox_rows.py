@@ -6,8 +6,8 @@ Between two rounds, the four words are two pairs, Q = (x0, x1) and R = (x2, x3),
     Q' = M1·(R >> 32) ^ (Q ^ k0) << 32        R' = M0·(Q >> 32) ^ (R ^ k1) << 32
 
 and needs no masks: unwanted bits are shifted out. Both pairs are adjacent in memory, so each step is one call. In the
-first three rounds most values are constant in a row or a column, and are computed once for it; the other rounds take
-five passes over arrays that fit into the L2 cache.
+first three rounds most values are constant in a row or a column, and are computed once for that row or column; the
+other rounds take five passes over arrays that fit into the L2 cache.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def fill_words(rows: NDArray[np.uint64], start: int, out: Pairs, room: Pairs) ->
 def _three_rounds(rows: NDArray[np.uint64], start: int, keys: Pairs, room: Pairs) -> None:
     """Leaves both pairs after three rounds in the first half of `room`.
 
-    [1, counters] are the counters' first words and values derived from these alone, [R, 1] their second words; [1, 1]
-    are values that all rows share.
+    Arrays [1, counters] hold the counters' first words and values derived from these words alone, and arrays [R, 1] the
+    counters' second words; arrays [1, 1] hold values that all rows share.
     """
     (lefts, rights), (out_left, out_right) = np.moveaxis(keys, 1, 0), room[0]
     first = np.arange(start, start + room.shape[3], dtype=np.uint64)[None, :]

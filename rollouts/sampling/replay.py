@@ -1,12 +1,12 @@
-"""Compares a recorded answer with the one that its seed draws.
+"""Compares a recorded answer with the answer that its seed draws.
 
 The policy's logits (from a prefill of the whole answer) and the seed determine the token at each position. An honest
 answer matches except at near-ties, where the two machines' arithmetic differs in the last bits. Other sampling
 parameters, other weights or selected samples deviate by much, or often, or by a little at many positions. Three figures
-of `Replay` capture these cases: the largest deviation, the mismatches, and the largest sum of a sample. The sum
-prevents a node from steering a sample by many near-ties.
+of `Replay` capture these cases: the largest deviation, the mismatches, and the largest sum of one sample's deviations.
+The limit of the sum prevents a node from steering a sample by many near-ties.
 
-Shapes: t positions of one answer, r rows of any, v tokens of the vocabulary.
+Shapes: t positions of one answer, r rows of one or more answers, v tokens of the vocabulary.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class Gaps:
     """The replay of one answer, or of a part of one.
 
     Args:
-        gaps: float32 [T], by how much the best score within the mask exceeds the recorded token's; 0 if it does not.
-            A candidate that the other machine's mask may exclude counts by its margin (`rollouts.sampling.mask`).
+        gaps: float32 [T], by how much the best score within the mask exceeds the recorded token's score; 0 if it does
+            not. A candidate that the other machine's mask may exclude counts by its margin (`rollouts.sampling.mask`).
         outside: float32 [T], margin by which the recorded token lies outside the mask; 0 within it.
         mismatches: bool [T], whether replay draws another token.
         logprobs: float32 [T], the recorded tokens' log-probabilities by these logits.
-        excess: float32 [T], log-probabilities minus a draw's mean (`rollouts.sampling.likelihood`).
+        excess: float32 [T], log-probabilities minus the expected log-probability of a draw
+            (`rollouts.sampling.likelihood`).
         variance: float32 [T], variance of a draw's log-probability.
     """
 
@@ -129,7 +130,13 @@ def gaps(
 
 
 def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, parameters: SamplingParameters) -> Gaps:
-    """Replays rows of any samples, as a packed prefill has them; `keys` is `row_keys` of the same rows.
+    """Replays rows that may belong to different samples, such as those of a packed prefill.
+
+    Args:
+        logits_rv: The policy's logits before each token, on any device, of any float type.
+        tokens: The recorded token of each row.
+        keys: Result of `row_keys` for the same rows.
+        parameters: The lease's sampling parameters.
 
     Raises:
         InvalidInput: The numbers of rows differ, or a token is outside the vocabulary.
@@ -180,7 +187,11 @@ def _against_rivals(
 def _weighed(
     logits_rv: torch.Tensor, score_r: NDArray[np.float32], parameters: SamplingParameters
 ) -> tuple[Softmax, tuple[NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]]:
-    """Computes each row's softmax sums and, while the row is in the cache, its tokens in front; or finds too many."""
+    """Computes each row's softmax sums and finds its tokens in front, while the row is in the cache.
+
+    Returns:
+        The sums; rows and tokens of the tokens in front; and the rows that have too many of them to list.
+    """
     rows, vocabulary = logits_rv.shape
     softmax, edge_r = Softmax.room(rows, device=logits_rv.device), edges(score_r, vocabulary)
     step = max(1, _VALUES_AT_ONCE // vocabulary)
@@ -255,7 +266,7 @@ def _within_mask(
     every_r = torch.arange(len(own_r), device=own_r.device)
     outside_r = -mask.margins(every_r, own_r[:, None])[:, 0]
     gap_r = torch.zeros_like(own_r)
-    beaten = torch.nonzero(scores_rv.amax(1) > own_score_r)[:, 0]  # few in an honest file
+    beaten = torch.nonzero(scores_rv.amax(1) > own_score_r)[:, 0]  # an honest file has few such rows
     out = scores_rv[beaten] == -torch.inf
     excess = (scores_rv[beaten] - own_score_r[beaten, None]).masked_fill_(out, 0.0)
     gap_r[beaten] = torch.minimum(excess, mask.margins(beaten, scaled_rv[beaten])).amax(1).clamp_min_(0.0)

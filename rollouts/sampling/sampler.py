@@ -37,7 +37,9 @@ class DrawnTokens:
 
 
 def draw(logits_bv: torch.Tensor, noise_bv: torch.Tensor, parameters: SamplingParameters) -> DrawnTokens:
-    """Draws a token for each row. With Gumbel noise, it follows the softmax distribution.
+    """Draws a token for each row.
+
+    With Gumbel noise, the drawn token follows the softmax distribution.
 
     Raises:
         NotANumber: A row has NaN or +inf, or only -inf.

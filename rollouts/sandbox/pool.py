@@ -64,6 +64,7 @@ class Sandboxes:
 
         Raises:
             SandboxUnavailable: Untrusted code can't be run here, or two sandboxes broke.
+            PreparationFailed: The object that the job needs can't be made from its parameters.
         """
 
         def attempt() -> JobOutcome:
@@ -86,7 +87,9 @@ class Sandboxes:
 
     @contextmanager
     def borrow(self, kind: JobKind) -> Iterator[Sandbox]:
-        """Yields a sandbox for this thread alone; waits for one. It returns to the pool unless the block raises.
+        """Yields a sandbox for this thread alone; waits for one.
+
+        The sandbox returns to the pool unless the block raises.
 
         Raises:
             SandboxUnavailable: No sandbox can be started.
@@ -111,7 +114,7 @@ class Sandboxes:
             self._closed = True
             idle = [sandbox for kind in self._idle.values() for sandbox in kind]
             self._idle.clear()
-        if os.getpid() == self._owner:  # a forked copy of this process does not own them
+        if os.getpid() == self._owner:  # a forked copy of this process owns no sandbox
             for sandbox in idle:
                 sandbox.close()
 

@@ -5,21 +5,34 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections import OrderedDict
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Self
 
-from rollouts.sandbox.control import SandboxControl
-from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandbox.jobs import Job, JobKind, JobLimits, JobOutcome
+from rollouts.sandbox.control import ObjectPrepared, SandboxControl
+from rollouts.sandbox.errors import PreparationFailed, SandboxUnavailable
+from rollouts.sandbox.jobs import Job, JobKind, JobLimits, JobOutcome, Preparation
 from rollouts.sandbox.launch import prepare
 from rollouts.sandbox.running import RunningJob
 from rollouts.sandbox.settings import Isolation
 
 START_WITHIN = timedelta(seconds=60)
-"""Time-out for starting. Importing the libraries of the mathematics kind takes a third of a second when idle."""
+"""Time-out for starting. Importing the libraries of the mathematics kind takes a third of a second on an idle
+machine.
+"""
 
 _END_WITHIN = timedelta(seconds=10)
 """Time-out for ending, which takes a few milliseconds on a machine that is not overloaded."""
+
+_END_AFTER = 1.0
+"""Seconds from the time-out of a preparation until the server ends itself."""
+
+_MOST_PREPARED = 16
+"""Maximum number of objects that a server keeps; a further object replaces the least recently used one."""
+
+_SMALLER = "choose options that make it smaller"
+"""Advice about an object that needs too much memory."""
 
 _HIDDEN = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/sys/kernel", "/var/lib", "/run")
 """Files that exist on every machine and must be invisible to jobs."""
@@ -37,10 +50,15 @@ class Sandbox:
     """
 
     def __init__(self, kind: JobKind, isolation: Isolation) -> None:
-        launch = prepare(kind, isolation)
         self.kind = kind
         self.isolation = isolation
         self._jobs = 0
+        self._prepared: OrderedDict[str, str | None] = OrderedDict()
+        self._start_server()
+
+    def _start_server(self) -> None:
+        launch = prepare(self.kind, self.isolation)
+        self._prepared.clear()
         try:
             with contextlib.ExitStack() as opened:
                 self._control = SandboxControl()
@@ -87,6 +105,7 @@ class Sandbox:
 
         Raises:
             SandboxUnavailable: The sandbox itself broke; nothing is known about the job.
+            PreparationFailed: The object that the job needs can't be made; close the sandbox.
         """
         return self.start(job).finish()
 
@@ -95,7 +114,10 @@ class Sandbox:
 
         Raises:
             SandboxUnavailable: The sandbox itself broke.
+            PreparationFailed: The object that the job needs can't be made; close the sandbox.
         """
+        if job.needs is not None:
+            self._prepare(job.needs)
         self._jobs += 1
         return RunningJob(self._control, self._jobs, job)
 
@@ -105,10 +127,45 @@ class Sandbox:
         try:
             self._process.wait(_END_WITHIN.total_seconds())
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(PermissionError):  # only root with all capabilities may signal its unique user
+            with contextlib.suppress(PermissionError):  # only root with all capabilities may signal the sandbox's user
                 self._process.kill()
                 self._process.wait()
         self._stderr.close()
+
+    def _prepare(self, wanted: Preparation) -> None:
+        """Has the server make an object that it lacks; it forgets one that shares its state, or the oldest one.
+
+        If the object can't be made beside the others, a new server makes it alone, so that the outcome depends on the
+        object only.
+        """
+        if wanted.key in self._prepared:
+            self._prepared.move_to_end(wanted.key)
+            return
+        forgotten = [key for key, group in self._prepared.items() if group is not None and group == wanted.group]
+        if not forgotten and len(self._prepared) >= _MOST_PREPARED:
+            forgotten = [next(iter(self._prepared))]
+        answer = self._make(wanted, forget=forgotten)
+        if answer.fault and self._prepared:  # the other objects may have taken its memory
+            self.close()
+            self._start_server()
+            answer = self._make(wanted, forget=[])
+        if answer.fault:
+            raise PreparationFailed(answer.fault, hint=_SMALLER if answer.out_of_memory else None)
+        self._prepared[wanted.key] = wanted.group
+
+    def _make(self, wanted: Preparation, *, forget: Sequence[str]) -> ObjectPrepared:
+        for key in forget:
+            del self._prepared[key]
+        order = {
+            "prepare": wanted.key,
+            "forget": list(forget),
+            "module": wanted.module,
+            "payload": dict(wanted.payload),
+            "memory_bytes": wanted.memory_bytes,
+            "ends_after": wanted.within.total_seconds() + _END_AFTER,
+        }
+        self._control.send(order)
+        return self._control.await_prepared(wanted.key, wanted.within)
 
     def _prove_namespaces(self) -> None:
         ready = self._control.await_ready(START_WITHIN)
@@ -116,7 +173,7 @@ class Sandbox:
             raise SandboxUnavailable(f"a sandbox came up without its namespaces: {ready}")
 
     def _prove_confinement(self) -> None:
-        may_see_all = self.kind is JobKind.MATHEMATICS and self.isolation is Isolation.PROCESS
+        may_see_all = self.kind.may_read_files and self.isolation is Isolation.PROCESS
         hidden = [] if may_see_all else [path for path in _HIDDEN if os.path.exists(path)]  # noqa: PTH110 - as in jobs
         outcome = self.run(
             Job(module="inside.probe", payload={"hidden": [*hidden]}, limits=JobLimits(memory_bytes=4 << 30))

@@ -42,6 +42,7 @@ class RunningJob:
             "module": job.module,
             "cpu_seconds": job.limits.cpu_seconds,
             "memory_bytes": job.limits.memory_bytes,
+            "needs": job.needs.key if job.needs is not None else None,
         }
         try:
             with contextlib.ExitStack() as theirs:

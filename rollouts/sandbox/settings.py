@@ -17,7 +17,7 @@ class Isolation(Enum):
     """Bubblewrap: own pid namespace, no network, only Python in the file system, filtered system calls."""
     PROCESS = "process"
     """Only a process with limits and filtered system calls: it can't open files or create processes or connections, but
-    a vulnerability in the allowed system calls would expose the machine. For a worker in its own container."""
+    a vulnerability in the allowed system calls would expose the machine. Meant for a worker in its own container."""
 
 
 class SandboxSettings(Settings):

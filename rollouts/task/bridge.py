@@ -16,7 +16,9 @@ from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotName, SlotWish
 
 _HAND_OVER_TIMEOUT = timedelta(minutes=10)
-"""Time-out for handing a file over. A worker restarts much faster; the file stays on the task's volume until then."""
+"""Time-out for handing a file over. A worker restarts much faster; the file stays on the task's volume until the worker
+has it.
+"""
 _COPY_TIMEOUT = timedelta(minutes=2)
 _SHORT_TIMEOUT = timedelta(seconds=2)
 
@@ -63,14 +65,17 @@ class Bridge:
         )
 
     async def hand_over(self, file: HandOver) -> HandedOver:
-        """Hands a file over; returns when the worker has its own copy. Retried, because the same key is idempotent."""
+        """Hands a file over; returns when the worker has its own copy.
+
+        The request is retried, because requests with the same key are idempotent.
+        """
         answer = await self._client.post(
             "/v1/files", file, repeatable=True, patience=_HAND_OVER_TIMEOUT, attempt_patience=_COPY_TIMEOUT
         )
         return answer.read(HandedOver)
 
     async def report(self, metrics: Mapping[str, float]) -> None:
-        """Reports gauges. Not retried: the next report replaces them."""
+        """Reports gauges. Not retried: the next report replaces these metrics."""
         await self._client.post(
             "/v1/metrics", Metrics(metrics=dict(metrics)), patience=_SHORT_TIMEOUT, attempt_patience=_SHORT_TIMEOUT
         )

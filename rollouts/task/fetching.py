@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _TheOne:
+class _FixedVersion:
     """Version source that names only the step's version, regardless of the versions that relays offer."""
 
     announced: AnnouncedVersion
@@ -47,7 +47,7 @@ class RelayFetch:
 
         Raises:
             NoPolicy: The run has no relays.
-            BadVersionFolder: The publisher's version is not the announced one.
+            BadVersionFolder: The publisher's version is not the announced version.
             MusterError: No relay serves the version now.
         """
         if not checkpoint.relays:
@@ -61,7 +61,7 @@ class RelayFetch:
             checkpoint.relays,
             run=run,
             signer=checkpoint.publisher,
-            announcements=_TheOne(wanted),
+            announcements=_FixedVersion(wanted),
             allow_plain_http=self._allow_plain_http,
             clock=self._clock,
         ) as client:

@@ -80,7 +80,7 @@ class SlotGenerator:
         provider's stake than necessary.
 
         Raises:
-            LeaseTooLarge: The lease allows more work units.
+            LeaseTooLarge: The lease allows more work units than the recipe can produce.
         """
         most = lease.groups * self._recipe.units_per_group
         if lease.max_units > most:

@@ -37,7 +37,7 @@ from rollouts.task.outbox import Outbox, figures
 from rollouts.task.policies import HeldPolicy, PolicyStore
 
 MOST_ENGINE_FAILURES = 3
-"""Consecutive failures after which the task exits with the reason; its worker restarts it after a pause."""
+"""Consecutive failures after which the task exits with the reason; the worker restarts the task after a pause."""
 
 _PAUSE = timedelta(seconds=2)
 _SHORT_PAUSE = timedelta(milliseconds=200)
@@ -174,7 +174,7 @@ class RolloutTask:
         groups = min(self._groups, answer.need, answer.groups_per_slot)
         grant = await self._bridge.slot(SlotWish(step=answer.step, groups=groups))
         async with self._released_on(grant, GenerationStopped, MusterError, OSError, asyncio.CancelledError):
-            generator = await self._of_the_lease(generator, grant)
+            generator = await self._generator_for_lease(generator, grant)
             ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
             produced = await self._generate(generator, grant, ends=ends)
         self._failures = 0
@@ -198,8 +198,10 @@ class RolloutTask:
                     await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
             raise
 
-    async def _of_the_lease(self, generator: SlotGenerator, grant: SlotGrant) -> SlotGenerator:
-        """Returns the generator of the leased version, which may have changed between the two requests.
+    async def _generator_for_lease(self, generator: SlotGenerator, grant: SlotGrant) -> SlotGenerator:
+        """Returns the generator of the leased version; loads that version if it is not `generator`'s.
+
+        The run may announce a version between the request for the step and the request for the slot.
 
         Raises:
             Overtaken: The version changed again.
@@ -340,7 +342,7 @@ class RolloutTask:
         return _PAUSE
 
     def _put_off(self, error: MusterError) -> timedelta:
-        """Logs any other error and returns the pause before the next attempt, which grows with each error."""
+        """Logs an error and returns the pause before the next attempt, which grows with each error."""
         _log.warning("put-off", why=error.detail, hint=error.hint, code=error.code)
         first = _SHORT_PAUSE if error.code in _OF_THE_MOMENT else _PAUSE
         self._put_offs += 1

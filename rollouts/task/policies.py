@@ -112,7 +112,7 @@ class PolicyStore:
 
     Args:
         shared: The shared volume.
-        fetch: Fetches versions; None if they are put there by other means.
+        fetch: Fetches versions; None if versions reach the volume by other means.
         clock: Clock for waiting.
         keep: Rule for versions to keep in addition to those in use.
     """

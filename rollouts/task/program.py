@@ -1,4 +1,7 @@
-"""`python -m rollouts`, the program of a task's container. Options configure it; `MUSTER_…` variables locate it."""
+"""`python -m rollouts`, the program of a task's container.
+
+Command-line options configure the task; `MUSTER_…` environment variables name its bridge, token and volumes.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def _required_variable(name: str) -> str:
     """Returns an environment variable that every task container has.
 
     Raises:
-        InvalidInput: It is not set, so this is not a task container.
+        InvalidInput: The variable is not set, so this process does not run in a task container.
     """
     value = os.environ.get(name, "")
     if not value:

@@ -2,7 +2,7 @@
 
 from rollouts.toploc.builder import PendingProofs, ProofBuilder
 from rollouts.toploc.calibration import Arithmetic, BadCalibration, Calibration, CalibrationEntry
-from rollouts.toploc.codec import Codec, split, stretches_of
+from rollouts.toploc.intervals import split, stretches_of
 from rollouts.toploc.polynomial import PolynomialCodec, Unprovable, encode
 from rollouts.toploc.proofs import TOPLOC, build, proofs_of, verify, verify_many, verify_rows
 from rollouts.toploc.results import Malformed, ProofResult
@@ -24,7 +24,6 @@ __all__ = [
     "BadCalibration",
     "Calibration",
     "CalibrationEntry",
-    "Codec",
     "Excess",
     "Judgement",
     "Malformed",

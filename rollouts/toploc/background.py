@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import torch
 
-from rollouts.toploc.codec import Codec
 from rollouts.toploc.interval_batching import Cut, Growing, Rest, Run, gather
+from rollouts.toploc.polynomial import PolynomialCodec
 
 
 class BackgroundBuild:
@@ -19,10 +19,11 @@ class BackgroundBuild:
     Args:
         codec: The proof format.
         surplus: Rows that every unfinished sequence keeps back.
-        most_waiting_bytes: `put` blocks while more bytes would be queued, unless the queue is empty.
+        most_waiting_bytes: `put` blocks while its rows would make the queue exceed this size, unless the queue is
+            empty.
     """
 
-    def __init__(self, codec: Codec, *, surplus: int, most_waiting_bytes: int) -> None:
+    def __init__(self, codec: PolynomialCodec, *, surplus: int, most_waiting_bytes: int) -> None:
         self._codec = codec
         self._surplus = surplus
         self._most = most_waiting_bytes
@@ -48,10 +49,10 @@ class BackgroundBuild:
         return timedelta(seconds=self._seconds)
 
     def put(self, runs: Sequence[Run], finished: Sequence[Growing], *, size: int) -> None:
-        """Queues runs and sequences that end with them or earlier.
+        """Queues runs, and the sequences that end with these runs or earlier.
 
         Args:
-            runs: Runs, which the caller must not change any more, nor their rows.
+            runs: Runs; the caller must not change the runs or their rows any more.
             finished: Finished sequences, each once.
             size: The bytes of the rows.
         """
@@ -66,7 +67,7 @@ class BackgroundBuild:
             self._changed.notify_all()
 
     def wait(self, one: Growing) -> None:
-        """Blocks until every proof of a queued finished sequence is built."""
+        """Blocks until all proofs of this sequence are built; it must be finished and queued."""
         with self._changed:
             self._changed.wait_for(lambda: one.complete)
 

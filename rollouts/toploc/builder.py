@@ -14,8 +14,9 @@ import torch
 
 from protocol.errors import Conflict, InvalidInput
 from rollouts.toploc.background import BackgroundBuild
-from rollouts.toploc.codec import Codec, check_states
 from rollouts.toploc.interval_batching import Growing, Run
+from rollouts.toploc.intervals import check_states
+from rollouts.toploc.polynomial import PolynomialCodec
 from rollouts.toploc.proofs import TOPLOC
 
 _ENOUGH = 64
@@ -65,12 +66,14 @@ class ProofBuilder:
         InvalidInput: The surplus is negative.
     """
 
-    def __init__(self, *, codec: Codec = TOPLOC, surplus: int = 0, most_waiting_bytes: int = 256 << 20) -> None:
+    def __init__(
+        self, *, codec: PolynomialCodec = TOPLOC, surplus: int = 0, most_waiting_bytes: int = 256 << 20
+    ) -> None:
         if surplus < 0:
             raise InvalidInput(f"a surplus of {surplus} rows", hint="it is 0 or more")
         self._interval = codec.interval
         self._surplus = surplus
-        self._most = most_waiting_bytes // 2  # half waits here, half at the thread
+        self._most = most_waiting_bytes // 2  # half of the bytes wait here, half in the thread's queue
         self._growing: dict[Hashable, Growing] = {}
         self._like: tuple[int, torch.device] | None = None
         self._shape: torch.Size | None = None
@@ -96,10 +99,10 @@ class ProofBuilder:
                 object as in the last step skips all per-sequence work.
             rows: (len(sequences), hidden), row i of `sequences[i]`; bfloat16, float16 or float32, on any device.
             copy: False if the memory of the rows is never overwritten. The builder then keeps this memory until there
-                are rows for a batch of proofs, or `most_waiting_bytes` of them.
+                are rows for a batch of proofs, or `most_waiting_bytes` of rows.
 
         Raises:
-            InvalidInput: The rows do not fit, or differ in width or device from those of earlier steps.
+            InvalidInput: The rows do not fit `sequences`, or differ in width or device from those of earlier steps.
             Conflict: The builder is closed.
         """
         if sequences is not self._together or rows.shape != self._shape or rows.dtype is not self._dtype:
@@ -119,7 +122,7 @@ class ProofBuilder:
             rows: Number of output tokens. Surplus rows are not part of the proofs.
 
         Raises:
-            InvalidInput: The sequence has fewer rows, or more than `surplus` beyond them.
+            InvalidInput: The sequence has fewer than `rows` rows, or more than `surplus` rows beyond these.
             Conflict: The builder is closed.
         """
         one = self._growing.get(sequence) or Growing()

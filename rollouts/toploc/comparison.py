@@ -1,4 +1,4 @@
-"""Compares proofs with the verifier's points. All proofs take the same vectorised path; any bytes give a result."""
+"""Compares proofs with the verifier's points, all in one vectorised pass; malformed proofs give a result too."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Polynomials over GF(65497), for many proofs at once.
 
 All arithmetic is exact in float64. Internally, an element is the residue nearest to 0, at most 2¹⁵ in magnitude. A
-product of two stays below 2³⁰, and a sum of `MOST_POINTS` such products below 2⁴². Reductions dominate the run time, so
-products of three residues are summed before they are reduced, as long as there are few enough. Arrays of shape (B, k)
-hold one polynomial, or one set of points, per row; coefficients are in ascending powers.
+product of two residues stays below 2³⁰, and a sum of `MOST_POINTS` such products below 2⁴². Reductions dominate the run
+time, so products of three residues are summed before they are reduced, as long as there are few enough products. Arrays
+of shape (B, k) hold one polynomial, or one set of points, per row; coefficients are in ascending powers.
 
 Divided differences would take k dependent steps. Interpolation uses Lagrange's formula instead,
 
@@ -58,7 +58,7 @@ def interpolate(x: Elements, y: Elements) -> Elements:
 def evaluate(coefficients: Elements, x: Elements) -> Elements:
     """Evaluates one polynomial per row: (B, k) coefficients at (B, n) points give (B, n) values.
 
-    All are integers in [0, 65497).
+    Coefficients, points and values are integers in [0, 65497).
     """
     return _least(_at(coefficients, *_powers(x, coefficients.shape[1])))
 

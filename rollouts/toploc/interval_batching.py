@@ -26,11 +26,11 @@ class Growing:
         since: Step at which the sequence joined the current run of steps.
         tokens: Number of rows that get proofs; None until the sequence is finished.
         dropped: Whether the sequence was discarded, so that it needs no proofs.
-        ending: Whether all its rows were gathered or are being gathered.
+        ending: Whether all rows of the sequence were gathered or are being gathered.
         taken: Number of rows that were cut into intervals.
         proofs: Proofs of its intervals, in order.
         failure: Exception raised while building a proof.
-        complete: Whether it is finished and all its proofs are built.
+        complete: Whether the sequence is finished and all its proofs are built.
     """
 
     rows: int = 0
@@ -67,11 +67,11 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Chunks that are ready to be built.
+    """Chunks of hidden states, complete intervals for which proofs can be built now.
 
     Args:
-        stretches: Chunks, as for `Codec.build`.
-        sizes: Their sizes, as for `Codec.build`.
+        stretches: Chunks, as for `PolynomialCodec.build`.
+        sizes: Their sizes, as for `PolynomialCodec.build`.
         owners: The sequence of each chunk. A sequence's chunks are in order.
         rest: Rows kept for the next call.
     """

@@ -50,9 +50,9 @@ def points_of(
     """Yields the points of every chunk of the (b, N) stretches: `top_k` of each, or all values if there are fewer.
 
     Args:
-        stretches: As for `Codec.build`.
+        stretches: As for `PolynomialCodec.build`.
         top_k: Points per chunk.
-        sizes: As for `Codec.build`.
+        sizes: As for `PolynomialCodec.build`.
     """
     alike: dict[tuple[int, int], list[_PointBatch]] = {}
     for part in _parts(stretches, sizes, top_k):

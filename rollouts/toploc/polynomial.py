@@ -3,8 +3,8 @@
 A proof is a big-endian uint16 modulus m, then one big-endian uint16 coefficient per point, in ascending powers. The
 polynomial maps each point's index mod m to the bit pattern of its bfloat16 value. m is the largest modulus up to 65497
 under which the indices stay distinct. The verifier accepts m from 65433 on, and for intervals of at most 65497 values
-only 65497: a prover free to choose the modulus could make all indices of a channel coincide, and one proof would fit
-many intervals.
+accepts only 65497: a prover free to choose the modulus could make all indices of a channel coincide, and one proof
+would fit many intervals.
 
 An interval may have fewer values than a proof has points (one row of a very narrow model). Then all values are points,
 and the remaining coefficients are 0.
@@ -36,10 +36,13 @@ class Unprovable(MusterError):
 
 @dataclass(frozen=True, slots=True)
 class PolynomialCodec:
-    """Builds and compares the proofs of intervals.
+    """Builds proofs from chunks of hidden states and compares proofs with chunks.
+
+    A chunk holds the states of one proof: at most `interval` rows of final hidden states, in step order, flattened. A
+    stretch, (b, N), is b chunks of equal size that are contiguous in memory.
 
     Args:
-        interval: Rows per proof.
+        interval: Rows per proof; the last proof of a sequence may cover fewer.
         top_k: Points per proof.
 
     Raises:
@@ -58,7 +61,7 @@ class PolynomialCodec:
 
     @property
     def name(self) -> str:
-        """Name in files and calibrations."""
+        """Name in files and calibrations; includes the parameters."""
         return f"toploc-{self.interval}-{self.top_k}"
 
     @property
@@ -69,7 +72,12 @@ class PolynomialCodec:
     def build(
         self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
     ) -> list[bytes]:
-        """Returns one proof per chunk of each (b, N) stretch, in order: see `Codec.build`.
+        """Returns one proof per chunk, in order.
+
+        Args:
+            stretches: (b, N) each.
+            sizes: Number of valid values in each chunk of each stretch; None if all values are valid. Invalid values
+                must be zero.
 
         Raises:
             Unprovable: A chunk has no valid proof.
@@ -102,7 +110,7 @@ def encode(indices: ArrayLike, bits: ArrayLike) -> bytes:
         2·(1 + k) bytes.
 
     Raises:
-        InvalidInput: The arguments are not such integers.
+        InvalidInput: `indices` or `bits` are not such integers.
         Unprovable: No modulus keeps the indices distinct.
     """
     x, y = _integers(indices, "indices", below=2**63), _integers(bits, "bits", below=PRIME)

@@ -7,7 +7,7 @@ from itertools import chain
 
 import torch
 
-from rollouts.toploc.codec import Codec, split, stretches_of
+from rollouts.toploc.intervals import split, stretches_of
 from rollouts.toploc.polynomial import PolynomialCodec
 from rollouts.toploc.results import Malformed, ProofResult
 
@@ -38,8 +38,9 @@ def build(states: torch.Tensor, *, interval: int = 32, top_k: int = 128) -> list
 def verify(states: torch.Tensor, proofs: Sequence[bytes], *, interval: int = 32, top_k: int = 128) -> list[ProofResult]:
     """Compares one sequence's proofs with the verifier's own states, which come from a prefill of the same tokens.
 
-    Any bytes give a result, and no deviation is excused. Each interval has a result; if there are more proofs than
-    intervals, one more result reports the surplus.
+    Results report all deviations; thresholds are applied later (`rollouts.toploc.thresholds`). Each interval has a
+    result, even if its proof is missing or malformed; if there are more proofs than intervals, one more result reports
+    the surplus.
 
     Args:
         states: (rows, hidden), as for `build`.
@@ -53,7 +54,7 @@ def verify(states: torch.Tensor, proofs: Sequence[bytes], *, interval: int = 32,
     return verify_many([(states, proofs)], codec=PolynomialCodec(interval=interval, top_k=top_k))[0]
 
 
-def proofs_of(states: torch.Tensor, *, codec: Codec = TOPLOC) -> bytes:
+def proofs_of(states: torch.Tensor, *, codec: PolynomialCodec = TOPLOC) -> bytes:
     """Returns one sequence's proofs as files store them: `codec.proof_bytes`·⌈rows / interval⌉ bytes.
 
     Raises:
@@ -63,21 +64,20 @@ def proofs_of(states: torch.Tensor, *, codec: Codec = TOPLOC) -> bytes:
     return b"".join(codec.build(stretches_of(states, codec.interval)))
 
 
-def verify_rows(rows: Sequence[tuple[torch.Tensor, bytes]], *, codec: Codec = TOPLOC) -> list[list[ProofResult]]:
+def verify_rows(rows: Sequence[tuple[torch.Tensor, bytes]]) -> list[list[ProofResult]]:
     """Compares the concatenated proofs of many sequences at once; see `verify`.
 
     Args:
         rows: For each sequence the verifier's own states and the proofs in the file's row.
-        codec: The proof format named by the file.
 
     Returns:
         The results of each row's intervals, in order.
     """
-    return verify_many([(states, split(proofs, codec.proof_bytes)) for states, proofs in rows], codec=codec)
+    return verify_many([(states, split(proofs, TOPLOC.proof_bytes)) for states, proofs in rows])
 
 
 def verify_many(
-    sequences: Sequence[tuple[torch.Tensor, Sequence[bytes]]], *, codec: Codec = TOPLOC
+    sequences: Sequence[tuple[torch.Tensor, Sequence[bytes]]], *, codec: PolynomialCodec = TOPLOC
 ) -> list[list[ProofResult]]:
     """Compares the proofs of many sequences at once, with each sequence's proofs as a list; see `verify`."""
     stretches = [stretches_of(states, codec.interval) for states, _ in sequences]

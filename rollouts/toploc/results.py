@@ -38,7 +38,8 @@ class ProofResult:
         mantissa_total: Sum of the mantissas' absolute differences (0 to 127 each) over points of equal exponent.
         mantissa_median: Median of these differences; `WORST` if there is no such point.
         distance_total: Sum over all points of the distance in units of the last place of bfloat16, at most 128 each.
-            Unlike mantissa differences, it is continuous: values just across a power of two differ by one unit.
+            Unlike mantissa differences, the distance is continuous: values just across a power of two differ by one
+            unit.
     """
 
     malformed: Malformed | None

@@ -113,7 +113,7 @@ class Thresholds(BaseModel):
         """Returns the largest figures of honest aggregates, each times `headroom` (1.5 adds half).
 
         Raises:
-            InvalidInput: There are none, one is malformed, or the headroom is below 1.
+            InvalidInput: There are no aggregates, an aggregate has a malformed proof, or the headroom is below 1.
         """
         if not honest or any(aggregate.malformed for aggregate in honest) or not headroom >= 1:
             raise InvalidInput(

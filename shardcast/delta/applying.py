@@ -1,4 +1,7 @@
-"""Applies an untrusted delta; all sizes are checked before use."""
+"""Applies an untrusted delta to a file.
+
+Every size in the delta is checked before it is used.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,28 @@ from shardcast.delta.errors import BadDelta
 from shardcast.delta.segments import HEADER, MAGIC, SEGMENT, WORDS, Bytes, Mode, Segment, Words, from_planes, unzigzag
 
 _MOST_WINDOW = 8 * 1024 * 1024
-"""Largest zstd window in bytes; a segment's payload is smaller."""
+"""Maximum size of the zstd window in bytes, which bounds the decompressor's memory; segments need less."""
 
 
 def apply_delta(*, base: Path, delta: Path, target: Path, size: int) -> str:
-    """Applies `delta` to `base`, writes the result to `target`, and returns its SHA-256 as 64 hex digits.
+    """Applies `delta` to `base`, and writes the result to `target`.
 
-    The delta is untrusted: the caller compares the target's SHA-256. It takes some tens of MiB of memory and writes at
-    most `size` bytes.
+    The delta is untrusted, so the caller must compare the returned SHA-256 with the target's signed SHA-256. The
+    function uses some tens of MiB of memory, and writes at most `size` bytes.
 
     Args:
         base: The file that the delta was built on.
         delta: The delta.
-        target: The file to write, which must not exist. It is deleted after an error.
-        size: The target's size in bytes, from the signed manifest.
+        target: The file to write, which must not exist. The function deletes the target after an error.
+        size: Size of the target in bytes, from the signed manifest.
+
+    Returns:
+        SHA-256 of the target as 64 hex digits.
 
     Raises:
-        BadDelta: The bytes are not a delta of this base, or produce another size.
+        BadDelta: The bytes are not a delta of this base, or would produce a file of another size.
         FileExistsError: The target exists.
-        OSError: A file can't be read or written; a full disk is noticed before anything is written.
+        OSError: A file can't be read or written. A full disk is detected before the first write.
     """
     with base.open("rb") as old, delta.open("rb") as changes, target.open("xb") as new:
         try:
@@ -96,9 +102,10 @@ class _Application:
         if not packed:
             return np.empty(0, dtype=np.uint8)
         try:
-            # zstd allocates the size in its frame even if it exceeds `max_output_size`: check it first.
+            # The size in the frame is checked first, because zstd allocates that much memory even if the size exceeds
+            # `max_output_size`.
             if zstandard.frame_content_size(packed) != segment.unpacked:
-                raise BadDelta(f"a payload does not unpack to {segment.unpacked} bytes")
+                raise BadDelta(f"the header of a payload does not say that it will unpack to {segment.unpacked} bytes")
             unpacked = self._zstd.decompress(packed, max_output_size=segment.unpacked, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise BadDelta(f"zstd can't unpack a payload: {error}") from None
@@ -108,7 +115,7 @@ class _Application:
 
 
 def _changed(words: Words, payload: Bytes, segment: Segment) -> Words:
-    """Applies a sparse segment's changes to the words in place, and returns them."""
+    """Applies the changes of a sparse segment to the words in place, and returns the words."""
     cut = segment.changed * segment.planes
     gaps = from_planes(payload[:cut], word=4, planes=segment.planes)
     places = np.cumsum(gaps + np.uint32(1), dtype=np.int64) - 1

@@ -1,4 +1,7 @@
-"""Builds the delta between two files, one segment at a time, within some tens of MiB of memory."""
+"""Builds the delta between two files.
+
+The builder reads one segment at a time, and uses some tens of MiB of memory.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,41 @@ from shardcast.delta.layout import SpanPair, pairs, spans
 from shardcast.delta.segments import HEADER, MAGIC, MOST_LENGTH, WORDS, Mode, Segment, Words, to_planes, zigzag
 
 LEVEL: Final = 1
-"""zstd level. Higher ones cost several times as much for one percent, as byte planes already compress well."""
+"""zstd compression level. Higher levels take several times as long and save about one percent."""
 
 SPARSE_BELOW: Final = 0.5
-"""Share of changed values up to which listing their positions is cheaper than storing a change of every value."""
+"""Largest share of changed values with which a segment lists the positions of the changed values. Above this share, a
+list with the change of every value is smaller."""
 
 
 @dataclass(slots=True)
 class BuiltDelta:
-    """Result of a comparison."""
+    """Summary of a delta that was built."""
 
     size: int = 0
     """Size of the delta in bytes."""
     target_size: int = 0
+    """Size of the target in bytes."""
     sha256: str = ""
-    """SHA-256 of the target, 64 hex digits."""
+    """SHA-256 of the target as 64 hex digits."""
     values: int = 0
-    """Values that were compared with the base; bytes, in a file of unknown format."""
+    """Number of values that were compared with the base; in a file of unknown format a value is a byte."""
     changed: int = 0
     """Number of compared values that differ."""
     modes: dict[Mode, int] = field(default_factory=lambda: dict.fromkeys(Mode, 0))
-    """Segments of each mode."""
+    """Number of segments of each mode."""
 
 
 def build_delta(*, base: Path, target: Path, delta: Path, limit: int | None = None) -> BuiltDelta:
-    """Writes the delta that turns `base` into `target`. Neither may change meanwhile.
+    """Writes the delta that turns `base` into `target`.
+
+    Both files must not change during the call.
 
     Args:
-        base: The file that readers have.
-        target: The file that they are to get.
-        delta: The file to write, replacing an existing one. It is deleted after an error.
-        limit: Most bytes of the delta.
+        base: The old file, which readers have.
+        target: The new file.
+        delta: The file to write; an existing one is replaced. The function deletes the delta after an error.
+        limit: Maximum size of the delta in bytes; None sets no limit.
 
     Raises:
         DeltaTooLarge: The delta would exceed `limit`.
@@ -81,7 +88,7 @@ class _Builder:
 
     def _segment(self, piece: SpanPair) -> None:
         new = _read(self._new, piece.start, piece.length)
-        self._sha256.update(new)  # the pieces cover the target in order
+        self._sha256.update(new)  # the pieces cover the target completely and in order
         if piece.base is None:
             self._emit(Mode.LITERAL, piece, to_planes(_words(new, piece.word), piece.word))
             return

@@ -1,9 +1,12 @@
-"""Errors of deltas.
+"""Errors of building and applying deltas.
 
 InvalidInput
-└── BadDelta          malformed, or for another base or size
+└── BadDelta          the delta is malformed, or is for another base or another size
 TooLarge
-└── DeltaTooLarge     larger than allowed: send the whole file
+└── DeltaTooLarge     the delta is larger than allowed, so the publisher sends the whole file
+Conflict
+├── WrongBase         the base on this disk differs from the one that the deltas were built on
+└── BaseNeeded        some files of the version exist as deltas only, and the base is not on this disk
 """
 
 from __future__ import annotations
@@ -19,21 +22,21 @@ class BadDelta(InvalidInput):
 
 
 class DeltaTooLarge(TooLarge):
-    """The delta is larger than allowed."""
+    """The delta is larger than the limit that the publisher set."""
 
     code = "delta-too-large"
     default_hint = "publish the whole file"
 
 
 class WrongBase(Conflict):
-    """The base on this disk differs from the one that a version's deltas were made on."""
+    """The base on this disk differs from the one that a version's deltas were built on."""
 
     code = "wrong-base"
-    default_hint = "delete the base's folder, and fetch again"
+    default_hint = "delete the base's folder, and fetch the version again"
 
 
 class BaseNeeded(Conflict):
-    """A version has files that exist as deltas only, and its base is not on this disk."""
+    """Some files of a version exist as deltas only, and the base is not on this disk."""
 
     code = "base-needed"
     default_hint = "fetch the base first"

@@ -1,6 +1,7 @@
-"""Positions of tensors in a safetensors file, so that a delta compares corresponding tensors.
+"""Finds tensors in safetensors files, so that a delta compares tensors of the same name.
 
-Only the builder of a delta uses this. Any other file is one run of bytes: its delta is exact as well, but larger.
+Only the builder of a delta uses this module. The module treats a file of any other format as one span of bytes; the
+delta of such a file is exact, too, but may be larger.
 """
 
 from __future__ import annotations
@@ -12,39 +13,55 @@ from pathlib import Path
 from typing import Any, Final
 
 LONGEST_HEADER: Final = 64 * 1024 * 1024
-"""Longest safetensors header; a file with a longer one counts as plain bytes, because the header is read as a whole."""
+"""Longest safetensors header in bytes. The whole header is read into memory, so a file with a longer header is treated
+as plain bytes."""
 
 WORD_OF: Final = {
     **dict.fromkeys(("BF16", "F16", "I16", "U16"), 2),
     **dict.fromkeys(("F32", "I32", "U32"), 4),
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
 }
-"""Bytes per value by safetensors type; other types are compared byte by byte."""
+"""Number of bytes per value for each safetensors type; values of other types are compared byte by byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpan:
-    """Bytes of a tensor, or bytes between tensors."""
+    """Consecutive bytes of a file: one tensor, or bytes that belong to no tensor."""
 
     name: str
-    """The tensor's name; empty for anything else."""
+    """Name of the tensor; empty for bytes that belong to no tensor."""
     start: int
+    """Offset of the first byte in the file."""
     length: int
+    """Number of bytes."""
     word: int = 1
+    """Number of bytes per value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanPair:
-    """Bytes of the target and the offset of the corresponding bytes of the base; None if there are none."""
+    """Consecutive bytes of the target, and the bytes of the base to compare them with."""
 
     start: int
+    """Offset of the first byte in the target."""
     length: int
+    """Number of bytes."""
     base: int | None
+    """Offset of the first byte in the base; None if the base has no corresponding bytes."""
     word: int
+    """Number of bytes per value."""
 
 
 def spans(path: Path, *, size: int) -> list[TensorSpan]:
-    """Returns spans that cover a file in order; a file that is not valid safetensors is one span."""
+    """Divides a file into its tensors and the bytes between them; other formats give one span.
+
+    Args:
+        path: The file.
+        size: Size of the file in bytes.
+
+    Returns:
+        Spans that cover the file completely, in order.
+    """
     whole = [TensorSpan(name="", start=0, length=size)] if size else []
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -70,7 +87,11 @@ def spans(path: Path, *, size: int) -> list[TensorSpan]:
 
 
 def pairs(base: list[TensorSpan], target: list[TensorSpan]) -> Iterator[SpanPair]:
-    """Pairs each span of the target with a tensor of the same name and size in the base, else with the same offset."""
+    """Finds for each span of the target the bytes of the base to compare it with.
+
+    For a tensor, these bytes are the base's tensor of the same name, length and word size. For bytes that belong to no
+    tensor, they are the base's bytes at the same offset.
+    """
     named = {span.name: span for span in base if span.name}
     end = max((span.start + span.length for span in base), default=0)
     for span in target:
@@ -84,7 +105,10 @@ def pairs(base: list[TensorSpan], target: list[TensorSpan]) -> Iterator[SpanPair
 
 
 def _unnamed(span: TensorSpan, end: int) -> Iterator[SpanPair]:
-    """Pairs a header, or a file of another format, with the base's bytes at the same offset, up to the base's end."""
+    """Pairs bytes that belong to no tensor with the base's bytes at the same offset.
+
+    Bytes beyond the end of the base have no counterpart.
+    """
     shared = min(max(end - span.start, 0), span.length)
     if shared:
         yield SpanPair(start=span.start, length=shared, base=span.start, word=1)

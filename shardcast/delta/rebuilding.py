@@ -10,15 +10,17 @@ from shardcast.local_version import LocalVersion
 
 
 def rebuild(local: LocalVersion, *, base: Path, into: Path) -> None:
-    """Rebuilds every file that was fetched as a delta. Files from before a crash are rebuilt, too.
+    """Rebuilds every file that was fetched as a delta.
+
+    Files that an earlier, interrupted call left are overwritten.
 
     Args:
         local: A sealed version with verified deltas.
-        base: The base's complete folder.
-        into: The version's folder.
+        base: Folder with the complete base.
+        into: Folder for the version's files.
 
     Raises:
-        WrongBase: The base on disk does not produce the signed files, though the deltas are as signed.
+        WrongBase: The verified deltas do not produce the signed files, so the base on disk is not the right one.
         OSError: A file can't be written.
     """
     for file in local.manifest.files:
@@ -30,7 +32,7 @@ def rebuild(local: LocalVersion, *, base: Path, into: Path) -> None:
         try:
             sha256 = apply_delta(base=base / file.path, delta=delta, target=target, size=file.whole.size)
         except (BadDelta, FileNotFoundError) as error:
-            raise WrongBase(f"{file.path} of {base} is not the file that its delta was made on: {error}") from None
+            raise WrongBase(f"{base / file.path} is not the file that the delta was built on: {error}") from None
         if sha256 != file.whole.sha256:
             target.unlink()
-            raise WrongBase(f"{file.path} of {base} and its delta do not produce version {local.manifest.key}")
+            raise WrongBase(f"{base / file.path} and its delta do not produce the file of version {local.manifest.key}")

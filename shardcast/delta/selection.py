@@ -1,4 +1,4 @@
-"""Chooses the files of a version to transfer, with and without its base."""
+"""Chooses the files of a version that a reader transfers, with or without the base."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from collections.abc import Callable
 from shardcast.manifest.manifest import FileProgress, Manifest
 
 Wanted = Callable[[FileProgress], bool]
+"""Function that returns whether a reader transfers a file."""
 
 
 def wanted_alone(file: FileProgress) -> bool:
-    """Returns whether a reader without the base needs a file: whole files only."""
+    """Returns whether a reader without the base transfers a file: true for whole files only."""
     return file.kind == "full"
 
 
 def wanted_with_base(manifest: Manifest) -> Wanted:
-    """Returns the choice of a reader with the base: every delta, and the whole files that have none.
+    """Returns a function that selects the files that a reader with the base transfers.
 
-    Works while the manifest grows, because a delta is declared before its file.
+    The reader transfers every delta, and each whole file without a delta.
+
+    The function also works while the manifest grows, because the manifest declares a file's delta before the whole
+    file.
     """
     deltas: set[str] = set()
     looked = 0
@@ -34,7 +38,10 @@ def wanted_with_base(manifest: Manifest) -> Wanted:
 
 
 def stands_alone(manifest: Manifest) -> bool:
-    """Returns whether a sealed version needs no base: each of its files is available whole."""
+    """Returns whether a reader can get all files of a version without its base.
+
+    Returns False for an unsealed version with a base, because further files may follow that exist as deltas only.
+    """
     if manifest.base is None:
         return True
     whole = {file.path for file in manifest.files if file.kind == "full"}
@@ -42,6 +49,6 @@ def stands_alone(manifest: Manifest) -> bool:
 
 
 def bytes_with_base(manifest: Manifest) -> int:
-    """Returns the bytes to transfer for a reader that has the base."""
+    """Returns the number of bytes that a reader with the base transfers."""
     wanted = wanted_with_base(manifest)
     return sum(file.announced for file in manifest.files if wanted(file))

@@ -1,1 +1,1 @@
-"""Download of a version: peers, schedule, transfer and verification."""
+"""Download of versions: choice of peers, schedule of requests, transfer, and verification."""

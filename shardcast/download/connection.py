@@ -1,9 +1,9 @@
-"""Blocking HTTP connection to a peer, used in a thread to receive blocks.
+"""Blocking HTTP connection that receives blocks from a peer in a thread.
 
-It uses `http.client` rather than an asynchronous client, because `http.client` reads into a buffer of the caller and
-releases the GIL meanwhile: half the CPU per byte (docs/decisions/0012). The peer is untrusted: status, range and length
-are checked before a byte of the body is read, no more is read than was requested, and redirects and encodings are
-refused.
+It uses `http.client` instead of an asynchronous client, because `http.client` reads into the caller's buffer and
+releases the GIL while it does so. This halves the CPU time per byte (docs/decisions/0012). The peer is untrusted: the
+connection checks status, range and length before it reads the body, reads no more bytes than it requested, and refuses
+redirects and compressed answers.
 """
 
 from __future__ import annotations
@@ -27,31 +27,36 @@ from shardcast.manifest.records import BLOCK
 
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,14})-([0-9]{1,14})/([0-9]{1,14}|\*)")
 _SLICE = 1 << 17
-"""Bytes after which progress is recorded. A peer that is slower than one slice per stall time-out counts as silent."""
+"""Number of bytes after which progress is recorded. A peer that sends fewer bytes than this within the stall time-out
+counts as silent."""
 
 _TICK = timedelta(seconds=1)
 """Longest time for which the kernel collects bytes of a block before it wakes the reading thread."""
 
 Sink = Callable[[int, memoryview], None]
-"""Verifies a received block and writes it to its place, or raises BadBlock."""
+"""Function that verifies a received block, given by its number and bytes, and writes it; it may raise `BadBlock`."""
 
 
 class BlockConnection:
-    """A persistent connection to a peer; used by one thread at a time, while any thread may `cut` it.
+    """A persistent connection to a peer, for requests of blocks.
+
+    One thread uses it at a time, but any thread may call `cut`.
 
     Args:
         url: URL of the peer.
-        connect: Time-out of connecting.
-        stall: Longest silence in an answer.
-        tls: For https; the system's certificate authorities by default.
+        connect: Longest time to open the connection.
+        stall: Longest time without a byte of an answer.
+        tls: TLS context for https; None trusts the system's certificate authorities.
     """
 
     def __init__(self, url: str, *, connect: timedelta, stall: timedelta, tls: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
         self.url = url
         self.received = 0
-        """Bytes received so far; a watchdog cuts the connection when this stops growing."""
+        """Number of bytes received so far; the watchdog of a transfer cuts the connection if this number stops
+        growing."""
         self._uncounted = 0
+        """Number of further bytes that `received` does not count yet."""
         self._prefix = parts.path.rstrip("/")
         self._stall = stall.total_seconds()
         self._tick = min(_TICK, stall / 4).total_seconds()
@@ -66,11 +71,18 @@ class BlockConnection:
         self._buffer = memoryview(bytearray(BLOCK))
 
     def fetch(self, key: VersionKey, state: FileProgress, span: BlockSpan, sink: Sink) -> None:
-        """Requests blocks and passes each to `sink` as it arrives.
+        """Requests blocks, and passes each to `sink` as soon as it is complete.
+
+        Args:
+            key: The version and the attempt at it.
+            state: The file of the blocks.
+            span: The blocks to request.
+            sink: Function that verifies and stores a block.
 
         Raises:
-            PeerFailed: The peer did not send all requested blocks. Blocks that were passed on are verified.
-            BadBlock: `sink` refused a block, which differs from the one that the publisher signed.
+            PeerFailed: The peer did not send all requested blocks. `sink` has accepted the blocks that the peer did
+                send.
+            BadBlock: `sink` refused a block, because its hash differs from the signed one.
         """
         first = span.first * BLOCK
         last = min((span.first + span.count) * BLOCK, state.announced) - 1
@@ -94,11 +106,11 @@ class BlockConnection:
         return self._cut.is_set()
 
     def cut(self) -> None:
-        """Ends the running request, from another thread; the connection can't be used again."""
+        """Ends the running request, from any thread; the connection can't be used again."""
         self._cut.set()
         sock = self._http.sock
         if sock is not None:
-            with suppress(OSError, ValueError):  # already closed
+            with suppress(OSError, ValueError):  # the socket may be closed already
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -106,9 +118,9 @@ class BlockConnection:
         self._http.close()
 
     def _request(self, key: VersionKey, file: int, first: int, last: int) -> http.client.HTTPResponse:
-        """Sends a request and returns a valid response whose headers have been read.
+        """Sends a request, and returns the response after its headers were read and checked.
 
-        If the peer had closed the kept connection, retries on a new one.
+        If the peer closed the connection after an earlier request, sends the request again on a new connection.
         """
         kept = self._http.sock is not None
         try:
@@ -145,12 +157,14 @@ class BlockConnection:
         if response.status == 404:
             raise PeerFailed(FailureKind.GONE, f"{self.url} does not have the version")
         if response.status != 206:
-            raise PeerFailed(FailureKind.REFUSED, f"{self.url} answered {response.status} instead of 206")
+            raise PeerFailed(FailureKind.REFUSED, f"{self.url} answered with status {response.status} instead of 206")
         found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if found is None or (int(found[1]), int(found[2])) != (first, last):
             raise PeerFailed(FailureKind.REFUSED, f"{self.url} sent another range than was requested")
         if response.length != last - first + 1 or response.headers.get("Content-Encoding", "identity") != "identity":
-            raise PeerFailed(FailureKind.REFUSED, f"{self.url} sent another length than its range has")
+            raise PeerFailed(
+                FailureKind.REFUSED, f"{self.url} sent a compressed answer, or another length than was requested"
+            )
 
     def _body(self, response: http.client.HTTPResponse) -> _Body:
         sock = self._http.sock
@@ -182,29 +196,34 @@ class BlockConnection:
 
 
 class _Body:
-    """Body of a response, read through `http.client`, as TLS requires."""
+    """Body of a response, read through `http.client`.
+
+    This class is used with TLS, where the socket itself has only encrypted bytes.
+    """
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
 
     def read(self, piece: memoryview) -> int:
-        """Reads available bytes into the buffer; returns their number, 0 at the end."""
+        """Reads some bytes into the buffer; returns their number, or 0 at the end of the body."""
         return self._response.readinto(piece[:_SLICE])
 
     def end(self) -> None:
-        """Frees the connection for the next request, after the whole body was read."""
+        """Makes the connection ready for the next request, after the whole body was read."""
         self._response.read()
 
 
 class _WholeBlocks(_Body):
-    """Reads one block per call straight from the socket, so that the thread wakes once instead of per packet.
+    """Body of a response that reads a whole block per call, directly from the socket.
 
-    With several connections in one process each wake-up waits for the GIL, which cost more than the bytes.
+    The thread then wakes once per block, instead of once per packet. This matters because with several connections in
+    one process each wake-up waits for the GIL: these waits took more time than the work on the bytes.
 
     Args:
-        response: The response; `http.client` has read its head, and may have buffered the first bytes of its body.
-        sock: Socket of the rest of the body.
-        tick: Seconds after which a call returns the bytes that arrived so far.
+        response: The response. `http.client` has read the response's head, and may have buffered the first bytes of its
+            body.
+        sock: Socket with the rest of the body.
+        tick: Seconds after which a call returns the bytes that have arrived so far.
         stall: Seconds without a byte after which the peer counts as stalled.
     """
 
@@ -216,23 +235,25 @@ class _WholeBlocks(_Body):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(tick), int(tick % 1 * 1e6)))
 
     def read(self, piece: memoryview) -> int:
-        """Fills the buffer with the bytes that arrive within a tick; returns their number, 0 at the end.
+        """Fills the buffer with the bytes that arrive within a tick.
+
+        Returns the number of these bytes, or 0 at the end of the body.
 
         Raises:
-            TimeoutError: No byte arrived for too long.
+            TimeoutError: No byte arrived within the stall time-out.
         """
         if self._drained:
             return self._receive(piece)
         most = min(len(piece), io.DEFAULT_BUFFER_SIZE)
-        early = self._response.fp.read1(most)  # the bytes that `http.client` has buffered
+        early = self._response.fp.read1(most)  # bytes that `http.client` received together with the head
         piece[: len(early)] = early
         if most == io.DEFAULT_BUFFER_SIZE:
             self._drained = True
-            self._sock.settimeout(None)  # SO_RCVTIMEO limits each read from here on
+            self._sock.settimeout(None)  # from here on SO_RCVTIMEO limits each read, in the kernel
         return len(early)
 
     def end(self) -> None:
-        """Frees the connection for the next request, after the whole body was read."""
+        """Makes the connection ready for the next request, after the whole body was read."""
         self._response.close()
 
     def _receive(self, piece: memoryview) -> int:

@@ -1,4 +1,4 @@
-"""Shared parts of one reader (a client or a relay), handed to each of its downloads."""
+"""Objects that all downloads of one reader (a client or a relay) share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ class RequestLimits:
     """Limits of the requests of one transfer."""
 
     connections: int = 4
-    """Connections at a time; each holds one block in memory."""
+    """Maximum number of concurrent connections; each holds one block in memory."""
     span_blocks: int = 16
-    """Blocks per request: few enough to share out between peers, enough to make the cost of a request small."""
+    """Maximum number of blocks per request. With more blocks per request, one slow peer would delay more blocks. With
+    fewer blocks, the overhead of requests would be significant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadContext:
-    """Peers of a reader, and everything needed to talk to them."""
+    """Peers of a reader, and the client, limits and metrics for requests to these peers."""
 
     peers: Peers
     client: PeerClient
@@ -33,16 +34,16 @@ class DownloadContext:
 
     @property
     def timeouts(self) -> PeerTimeouts:
-        """Returns the time-outs of peers."""
+        """Returns the time-outs of requests to peers."""
         return self.client.timeouts
 
     def record_success(self, url: str, *, received: int, took_s: float) -> None:
         """Adds a successful request to a peer's score and metrics.
 
         Args:
-            url: The peer.
-            received: Bytes of the answer.
-            took_s: Seconds that it took.
+            url: URL of the peer.
+            received: Number of bytes in the answer.
+            took_s: Duration of the request in seconds.
         """
         self.peers[url].record_success(self.clock.monotonic())
         self.peers[url].record_bandwidth(received / max(took_s, 1e-6))

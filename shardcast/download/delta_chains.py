@@ -1,4 +1,4 @@
-"""Choice between whole files and a chain of deltas from a local version, by bytes to transfer."""
+"""Chooses between whole files and a chain of deltas, by the number of bytes to transfer."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ from shardcast.manifest.manifest import Manifest, VersionKey
 from shardcast.manifest.records import DeltaBase
 
 LONGEST_CHAIN: Final = 16
-"""Most versions between a whole one and the wanted one. Publishers write whole versions more often than that."""
+"""Maximum number of versions that a reader rebuilds, or downloads as bases, before the wanted version. Publishers
+should publish whole versions more often than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaChain:
-    """Chain of deltas from a complete local folder to a version."""
+    """Chain of deltas from a complete local version to the base of the wanted version."""
 
     start: Path
-    """The complete folder that the first delta applies to."""
+    """Folder with the complete local version, to which the first delta is applied."""
     links: tuple[DeltaBase, ...]
-    """Versions to rebuild on the way, oldest first; the last is the wanted version's base.
+    """Versions to rebuild one after another, oldest first; the last one is the base of the wanted version.
 
-    Empty if `start` is already that base.
+    Empty if the folder `start` already holds that base.
     """
 
 
 async def find_chain(catalog: PeerCatalog, key: VersionKey, to: Path) -> DeltaChain | None:
-    """Returns the chain of deltas to a version; None if fetching the version whole is cheaper, or the only way.
+    """Returns the chain of deltas from a local version to the wanted one.
 
-    A chain is cheaper when its deltas are fewer bytes than the version that it starts with: versions of one model have
-    the same size, so the wanted one would be as large.
+    Returns None if whole files are fewer bytes, or no chain exists.
+
+    A chain is used if its deltas are fewer bytes than the local version with which it starts. The comparison assumes
+    that the wanted version is as large as the local one, because versions of one model have the same size.
 
     Args:
-        catalog: Versions that peers have.
+        catalog: Catalog of the versions that peers have.
         key: The wanted version.
         to: The folder of local versions.
     """
@@ -62,9 +65,11 @@ async def find_chain(catalog: PeerCatalog, key: VersionKey, to: Path) -> DeltaCh
 
 
 def _local_manifest(catalog: PeerCatalog, to: Path, base: DeltaBase) -> Manifest | None:
-    """Returns the manifest in a complete folder if it is this version's.
+    """Returns the manifest in the local folder of a base.
 
-    The files are not read here: a wrong one is found when a delta is applied to it.
+    Returns None if the folder does not hold the complete base.
+
+    The function does not read the files: if a file is wrong, the file that is rebuilt from it has a wrong SHA-256.
     """
     manifest = catalog.manifest(VersionKey(base.version, base.attempt))
     try:

@@ -1,7 +1,8 @@
-"""Download of one version into a folder: fetched or rebuilt from deltas, verified twice, then shown in one step.
+"""Download of one version into a folder: whole, or rebuilt from deltas and a local version.
 
-The version is assembled in `.partial-VERSION`, which is renamed to `VERSION` when every file in it is verified. An
-interrupted download leaves the partial folder, and the next one continues with the blocks in it that verify.
+A download writes into the folder `.partial-VERSION`. It verifies each block by BLAKE3, and each complete file by
+SHA-256. When every file is verified, it renames the folder to `VERSION`. An interrupted download leaves the partial
+folder, and the next one reuses the valid blocks in it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ from shardcast.local_version import MANIFEST_NAME, LocalVersion
 from shardcast.manifest.manifest import BlockSpan, FileProgress, Manifest, VersionKey
 
 _LOCK = ".lock"
+"""Name of the file in the partial folder whose lock excludes downloads by other processes."""
 _DELTAS = ".deltas"
+"""Name of the folder for deltas in the partial folder."""
 _REPAIRS = 3
-"""Number of times that files with a wrong SHA-256 are fetched again before the disk is reported as broken."""
+"""Number of attempts to repair files with a wrong SHA-256 before the download reports a broken disk."""
 
 _log = structlog.get_logger(__name__)
 
@@ -51,53 +54,62 @@ class DownloadProgress:
     version: int
     attempt: int
     done: int
-    """Verified bytes on this disk."""
+    """Number of verified bytes on this disk."""
     announced: int
-    """Bytes announced so far; all of them, once `sealed`."""
+    """Number of bytes announced so far; it is final once the manifest is sealed."""
     sealed: bool
+    """Whether the manifest is sealed."""
 
 
 OnProgress = Callable[[DownloadProgress], None]
+"""Function that is called with the progress of a download."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A complete and verified version."""
+    """A complete and verified version in a local folder."""
 
     version: int
     attempt: int
     digest: Digest
+    """Version digest over the files."""
     path: Path
-    """The folder with its files."""
+    """Folder with the version's files."""
     size: int
-    """Bytes of its files."""
+    """Total size of the files in bytes."""
     received: int
-    """Bytes received for this version, without those that were on the disk before."""
+    """Number of bytes received for this version; blocks that were already on the disk do not count."""
     took: timedelta
+    """Duration of the download."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Download:
-    """Fetches one attempt at a version into a folder."""
+    """Downloads one attempt at a version into a folder."""
 
     key: VersionKey
+    """The version, and the attempt at it."""
     to: Path
-    """The folder of local versions, each in a folder by its number."""
+    """The folder of local versions, each in a sub-folder with its number as name."""
     context: DownloadContext
+    """The peers from which to fetch, and the limits of requests."""
     catalog: PeerCatalog
+    """Catalog of the versions that peers have."""
     announcements: Announcements | None = None
-    """Announcements on the ledger; None without a ledger."""
+    """Reader of the announcements on the ledger; None without a ledger."""
     on_progress: OnProgress | None = None
-    """Called after each block and each extension."""
+    """Function to call after each block and each manifest extension."""
     yields_to_newer: bool = False
     """Whether to stop when a newer version appears before this one is sealed."""
     digest: Digest | None = None
-    """The version digest to expect; None for the announced one, if any is."""
+    """The version digest that the result must have; None takes the digest on the ledger, if the version is announced
+    there."""
     base: Path | None = None
-    """The complete folder of the version's base, to fetch deltas instead of whole files."""
+    """Folder with the complete base, for a download of deltas; None for a download of whole files."""
     depth: int = 0
-    """Downloads that wait for this one as their base."""
+    """Number of downloads that wait for this one. Each waits for the version of the next one as its base."""
     manifest: Manifest = field(init=False)
+    """The version's manifest, which grows during the download."""
     _wanted: Wanted = field(init=False)
     _received: int = field(init=False, default=0)
 
@@ -108,21 +120,21 @@ class Download:
         self._partial = self.to / f".partial-{self.key.version}"
 
     async def run(self) -> Fetched | None:
-        """Returns the complete version; None if a newer one takes its place.
+        """Downloads the version; returns None if a newer attempt or version replaced it meanwhile.
 
-        Rebuilds it from a local version and deltas if these are fewer bytes. If it turns out to exist as deltas only,
-        its base is fetched first.
+        If deltas against a local version are fewer bytes than whole files, the download fetches the deltas and rebuilds
+        the files. If some files exist as deltas only, the download fetches the base first.
 
         Raises:
-            NoProgress: No peer sends the missing blocks; present ones are kept for the next download.
-            VersionGone: No peer has the version, or its base, any more; nothing of it is kept.
-            VersionDropped: The publisher's own blocks do not make the announced content; nothing of it is kept.
-            VersionDiskFull: There is no room; nothing of it is kept.
-            Conflict: Another process fetches the version into the same folder.
+            NoProgress: No peer sends the missing blocks; the next download continues with the blocks on disk.
+            VersionGone: No peer has the version, or its base, any more; the partial files were deleted.
+            VersionDropped: The signed blocks do not make the announced files; the partial files were deleted.
+            VersionDiskFull: The disk has no room for the version; the partial files were deleted.
+            Conflict: Another process downloads the version into the same folder.
         """
         chain = await find_chain(self.catalog, self.key, self.to)
         base = None if chain is None else await self._rebuild_chain(chain)
-        for _ in range(3):  # from a local version; whole; with a base that was fetched or repaired for it
+        for _ in range(3):  # first with a local base, if there is one; then whole; then with a base that was fetched
             try:
                 return await replace(self, base=base)._fetch()
             except WrongBase as error:
@@ -130,16 +142,19 @@ class Download:
                 base = None
             except BaseNeeded:
                 base = await self._fetch_base()
-        raise VersionDropped(f"version {self.key} can't be rebuilt from its base, though the base is as signed")
+        raise VersionDropped(f"version {self.key} can't be rebuilt from its base, although the base is verified")
 
     # Deltas
 
     def _of(self, key: VersionKey, digest: Digest, *, base: Path | None = None, depth: int = 0) -> Download:
-        """Returns the download of another version that this one is built on."""
+        """Returns a download of another version that this download needs as a base."""
         return replace(self, key=key, digest=digest, base=base, depth=depth, on_progress=None, yields_to_newer=False)
 
     async def _rebuild_chain(self, chain: DeltaChain) -> Path | None:
-        """Rebuilds the versions of a chain; returns the folder of the last one, or None if one can't be had."""
+        """Rebuilds the versions of a chain one after another; returns the folder of the last one.
+
+        Returns None if a version of the chain is gone or can't be rebuilt.
+        """
         folder = chain.start
         for link in chain.links:
             key = VersionKey(link.version, link.attempt)
@@ -157,7 +172,7 @@ class Download:
         """Downloads the base of this version's deltas; returns its folder."""
         base = self.catalog.base_of(self.key)
         if base is None or self.depth == LONGEST_CHAIN:
-            raise VersionDropped(f"version {self.key} is built on more than {LONGEST_CHAIN} deltas in a row")
+            raise VersionDropped(f"version {self.key} is built on a chain of more than {LONGEST_CHAIN} deltas")
         key = VersionKey(base.version, base.attempt)
         gone = VersionGone(f"no relay has version {key}, the base of version {self.key}")
         deadline = Deadline.after(self.context.timeouts.progress, clock=self.context.clock)
@@ -165,7 +180,7 @@ class Download:
             seen = self.catalog.revision
             if await self.catalog.newest(version=base.version) == key:
                 break
-            try:  # a relay that has just started fetches the newest version first, and its base later
+            try:  # a relay may list the base later: after a start it fetches the newest version first, then its base
                 await deadline.bound(self.catalog.next_change(seen), what="the wait for a base")
             except Unavailable:
                 raise gone from None
@@ -177,12 +192,14 @@ class Download:
     # One version, with one base or none
 
     async def _fetch(self) -> Fetched | None:
-        """Returns the version, whole or from `base`; None if a newer one takes its place.
+        """Downloads the version, as deltas if `base` is set.
+
+        Returns None if a newer attempt or version replaced it meanwhile.
 
         Raises:
-            BaseNeeded: There is no base, and some files exist as deltas only.
-            WrongBase: The base is not the one that the deltas were made on.
-            MusterError: As `run`.
+            BaseNeeded: `base` is not set, and some files exist as deltas only.
+            WrongBase: `base` is not the version that the deltas were built on.
+            MusterError: Any error that `run` raises.
         """
         context = self.context
         began = context.clock.monotonic()
@@ -214,7 +231,10 @@ class Download:
         )
 
     async def _until_superseded(self) -> None:
-        """Returns when a newer attempt appears; with `yields_to_newer` also a newer version before this is sealed."""
+        """Waits until a newer attempt at the version appears.
+
+        With `yields_to_newer` a newer version ends the wait, too, as long as the wanted version is not sealed.
+        """
         while True:
             seen = self.catalog.revision
             newest = await self.catalog.newest()
@@ -226,19 +246,23 @@ class Download:
             await self.catalog.next_change(seen)
 
     async def _announced_digest(self) -> Digest | None:
-        """Returns the version's digest on the ledger; None if it is unknown."""
+        """Returns the version digest on the ledger.
+
+        Returns None if this attempt is not the newest announced one, or the ledger can't be read.
+        """
         if self.announcements is None:
             return None
         try:
             announced = await self.announcements.latest()
         except Unavailable as error:
-            # The publisher's signature is checked all the same; only the version's freshness stays unknown for now.
+            # The download continues: manifests are still verified by the publisher's signature. Only the check that
+            # this is the announced version is left out.
             _log.warning("announcements-unavailable", why=error.detail)
             return None
         return announced.digest if announced is not None and announced.key == self.key else None
 
     async def _complete(self) -> None:
-        """Returns when the target folder holds the complete version."""
+        """Makes the target folder hold the complete and verified version."""
         expected = self.digest or await self._announced_digest()
         if not await self._is_complete(expected):
             self._partial.mkdir(parents=True, exist_ok=True)
@@ -249,15 +273,18 @@ class Download:
                     await run_in_thread(shutil.rmtree, self._partial, ignore_errors=True)
                     raise
                 await run_in_thread(self._move_into_place)
-        announced = await self._announced_digest()  # the ledger may name it only now
+        announced = await self._announced_digest()  # the publisher may have announced the digest during the download
         if announced not in {None, self.manifest.digest}:
             await run_in_thread(shutil.rmtree, self._target, ignore_errors=True)
-            raise VersionDropped(f"version {self.key} was announced as {announced}, and is {self.manifest.digest}")
+            raise VersionDropped(
+                f"version {self.key} was announced as digest {announced}, but its files have {self.manifest.digest}"
+            )
 
     async def _is_complete(self, expected: Digest | None) -> bool:
-        """Returns whether the target folder holds exactly this attempt.
+        """Returns whether the target folder holds exactly this attempt, complete and unchanged.
 
-        If not, moves the folder to the partial version, so that its valid blocks are reused.
+        If the folder holds something else, renames it to the partial folder, so that the download reuses its valid
+        blocks.
         """
         if not self._target.is_dir():
             return False
@@ -276,7 +303,7 @@ class Download:
         return False
 
     async def _fetch_files(self, expected: Digest | None) -> None:
-        """Fetches and verifies all wanted files; rebuilds the others from the base."""
+        """Fetches and verifies all wanted files, and rebuilds the others from the base."""
         log = self._partial / MANIFEST_NAME
         local = LocalVersion(self.manifest, log=log, locate=self._locate)
         known: list[BlockSpan] = []
@@ -298,13 +325,15 @@ class Download:
             wrong = await FileHasher(local, wanted=_among(wrong)).wrong_files()
         if wrong:
             raise Unavailable(
-                f"the disk under {self._partial} returns other bytes than were written to it",
-                hint="check that disk",
+                f"the disk with {self._partial} returns other bytes than were written to it",
+                hint="check the disk for errors, or use a folder on another disk",
                 code="disk-failed",
                 retryable=False,
             )
         if expected not in {None, self.manifest.digest}:
-            raise VersionDropped(f"version {self.key} was announced as {expected}, and is {self.manifest.digest}")
+            raise VersionDropped(
+                f"version {self.key} was announced as digest {expected}, but its files have {self.manifest.digest}"
+            )
         if self.base is None and not stands_alone(self.manifest):
             raise BaseNeeded(f"version {self.key} has files that exist as deltas only")
         await run_in_thread(self._finish_files, local)
@@ -317,14 +346,26 @@ class Download:
             self._received += transfer.received
 
     async def _repair(self, local: LocalVersion, wrong: list[int]) -> None:
-        """Verifies every block of the wrong files on the disk, and fetches the bad ones again (INTELLECT-2, 2.2)."""
+        """Verifies every block of files with a wrong SHA-256, and fetches bad blocks again.
+
+        INTELLECT-2, section 2.2.
+
+        Args:
+            local: The partial version.
+            wrong: Indexes of the files.
+
+        Raises:
+            VersionDropped: All blocks match their signed hashes, so no download can change the wrong SHA-256.
+        """
         bad: list[BlockSpan] = []
         for index in wrong:
             span = BlockSpan(index, 0, self.manifest.files[index].blocks)
             bad += span.without(await run_in_thread(local.check, span))
         if not bad:
             paths = ", ".join(self.manifest.files[index].path for index in wrong)
-            raise VersionDropped(f"every block of version {self.key} is as signed, but the SHA-256 of {paths} is not")
+            raise VersionDropped(
+                f"every block of version {self.key} has its signed hash, but {paths} does not have the signed SHA-256"
+            )
         _log.warning("repairing", version=str(self.key), blocks=sum(span.count for span in bad))
         for span in bad:
             for block in range(span.first, span.first + span.count):
@@ -341,7 +382,7 @@ class Download:
         kept = {self._partial / file.path for file in self.manifest.files} | {self._partial / MANIFEST_NAME}
         for path in self._partial.rglob("*"):
             if path.is_file() and path not in kept:
-                path.unlink()  # from an older attempt
+                path.unlink()  # a file of an older attempt, whose folder this download took over
 
     def _move_into_place(self) -> None:
         (self._partial / _LOCK).unlink(missing_ok=True)
@@ -367,7 +408,7 @@ class Download:
 
 
 def _is_intact(local: LocalVersion, spans: Iterable[BlockSpan]) -> bool:
-    """Returns whether every file of a complete folder is bit-exact."""
+    """Returns whether every file in a version's folder has exactly the signed content."""
     files = local.manifest.files
     full = {file.path for file in files if file.kind == "full"}
     if any(files[span.file].kind == "full" and len(local.check(span)) != span.count for span in spans):
@@ -376,7 +417,7 @@ def _is_intact(local: LocalVersion, spans: Iterable[BlockSpan]) -> bool:
         path, result = local.path(file.index), file.whole
         if _size(path) != (file.announced if result is None else result.size):
             return False
-        # A file that was rebuilt from a delta has no block hashes of its own.
+        # The manifest has no block hashes of a file that was rebuilt from a delta, so its SHA-256 is checked.
         if result is not None and file.path not in full and _sha256(path) != result.sha256:
             return False
     return True
@@ -401,14 +442,20 @@ def _size(path: Path) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds a file lock, which the kernel also releases if the process dies."""
+    """Holds a lock on a file; the lock excludes downloads by other processes.
+
+    If this process dies, the kernel releases the lock.
+
+    Raises:
+        Conflict: Another process holds the lock.
+    """
     with ExitStack() as stack:
         try:
             stack.enter_context(locked_file(path))
         except FileLocked:
             raise Conflict(
-                f"another process is fetching into {path.parent}",
-                hint="wait for it, or fetch into another folder",
+                f"another process is downloading into {path.parent}",
+                hint="wait until it ends, or download into another folder",
                 code="busy-folder",
                 retryable=True,
             ) from None

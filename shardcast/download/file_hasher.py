@@ -1,7 +1,9 @@
-"""SHA-256 of a version's files while they arrive: a second check after the hash of each block.
+"""Computes the SHA-256 of a version's files while their blocks arrive.
 
-Blocks arrive in any order, but SHA-256 needs them in sequence. So it hashes the part of a file that has no gap yet, in
-a thread.
+The SHA-256 is a second check, after the BLAKE3 hash of each block.
+
+Blocks arrive in any order, but SHA-256 needs the bytes of a file in sequence. So the hasher always continues with the
+next blocks that are present without a gap. The hasher computes in a thread.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from shardcast.manifest.manifest import FileProgress
 from shardcast.manifest.records import BLOCK
 
 _STEP_BLOCKS = 32
-"""Blocks hashed per call into a thread; a cancellation takes effect between calls."""
+"""Maximum number of blocks that are hashed per call into a thread; a cancellation takes effect between calls."""
 
 _LAG_BLOCKS = 8
-"""Blocks that are hashed together at least: a call into a thread for each block would cost as much as writing it."""
+"""Minimum number of blocks that are hashed per call into a thread, except at the end of the announced blocks. A call
+for every block would take as much time as writing the block."""
 
 
 class FileHasher:
@@ -28,7 +31,7 @@ class FileHasher:
 
     Args:
         local: The version.
-        wanted: Selects the files.
+        wanted: Function that selects the files to hash; all files by default.
     """
 
     def __init__(self, local: LocalVersion, *, wanted: Callable[[FileProgress], bool] = lambda _: True) -> None:
@@ -37,10 +40,12 @@ class FileHasher:
         self._buffer = memoryview(bytearray(BLOCK))
 
     async def wrong_files(self) -> list[int]:
-        """Waits for the last block; returns the indexes of files whose SHA-256 differs from the signed one.
+        """Hashes all wanted files, and returns the indexes of files with a wrong SHA-256.
+
+        The call waits until the version is sealed and the last wanted block is present.
 
         Raises:
-            VersionGone: The version was removed meanwhile.
+            VersionGone: The version was removed, or replaced by a newer attempt.
         """
         wrong: list[int] = []
         index = 0
@@ -76,6 +81,6 @@ class FileHasher:
             while start < end:
                 read = os.preadv(file.fileno(), [self._buffer[: min(BLOCK, end - start)]], start)
                 if not read:
-                    return  # the last block is shorter
+                    return  # end of the file: its last block is shorter than a full one
                 sha256.update(self._buffer[:read])
                 start += read

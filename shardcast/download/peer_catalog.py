@@ -1,7 +1,10 @@
-"""Catalog of the versions that peers list, kept current by a stream from each peer, with verification.
+"""Catalog of the versions that peers list, with verification.
 
-Listings are unverified. A version counts as verified once its first extension, signed by an accepted signer, was
-received. Why this happens in the background: docs/decisions/0025.
+A stream of listings from each peer keeps the catalog current.
+
+A listing is unsigned, so a peer can list versions that do not exist. The catalog verifies a version by its first
+manifest extension: an accepted signer must have signed it. Background tasks read and verify the listings;
+docs/decisions/0025 has the reasons.
 """
 
 from __future__ import annotations
@@ -26,16 +29,18 @@ from shardcast.manifest.signers import Signers
 from shardcast.serve.version_index import ListedVersion, Listing
 
 STRAGGLERS = timedelta(seconds=1)
-"""Wait for further peers after the first listing."""
+"""Longest time that slow peers delay the versions of other peers: after the first listing, and during verification."""
 
 FIRST_IGNORE = timedelta(milliseconds=250)
+"""Time for which the catalog ignores a peer's unverified listings after a failed verification. It doubles with each
+consecutive failure."""
 LONGEST_IGNORE = timedelta(minutes=1)
-"""Back-off of verification: a peer that could not show a version that it lists is ignored for this time. It doubles
-from the first to the longest with each failure in a row."""
+"""Longest time for which the catalog ignores a peer's unverified listings."""
 
 FIRST_RECONNECT = timedelta(milliseconds=200)
+"""First back-off before a peer's stream of listings is opened again; it doubles with each consecutive failure."""
 LONGEST_RECONNECT = timedelta(seconds=5)
-"""Back-off before a peer's stream of listings is opened again."""
+"""Longest back-off before a peer's stream of listings is opened again."""
 
 _log = structlog.get_logger(__name__)
 
@@ -46,20 +51,23 @@ class _Verification:
 
     task: asyncio.Task[None]
     began: float
+    """Start, in seconds of the monotonic clock."""
 
 
 class PeerCatalog:
-    """Follows the listings of all peers while it is entered, and measures the bandwidth to each.
+    """Follows the listings of all peers; an async context manager.
+
+    The catalog also measures the bandwidth to each peer.
 
     Args:
-        context: The peers.
-        run: Listings of other runs are refused.
-        signers: Accepted signers; versions of others are ignored.
+        context: The peers, and the client with which to reach them.
+        run: Id of the run; listings of other runs are refused.
+        signers: Accepted signers; versions of any other signer are ignored.
     """
 
     def __init__(self, context: DownloadContext, *, run: Digest, signers: Signers) -> None:
         self.revision = 0
-        """Grows with each change of a listing, and with each version that was verified."""
+        """Number of changes so far; changed listings and verified versions count."""
         self.signers = signers
         self._run = run
         self._context = context
@@ -67,15 +75,19 @@ class PeerCatalog:
         self._clock = context.clock
         self._listings: dict[str, Listing] = {}
         self._contacted: set[str] = set()
-        """Peers that sent a listing, or failed to."""
+        """URLs of peers that sent a listing, or failed to send one."""
         self._verified: set[VersionKey] = set()
+        """Versions whose first manifest extension was received and verified."""
         self._bases: dict[VersionKey, DeltaBase | None] = {}
+        """Base of each verified version; None without deltas."""
         self._disproved: set[tuple[str, VersionKey]] = set()
-        """Entries of a peer's listing for which it had no valid manifest."""
+        """Listed versions, with the peer's URL, for which this peer had no valid manifest."""
         self._verifications: dict[str, _Verification] = {}
+        """Running verification of each peer, by URL."""
         self._failures: dict[str, int] = {}
-        """Number of consecutive failed verifications, by peer."""
+        """Number of consecutive failed verifications of each peer, by URL."""
         self._ignored: set[str] = set()
+        """URLs of peers whose unverified listings are ignored for a while."""
         self._change = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -97,10 +109,12 @@ class PeerCatalog:
         return bool(self._listings)
 
     async def first_look(self, *, version: int | None = None) -> None:
-        """Returns when every peer has sent a listing or failed, or `STRAGGLERS` after the first listing.
+        """Waits until every peer has sent a listing or failed.
+
+        The wait lasts at most `PeerTimeouts.answer`, and at most `STRAGGLERS` after the first listing.
 
         Args:
-            version: Returns as soon as this version is listed.
+            version: Number of a version; the wait also ends as soon as any peer lists this version.
         """
         time_limit = self._context.timeouts.answer
         waiting = asyncio.ensure_future(self._all_contacted(version))
@@ -117,13 +131,13 @@ class PeerCatalog:
             alarm.cancel()
 
     async def next_change(self, seen: int | None = None) -> None:
-        """Returns when the catalog changes, or at once if it has changed since revision `seen`."""
+        """Waits until `revision` differs from `seen`, by default from its present value."""
         seen = self.revision if seen is None else seen
         while self.revision == seen:
             await self._change.wait()
 
     def trust(self, signers: Signers) -> None:
-        """Sets the accepted signers and verifies listings again."""
+        """Replaces the accepted signers, and discards all results of earlier verifications."""
         self.signers = signers
         self._verified.clear()
         self._bases.clear()
@@ -135,7 +149,7 @@ class PeerCatalog:
         return self.signers.accepted_at(self._clock.now())
 
     def listed(self) -> list[VersionKey]:
-        """Returns all listed versions, newest first, with the newest attempt of each; unverified."""
+        """Returns the newest listed attempt at each version, newest first, verified or not."""
         newest: dict[int, VersionKey] = {}
         for url, listing in self._accepted_listings():
             for key in _keys(listing):
@@ -144,17 +158,18 @@ class PeerCatalog:
         return sorted(newest.values(), reverse=True)
 
     def entries_of(self, key: VersionKey) -> list[ListedVersion]:
-        """Returns each peer's entry for a version; unverified."""
+        """Returns the entries of all peers' listings for one attempt at a version, verified or not."""
         return [each for _, listing in self._accepted_listings() for each in listing.versions if each.key == key]
 
     async def newest(self, *, version: int | None = None, without: Iterable[VersionKey] = ()) -> VersionKey | None:
         """Returns the newest verified version; None if there is none.
 
-        Waits for the verification of newer listed versions: up to `PeerTimeouts.answer` while nothing is verified, and
-        no longer than `STRAGGLERS` after its start otherwise.
+        Starts verifications of listed versions that are newer, and waits for these verifications. If no version is
+        verified yet, the wait lasts at most `PeerTimeouts.answer`. Otherwise the wait for each verification ends
+        `STRAGGLERS` after the verification's start.
 
         Args:
-            version: Only attempts at this one.
+            version: Number of a version; only attempts at it are considered. None considers all versions.
             without: Versions to leave out.
         """
         excluded = set(without)
@@ -164,7 +179,8 @@ class PeerCatalog:
             best = next((key for key in keys if key in self._verified), None)
             now = self._clock.monotonic()
             pending = self._verify([key for key in keys if best is None or key > best])
-            # A peer that is slow to prove its listing delays no other peer's versions for more than `STRAGGLERS`.
+            # Once a version is verified, a peer that is slow to prove its listing delays the result by at most
+            # `STRAGGLERS`.
             left = [(until if best is None else each.began + STRAGGLERS.total_seconds()) - now for each in pending]
             if max(left, default=0.0) <= 0:
                 return best
@@ -172,16 +188,16 @@ class PeerCatalog:
             await wait_first(alarm, tasks=[each.task for each in pending])
 
     def base_of(self, key: VersionKey) -> DeltaBase | None:
-        """Returns the base of a verified version's deltas, if it has any."""
+        """Returns the base of a verified version; None without deltas."""
         return self._bases.get(key)
 
     def manifest(self, key: VersionKey) -> Manifest:
-        """Returns an empty manifest that accepts the present signers."""
+        """Returns an empty manifest that accepts lines of the signers that are accepted now."""
         former = self.signers.former_at(self._clock.now())
         return Manifest(run=self._run, key=key, signer=self.signers.publisher, other_signers=former)
 
     async def sealed(self, key: VersionKey) -> Manifest | None:
-        """Returns the sealed manifest of a version; None if no peer has the manifest."""
+        """Downloads and verifies the sealed manifest of a version; None if no peer sends it."""
         for url in self._holders(key):
             try:
                 async with asyncio.timeout(self._context.timeouts.progress.total_seconds()):
@@ -212,7 +228,12 @@ class PeerCatalog:
     # Verification of listings
 
     def _verify(self, keys: Iterable[VersionKey]) -> list[_Verification]:
-        """Starts a verification of each peer that lists one of these versions, unless one runs; returns them all."""
+        """Starts verifications of the peers that list one of these versions.
+
+        Returns all verifications that run for these versions, whether they are new or not.
+
+        A peer has one verification at a time. An ignored peer has none.
+        """
         unverified = set(keys)
         found = []
         for url, listing in self._accepted_listings():
@@ -225,11 +246,14 @@ class PeerCatalog:
         return found
 
     async def _verify_peer(self, url: str) -> None:
-        """Verifies a peer's listed versions, newest first, until one fails."""
+        """Verifies the versions that a peer lists, newest first.
+
+        Stops when the peer fails to answer.
+        """
         try:
             while (key := self._next_unverified(url)) is not None:
                 try:
-                    # `wait_for` of Python 3.11 swallows a cancellation that comes as its work ends.
+                    # Not `asyncio.wait_for`: in Python 3.11 it loses a cancellation that comes just as its work ends.
                     async with asyncio.timeout(self._context.timeouts.answer.total_seconds()):
                         await self._verify_version(url, key)
                 except BadManifest as error:
@@ -253,14 +277,22 @@ class PeerCatalog:
         return max((key for key in keys - self._verified if (url, key) not in self._disproved), default=None)
 
     async def _verify_version(self, url: str, key: VersionKey) -> None:
-        """Returns when a peer has sent the first extension of a version; a keep-alive line in its place is invalid."""
+        """Verifies a version by the first line of its manifest from this peer.
+
+        An empty keep-alive line instead counts as invalid: a peer that lists a version must have the version's first
+        extension.
+
+        Raises:
+            PeerFailed: The peer sent no line.
+            BadManifest: The line is not the first extension, signed by an accepted signer.
+        """
         async for line in self._client.manifest_lines(url, key, start=0):
             manifest = self.manifest(key)
             manifest.read(line)
             self._bases[key] = manifest.base
             self._verified.add(key)
             return
-        raise PeerFailed(FailureKind.CUT, f"{url} lists version {key} and shows nothing of it")
+        raise PeerFailed(FailureKind.CUT, f"{url} lists version {key}, but sends no line of its manifest")
 
     def _disprove(self, url: str, key: VersionKey, error: BadManifest) -> None:
         _log.warning("bad-manifest", peer=url, version=str(key), why=error.detail)
@@ -268,7 +300,7 @@ class PeerCatalog:
         self._disproved.add((url, key))
 
     def _ignore(self, url: str) -> None:
-        """Ignores a peer's unverified listings for a while."""
+        """Ignores a peer's unverified listings for a time that grows with consecutive failures."""
         self._failures[url] = self._failures.get(url, 0) + 1
         self._ignored.add(url)
         self._tasks = [task for task in self._tasks if not task.done()]
@@ -289,7 +321,10 @@ class PeerCatalog:
             await self._change.wait()
 
     async def _follow(self, url: str) -> None:
-        """Measures the bandwidth to a peer, then reads its stream of listings; starts again when it ends."""
+        """Measures the bandwidth to a peer, and reads its stream of listings.
+
+        After the stream ends, measures the bandwidth and reads the stream again.
+        """
         failures = 0
         while True:
             try:
@@ -316,13 +351,14 @@ class PeerCatalog:
             return
         self._listings[url] = listing
         keys = _keys(listing)
-        # An entry that was withdrawn is forgotten, so that what a peer lists over time cannot fill the memory.
+        # Results are dropped for versions that the peer no longer lists. Otherwise a peer that lists ever new versions
+        # could fill the memory.
         self._disproved = {each for each in self._disproved if each[0] != url or each[1] in keys}
         self._contacted.add(url)
         self._notify()
 
     def _accepted_listings(self) -> Iterator[tuple[str, Listing]]:
-        """Returns each peer's listing without versions of signers that are not accepted."""
+        """Returns each peer's URL and listing, without versions of signers that are not accepted."""
         signers = self.accepted_signers()
         return ((url, listing.only(signers)) for url, listing in self._listings.items())
 

@@ -1,6 +1,9 @@
-"""Client of a peer for everything but blocks: listings, growing manifests, and bandwidth probes.
+"""HTTP client for listings, manifests and bandwidth probes of peers.
 
-Responses are checked for form only; sizes are bounded before reading.
+`BlockConnection` requests blocks.
+
+The client limits the size of each response while it reads. It parses listings, but verifies no signature: the caller
+verifies manifest lines.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from protocol.errors import InvalidInput
-from protocol.http.client import check_service_url
+from protocol.http.location import check_service_url
 from protocol.versions import SPOKEN, VERSION_HEADER
 from protocol.wire.base import parse_answer
 from shardcast.download.connection import BlockConnection
@@ -30,43 +33,53 @@ from shardcast.serve.server import PROBE_BYTES
 from shardcast.serve.version_index import Listing
 
 MOST_LISTING_BYTES = 1 << 16
+"""Maximum size of a listing in bytes."""
 _FAILURES = (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError, ValueError)
-"""Exceptions of a failed request; a time-out is an OSError."""
+"""Exceptions that aiohttp raises for a failed request; `TimeoutError` is an `OSError`."""
 
 LINES_PER_SECOND = 20
+"""Maximum rate at which the client reads listings, or keep-alive lines, from one stream. Honest peers send fewer
+lines."""
 LINES_AT_ONCE = 40
-"""Listings and keep-alive lines that are read from one stream, at most; an honest peer sends fewer."""
+"""Number of lines that the client reads without delay before `LINES_PER_SECOND` applies."""
 
 _MOST_LINE = MOST_EXTENSION_BYTES + (1 << 10)
+"""Maximum size of a manifest line in bytes, signature included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTimeouts:
-    """Time limits of peers."""
+    """Time-outs of requests to peers."""
 
     connect: timedelta = timedelta(seconds=5)
+    """Longest time to open a connection."""
     answer: timedelta = timedelta(seconds=10)
-    """For a listing, a probe, or the first extension of a manifest."""
+    """Longest time until a listing, a probe or the first extension of a manifest is received."""
     appear: timedelta = timedelta(seconds=5)
-    """For a requested version to be listed by any relay: a new version needs time to reach all of them."""
+    """Longest time to wait until any relay lists a requested version, because a new version reaches relays late."""
     silence: timedelta = timedelta(seconds=20)
-    """Between two lines of a stream; peers send a keep-alive line every five seconds."""
+    """Longest time between two lines of a stream; honest peers send a keep-alive line every five seconds."""
     stall: timedelta = timedelta(seconds=10)
-    """Between two slices of a block."""
+    """Longest time in which a peer may send less than 128 KiB of a block."""
     progress: timedelta = timedelta(minutes=2)
-    """Time without a new block or extension after which a download gives up; its blocks are kept."""
+    """Time without a new block or extension after which a download fails; the next download reuses the blocks on
+    disk."""
     hedge: timedelta = timedelta(milliseconds=1500)
-    """Time without a block on one connection after which an idle connection requests the same block."""
+    """Time without a block on one connection after which an idle connection requests the missing blocks from another
+    peer."""
 
 
 class _LineRate:
-    """Rate limit on lines that a peer can produce without cost; TCP back-pressure then stops the sender."""
+    """Rate limit for reading lines that cost a peer nothing to produce.
+
+    While the client does not read, TCP flow control stops the peer.
+    """
 
     def __init__(self) -> None:
         self._due = 0.0
 
     async def wait(self) -> None:
-        """Returns at once for the first `LINES_AT_ONCE` lines, then when the rate allows the next one."""
+        """Waits until the rate allows another line; the first `LINES_AT_ONCE` lines need no wait."""
         now = asyncio.get_running_loop().time()
         self._due = max(self._due, now) + 1 / LINES_PER_SECOND
         early = self._due - now - LINES_AT_ONCE / LINES_PER_SECOND
@@ -75,11 +88,11 @@ class _LineRate:
 
 
 class PeerClient:
-    """Requests listings, manifests and probes from peers, over a connection pool, while it is entered.
+    """Requests listings, manifests and probes from peers; an async context manager.
 
     Args:
-        timeouts: Time limits of peers.
-        tls: For https; the system's certificate authorities by default.
+        timeouts: Time-outs of requests.
+        tls: TLS context for https; by default it trusts the system's certificate authorities.
     """
 
     def __init__(self, *, timeouts: PeerTimeouts | None = None, tls: ssl.SSLContext | None = None) -> None:
@@ -104,11 +117,11 @@ class PeerClient:
             await self._session.close()
 
     def connection(self, url: str) -> BlockConnection:
-        """Returns a new connection for blocks."""
+        """Returns a new connection with which to request blocks from a peer."""
         return BlockConnection(url, connect=self.timeouts.connect, stall=self.timeouts.stall, tls=self._tls)
 
     async def listing(self, url: str) -> Listing:
-        """Returns a peer's listing.
+        """Requests a peer's listing of versions.
 
         Raises:
             PeerFailed: The peer sent no valid listing.
@@ -116,31 +129,37 @@ class PeerClient:
         return _listing(url, await self._read(url, "/v1/versions", MOST_LISTING_BYTES))
 
     async def probe(self, url: str) -> float:
-        """Returns the bandwidth to a peer in bytes per second, its response time included.
+        """Measures the bandwidth to a peer in bytes per second.
+
+        The time until the first byte of the answer counts, too.
 
         Raises:
-            PeerFailed: The peer sent no valid probe.
+            PeerFailed: The peer sent no valid answer to the probe.
         """
-        began = time.perf_counter()  # real time even in tests: the network has no other
+        began = time.perf_counter()  # not the injected clock: in tests, too, the network takes real time
         body = await self._read(url, "/v1/probe", PROBE_BYTES)
         if len(body) != PROBE_BYTES:
-            raise PeerFailed(FailureKind.REFUSED, f"{url} sent a probe of {len(body)} bytes")
+            raise PeerFailed(FailureKind.REFUSED, f"{url} answered a probe with {len(body)} bytes, not {PROBE_BYTES}")
         return len(body) / max(time.perf_counter() - began, 1e-6)
 
     async def listings(self, url: str) -> AsyncIterator[Listing]:
-        """Yields a peer's listing now and after each change, until the connection ends.
+        """Yields a peer's present listing, and a new one after each change.
+
+        The iteration ends when the peer ends the stream.
 
         Raises:
-            PeerFailed: The peer sends invalid data, or nothing for too long.
+            PeerFailed: The peer sends invalid data, or sends nothing for `PeerTimeouts.silence`.
         """
         async for line in self._lines(url, "/v1/versions?follow=1", MOST_LISTING_BYTES):
             yield _listing(url, line)
 
     async def manifest_lines(self, url: str, key: VersionKey, *, start: int) -> AsyncIterator[bytes]:
-        """Yields lines of a manifest from extension `start` on, as they arrive; an empty line is a keep-alive.
+        """Yields unverified lines of a manifest from extension `start` on, as they arrive.
+
+        An empty line is a keep-alive: the peer has no further line yet.
 
         Raises:
-            PeerFailed: The peer lacks the version, sends invalid data, or sends nothing for too long.
+            PeerFailed: The peer lacks the version, sends invalid data, or sends nothing for `PeerTimeouts.silence`.
         """
         path = f"/v1/versions/{key.version}/{key.attempt}/manifest?from={start}"
         async for line in self._lines(url, path, _MOST_LINE, empty=True):
@@ -163,9 +182,9 @@ class PeerClient:
         async with self._get(url, path) as response:
             while True:
                 try:
-                    async with asyncio.timeout(
-                        self.timeouts.silence.total_seconds()
-                    ):  # for the whole line, so that bytes can't be dripped
+                    # The time-out is for a whole line, so that a peer can't prolong the wait by sending a byte now and
+                    # then.
+                    async with asyncio.timeout(self.timeouts.silence.total_seconds()):
                         line = await response.content.readline()
                 except _FAILURES as error:
                     raise _failed(url, error) from error
@@ -173,7 +192,8 @@ class PeerClient:
                     return
                 if len(line) > most or not line.endswith(b"\n"):
                     raise PeerFailed(
-                        FailureKind.CUT if len(line) <= most else FailureKind.REFUSED, f"{url} sent no whole line"
+                        FailureKind.CUT if len(line) <= most else FailureKind.REFUSED,
+                        f"{url} sent an incomplete line, or one of more than {most} bytes",
                     )
                 if line == b"\n" or not empty:
                     await rate.wait()
@@ -183,9 +203,9 @@ class PeerClient:
     @asynccontextmanager
     async def _get(self, url: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
-            raise RuntimeError("a PeerClient is used inside its `async with`")
+            raise RuntimeError("PeerClient was used outside of its `async with` block")
         timeout = aiohttp.ClientTimeout(
-            total=None,  # aiohttp's total time-out can swallow a cancellation (docs/decisions/0042)
+            total=None,  # aiohttp's total time-out can lose a task's cancellation (docs/decisions/0042)
             sock_connect=self.timeouts.connect.total_seconds(),
             sock_read=self.timeouts.silence.total_seconds(),
         )
@@ -195,22 +215,25 @@ class PeerClient:
             raise _failed(url, error) from error
         try:
             if response.status == 404:
-                raise PeerFailed(FailureKind.GONE, f"{url} does not have that")
+                raise PeerFailed(FailureKind.GONE, f"{url} does not have {path}")
             if response.status != 200 or response.headers.get("Content-Encoding", "identity") != "identity":
-                raise PeerFailed(FailureKind.REFUSED, f"{url} answered {response.status} instead of 200")
+                raise PeerFailed(
+                    FailureKind.REFUSED, f"{url} answered with status {response.status}, or in a compressed form"
+                )
             yield response
         finally:
             response.close()
 
 
 def check_peers(urls: Sequence[str], *, allow_plain_http: bool) -> list[str]:
-    """Returns the URLs without trailing slashes and without duplicates.
+    """Checks the URLs of peers; returns them without trailing slashes and without duplicates.
 
     Raises:
-        InvalidInput: There is no URL, or one is invalid, or is plain http to another machine without permission.
+        InvalidInput: There is no URL, a URL is invalid, or a URL is plain http to another machine and plain http is not
+            allowed.
     """
     if not urls:
-        raise InvalidInput("no relay is named", hint="give at least one URL of a relay or an origin")
+        raise InvalidInput("the list of relays is empty", hint="give at least one URL of a relay or an origin")
     for url in urls:
         check_service_url(url, allow_plain_http=allow_plain_http)
     return list(dict.fromkeys(url.rstrip("/") for url in urls))
@@ -220,7 +243,7 @@ def _listing(url: str, body: bytes) -> Listing:
     try:
         return parse_answer(Listing, body)
     except ValidationError:
-        raise PeerFailed(FailureKind.REFUSED, f"{url} sent no listing of versions") from None
+        raise PeerFailed(FailureKind.REFUSED, f"{url} sent an invalid listing of versions") from None
 
 
 def _failed(url: str, error: Exception) -> PeerFailed:

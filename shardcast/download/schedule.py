@@ -1,6 +1,6 @@
-"""Block schedule: blocks to request next, blocks in flight, and late ones to request again.
+"""Schedule of a transfer: blocks to request next, blocks in flight, and late blocks.
 
-No clock and no network; `Transfer` executes it.
+The schedule uses no clock and no network: `Transfer` passes it times, and sends the requests.
 """
 
 from __future__ import annotations
@@ -12,33 +12,36 @@ from dataclasses import dataclass, field
 from shardcast.manifest.manifest import BlockSpan
 
 GATHERING_S = 0.05
-"""Seconds that a few blocks may wait for more, to be requested together, while another request is in flight."""
+"""Longest time in seconds that a few new blocks wait for more, so that one request can fetch them together."""
 
 
 @dataclass(eq=False, slots=True)
 class BlockClaim:
-    """Blocks that one request is to fetch."""
+    """Blocks that are assigned to one request."""
 
     span: BlockSpan
+    """The blocks to request."""
     at: float
-    """Time of the claim, or of its last block."""
+    """Time at which the claim's newest block arrived; before the first block, the time of the claim. Monotonic, in
+    seconds."""
     hedge_of: BlockClaim | None = None
-    """The late claim whose blocks this one requests from another peer."""
+    """For a hedge: the late claim, some of whose blocks this claim requests from another peer."""
     peer: str = ""
+    """URL of the peer from which the blocks are requested."""
     remaining: set[int] = field(default_factory=set)
-    """Blocks that have not arrived yet, from this request or another one."""
+    """Numbers of the blocks that no request has delivered yet."""
 
     @property
     def done(self) -> bool:
-        """Returns whether all its blocks arrived."""
+        """Returns whether all blocks of the claim have arrived, from this request or another one."""
         return not self.remaining
 
 
 class BlockSchedule:
-    """Missing blocks of one version, in the order of their announcement.
+    """Missing blocks of one version, which are requested in the order of their announcement.
 
     Args:
-        span_blocks: Most blocks of one request.
+        span_blocks: Maximum number of blocks per request.
     """
 
     def __init__(self, *, span_blocks: int) -> None:
@@ -47,15 +50,15 @@ class BlockSchedule:
         self._claims: list[BlockClaim] = []
         self._gathering_since: float | None = None
         self.missing = 0
-        """Blocks that have not arrived yet, claimed or not."""
+        """Number of blocks that have not arrived yet, claimed or not."""
 
     @property
     def claims(self) -> list[BlockClaim]:
-        """Claims in flight."""
+        """Returns the claims whose requests are in flight."""
         return list(self._claims)
 
     def announce(self, spans: Iterable[BlockSpan]) -> None:
-        """Adds missing blocks."""
+        """Adds missing blocks to the schedule."""
         for span in spans:
             self.missing += span.count
             last = self._waiting[-1] if self._waiting else None
@@ -65,20 +68,20 @@ class BlockSchedule:
                 self._waiting.append(span)
 
     def claim(self, now: float, *, connections: int = 1, growing: bool = False) -> BlockClaim | None:
-        """Claims the next blocks; None if all are claimed, or if a few wait to form a larger request.
+        """Claims the next blocks for a request; None if there are none, or if a few wait for more.
 
         Args:
             now: Monotonic time in seconds.
-            connections: Connections that share the unclaimed blocks.
-            growing: Whether more blocks will be announced. If so, a request takes all waiting blocks. While it is in
-                flight, a few new blocks wait until there are more, because many small requests would cost more time
-                than the bytes themselves.
+            connections: Number of connections among which the unclaimed blocks are divided.
+            growing: Whether more blocks will be announced. If so, a claim takes up to `span_blocks` blocks, and the
+                blocks are not divided among the connections. While any request is in flight, a few new blocks wait up
+                to `GATHERING_S` for more, because many small requests take more time than the transfer of their bytes.
         """
         if not self._waiting or (growing and self._gathers(now)):
             return None
         self._gathering_since = None
         span = self._waiting.popleft()
-        # The last blocks of a version are divided among the connections, so that all finish at the same time.
+        # The last blocks of a version are divided among the connections, so that all connections finish together.
         ready = span.count + sum(each.count for each in self._waiting)
         most = max(1, min(self._span_blocks, -(-ready // (1 if growing else connections))))
         if span.count > most:
@@ -87,11 +90,18 @@ class BlockSchedule:
         return self._start(BlockClaim(span, now))
 
     def next_gathered(self) -> float | None:
-        """Returns the time from which on the gathered blocks are requested, however few; None if none are gathered."""
+        """Returns the time at which a few waiting blocks may be requested, even if no more come.
+
+        The time is monotonic, in seconds. Returns None if no blocks wait.
+        """
         return None if self._gathering_since is None else self._gathering_since + GATHERING_S
 
     def hedge(self, now: float, *, after: float) -> BlockClaim | None:
-        """Claims blocks of the claim that has been without a block for longest again; None if no claim is late.
+        """Claims blocks of the most overdue claim again, to request them from another peer.
+
+        Returns None if no claim is late.
+
+        The most overdue claim is the one that has received no block for the longest time.
 
         Args:
             now: Monotonic time in seconds.
@@ -106,23 +116,25 @@ class BlockSchedule:
         if not late:
             return None
         slowest = min(late, key=lambda each: each.at)
-        # Requests the last half of the late request's blocks again. If that request is slow but alive, the two meet in
-        # the middle and few blocks arrive twice.
+        # The hedge requests the second half of the missing blocks. A late request that is only slow delivers the first
+        # half meanwhile, so that few blocks arrive twice.
         most, last, count = -(-len(slowest.remaining) // 2), max(slowest.remaining), 1
         while count < most and last - count in slowest.remaining:
             count += 1
         return self._start(BlockClaim(BlockSpan(slowest.span.file, last - count + 1, count), now, hedge_of=slowest))
 
     def next_hedge(self, *, after: float) -> float | None:
-        """Returns the time at which the next claim is late; None if there is none."""
+        """Returns the earliest time at which a claim becomes late; None without such a claim."""
         times = [each.at + after for each in self._claims if each.remaining and each.hedge_of is None]
         return min(times, default=None)
 
     def record_block(self, claim: BlockClaim, block: int, now: float) -> list[BlockClaim]:
-        """Records that a claim's request delivered a block, which no other claim needs to wait for then.
+        """Records that a claim's request delivered a block.
+
+        No other claim waits for this block any more.
 
         Returns:
-            Other claims that this block completed.
+            Other claims for which this was the last missing block.
         """
         claim.at = now
         waiting = [each for each in self._claims if each.span.file == claim.span.file and block in each.remaining]
@@ -133,7 +145,10 @@ class BlockSchedule:
         return [each for each in waiting if each.done and each is not claim]
 
     def release(self, claim: BlockClaim) -> None:
-        """Ends a claim; its missing blocks that no other claim covers are requested again first."""
+        """Ends a claim; its missing blocks can then be claimed again.
+
+        The missing blocks that no other claim contains are the next ones to be claimed.
+        """
         self._claims.remove(claim)
         covered = {block for each in self._claims if each.span.file == claim.span.file for block in each.remaining}
         for span in reversed(claim.span.without(set(_blocks(claim.span)) - claim.remaining | covered)):

@@ -1,9 +1,9 @@
-"""Transfer of the missing blocks of one version: several connections to several peers, every block verified.
+"""Transfer of the missing blocks of one version, over several connections to several peers.
 
-A transfer runs four kinds of tasks side by side. Manifest readers follow the growing manifest. The dispatcher requests
-the blocks that the manifest announces, one request per free connection. A disk check looks for blocks that an earlier
-transfer left on the disk. The watchdog cuts silent connections, and ends the transfer when no peer sends anything any
-more. Relays and clients share this code.
+A transfer runs four kinds of tasks at the same time. Manifest readers follow the growing manifest. The dispatcher
+requests the blocks that the manifest announces, one request per free connection. A disk check verifies blocks that an
+earlier transfer left on the disk. The watchdog cuts silent connections, and ends the transfer when no peer sends
+anything any more. Every received block is verified before it is written. Relays and clients share this code.
 """
 
 from __future__ import annotations
@@ -29,24 +29,28 @@ from shardcast.manifest.manifest import BlockSpan, FileProgress
 from shardcast.manifest.records import BLOCK
 
 MANIFEST_READERS = 2
-"""Peers whose manifest is read at the start, so that one peer that withholds a growing manifest delays nothing."""
+"""Number of peers from which the manifest is read at the start. With two peers, a peer that withholds new lines causes
+no delay."""
 
 MOST_MANIFEST_READERS = 8
-"""Peers whose manifest is read in the end. While the manifest is not sealed, one more is added each time that
-`PeerTimeouts.answer` has passed, so that slow or unwilling peers that were drawn first cannot hold up a transfer."""
+"""Maximum number of peers from which the manifest is read at the same time. While the manifest is not sealed, one more
+reader is added after each `PeerTimeouts.answer`, so that slow or unwilling peers can't delay a transfer for long."""
 
 _CHECK_BLOCKS = 64
-"""Blocks that are read back from the disk per call into a thread."""
+"""Number of blocks that the disk check reads per call into a thread."""
 
 _GONE_FOR = timedelta(seconds=5)
-"""Time after which a version that all peers lack counts as gone."""
+"""Time for which all peers must lack a version, before the transfer ends with `VersionGone`."""
 
 _RETRY_LACKING = timedelta(milliseconds=250)
-"""Time after which a peer that lacked the version is asked again: the version may reach it any moment."""
+"""Time after which a peer that lacked the version is asked again. A new version may reach the peer at any moment."""
 
 _WATCH_EVERY = timedelta(seconds=1)
+"""Longest interval between two checks of the watchdog."""
 _LONGEST_PAUSE = timedelta(seconds=5)
+"""Longest time for which a manifest reader waits for an available peer before it looks again."""
 _SHORTEST_PAUSE = timedelta(milliseconds=5)
+"""Shortest wait of the dispatcher or a manifest reader, so that neither loops without a pause."""
 
 _log = structlog.get_logger(__name__)
 
@@ -55,10 +59,10 @@ class Transfer:
     """Fetches the missing blocks of one local version.
 
     Args:
-        local: The version; its manifest grows meanwhile.
-        context: Peers to ask.
-        wanted: Selects the files to fetch; all by default.
-        on_progress: Called after each block and each new extension.
+        local: The version; the transfer extends its manifest.
+        context: The peers from which to fetch, and the limits of requests.
+        wanted: Function that selects the files to fetch; all files by default.
+        on_progress: Called after each block and each new manifest extension.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class Transfer:
     ) -> None:
         self.local = local
         self.received = 0
-        """Verified bytes received, including those that arrived twice."""
+        """Number of verified bytes received; a block that arrived twice counts twice."""
         self._context = context
         self._clock = context.clock
         self._timeouts = context.timeouts
@@ -79,38 +83,45 @@ class Transfer:
         self._on_progress = on_progress
         self._schedule = BlockSchedule(span_blocks=context.requests.span_blocks)
         self._initial_sizes: dict[int, int] = {}
-        """Size of each file on the disk before the transfer wrote to it."""
+        """Size in bytes of each file on the disk before the transfer wrote to it."""
         self._to_check: asyncio.Queue[BlockSpan] = asyncio.Queue()
+        """Blocks that may be on the disk, for the disk check."""
         self._unchecked = 0
+        """Number of spans that the disk check has not completed."""
         self._requests: set[asyncio.Task[None]] = set()
+        """Tasks that fetch the blocks of one claim each."""
         self._busy: dict[BlockClaim, BlockConnection] = {}
+        """Connection of each claim whose request is in flight."""
         self._idle: dict[str, list[BlockConnection]] = {}
+        """Open connections that no request uses, by the peer's URL."""
         self._changed = asyncio.Event()
-        """Wakes the dispatcher: there are new blocks, a connection is free, or the transfer is complete."""
+        """Event that wakes the dispatcher: there are new blocks, a connection is free, or the transfer is complete."""
         self._progress_at = context.clock.monotonic()
+        """Time of the last new block or extension, in seconds of the monotonic clock."""
         self._lacking: dict[str, float] = {}
-        """Peers that lack the version, with the time at which each is asked again."""
+        """URLs of peers that lack the version, with the time at which each may be asked again."""
         self._all_lacking_since: float | None = None
+        """Time since which all peers lack the version; None if any may have it."""
         self._manifest_peers: set[str] = set()
-        """Peers whose manifest is being read."""
+        """URLs of peers whose manifest is being read."""
         self._quiet_peers: set[str] = set()
-        """Peers whose manifest did not grow; the other peers are read before these are again."""
+        """URLs of peers whose manifest stopped growing; they are read again after all other peers."""
 
     @property
     def finished(self) -> bool:
-        """Returns whether the transfer is complete: manifest sealed, and all wanted blocks present."""
+        """Returns whether the manifest is sealed, and all wanted blocks are present."""
         return self.local.manifest.sealed and not self._schedule.missing and not self._unchecked
 
     async def run(self, known: Iterable[BlockSpan] = ()) -> None:
-        """Returns when the transfer is complete.
+        """Fetches all missing blocks, and returns when the transfer is complete.
 
         Args:
-            known: Blocks that the manifest announced before; each is looked for on the disk, then fetched.
+            known: Blocks that the manifest announces already. If such a block is valid on the disk, it is not fetched.
 
         Raises:
-            NoProgress: No peer sent anything for too long.
+            NoProgress: No peer sent a new block or extension for `PeerTimeouts.progress`.
             VersionGone: No peer has the version any more.
-            VersionDiskFull: There is no room for it.
+            VersionDiskFull: The disk has no room for the version.
         """
         self._announce(known)
         threads = ThreadPoolExecutor(self._context.requests.connections, thread_name_prefix="shardcast")
@@ -136,7 +147,12 @@ class Transfer:
     # The manifest
 
     async def _follow_manifest(self, number: int) -> None:
-        """Reads the manifest from one peer after another until it is sealed; later readers start later."""
+        """Reads the manifest from one peer after another until it is sealed.
+
+        Args:
+            number: Number of this manifest reader, from 0. The first `MANIFEST_READERS` start at once, and each further
+                reader starts `PeerTimeouts.answer` after the previous reader.
+        """
         await self._clock.sleep(max(0, number + 1 - MANIFEST_READERS) * self._timeouts.answer)
         while not self.local.manifest.sealed:
             url = self._draw(without=self._manifest_peers | self._quiet_peers)
@@ -158,35 +174,38 @@ class Transfer:
                 self._manifest_peers.discard(url)
 
     async def _read_manifest(self, url: str) -> None:
-        """Reads the manifest of one peer until it is sealed, or until the peer has been quiet for long.
+        """Reads the manifest from one peer until it is sealed.
+
+        The reading also ends when the peer has had no news for `PeerTimeouts.answer`, if other peers can be read
+        instead.
 
         Raises:
             PeerFailed: The peer failed, or ended its manifest without a seal.
-            BadManifest: It sent a line that is not the publisher's next extension.
+            BadManifest: The peer sent a line that is not the publisher's next extension.
         """
         manifest = self.local.manifest
         sequence = manifest.length
         heard_at = self._clock.monotonic()
         async for line in self._context.client.manifest_lines(url, manifest.key, start=sequence):
-            if line == b"\n":  # a keep-alive
-                # Not a failure: an origin may have nothing new for long. But a relay may withhold lines, so another
-                # peer is read instead, if there is one.
+            if line == b"\n":  # a keep-alive line
+                # This is no failure, because the origin may have nothing new for a long time. But a relay may also
+                # withhold lines, so the manifest is read from another peer, if there is one.
                 quiet = self._clock.monotonic() - heard_at > self._timeouts.answer.total_seconds()
                 if quiet and len(self._context.peers) > MANIFEST_READERS:
                     self._quiet_peers.add(url)
                     return
                 continue
             heard_at = self._clock.monotonic()
-            if sequence == manifest.length:  # else another reader was first
+            if sequence == manifest.length:  # if not, another manifest reader has already added this line
                 self._announce(self.local.append_untrusted(line))
                 self._record_progress()
             sequence += 1
             if manifest.sealed:
                 return
-        raise PeerFailed(FailureKind.GONE, f"{url} ended the manifest without a seal")
+        raise PeerFailed(FailureKind.GONE, f"{url} ended the manifest of version {manifest.key} without a seal")
 
     def _announce(self, spans: Iterable[BlockSpan]) -> None:
-        """Schedules new blocks: requested at once, or looked for on the disk first if their file was there before."""
+        """Schedules wanted blocks for a request, or for the disk check if they may be on the disk."""
         for span in spans:
             state = self.local.manifest.files[span.file]
             if not self._wanted(state):
@@ -207,7 +226,10 @@ class Transfer:
         return self._initial_sizes[file]
 
     async def _check_disk(self) -> None:
-        """Verifies blocks on the disk, in files that existed at the start; requests only those that are wrong."""
+        """Verifies blocks on the disk, in files that existed before the transfer.
+
+        Only missing or wrong blocks are scheduled for a request.
+        """
         while True:
             span = await self._to_check.get()
             for part in span.parts(_CHECK_BLOCKS):
@@ -241,7 +263,10 @@ class Transfer:
                 await deadline.bound(self._changed.wait(), what="the wait for blocks to request")
 
     def _next_claim(self) -> BlockClaim | None:
-        """Returns the next request and its peer; None if there is nothing to request or no available peer."""
+        """Claims blocks for the next request, and draws a peer for the request.
+
+        Returns None if there are no blocks, or no available peer.
+        """
         now = self._clock.monotonic()
         peer = self._draw()
         if peer is None:
@@ -260,7 +285,7 @@ class Transfer:
         return claim
 
     async def _fetch(self, claim: BlockClaim, threads: ThreadPoolExecutor) -> None:
-        """Fetches the blocks of one claim; blocks that do not arrive become free for other requests."""
+        """Fetches the blocks of one claim. Blocks that do not arrive can then be claimed again."""
         url, began = claim.peer, self._clock.monotonic()
         idle = self._idle.setdefault(url, [])
         connection = idle.pop() if idle else self._context.client.connection(url)
@@ -277,7 +302,7 @@ class Transfer:
             connection.close()
             raise
         except (BadBlock, PeerFailed) as error:
-            if not claim.done:  # else the connection was cut because another one delivered the rest
+            if not claim.done:  # if done, another connection delivered the last blocks
                 self._record_failure(url, FailureKind.BAD_BLOCK if isinstance(error, BadBlock) else error.kind)
         else:
             if not connection.is_cut:
@@ -289,7 +314,10 @@ class Transfer:
             self._schedule.release(claim)
 
     def _fetch_blocks(self, claim: BlockClaim, connection: BlockConnection, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs in a thread: receives each block into a buffer, verifies it there, and writes it to its place."""
+        """Receives the blocks of a claim; runs in a thread.
+
+        Each block is verified in memory, and then written to its place.
+        """
         state = self.local.manifest.files[claim.span.file]
         with self.local.writing(state.index) as write:
 
@@ -311,7 +339,7 @@ class Transfer:
         self.local.set_present(state.index, block)
         for other in completed:
             if other in self._busy:
-                self._busy[other].cut()  # every block that it still waits for is present
+                self._busy[other].cut()  # all blocks that this connection still has to receive are present
         self._record_progress()
         if self.finished:
             self._changed.set()
@@ -330,7 +358,7 @@ class Transfer:
             if kind in INVALID_DATA:
                 _log.warning("peer-sent-invalid-data", peer=url, kind=kind.value, version=str(self.local.manifest.key))
             return
-        # The peer's score does not suffer: the version may have been removed there, or not have arrived yet.
+        # The peer's score stays unchanged: the version may have been removed there, or may not have arrived yet.
         now = self._clock.monotonic()
         self._context.metrics.errors.labels(url, kind.value).inc()
         self._lacking[url] = now + _RETRY_LACKING.total_seconds()
@@ -338,14 +366,19 @@ class Transfer:
             self._all_lacking_since = now
 
     def _record_progress(self) -> None:
-        """Records that the version grew here, which proves that it still exists."""
+        """Records a new block or extension, which proves that a peer still has the version."""
         self._progress_at = self._clock.monotonic()
         self._all_lacking_since = None
         self._lacking.clear()
         self._on_progress()
 
     async def _watch(self) -> None:
-        """Cuts connections that have gone silent; raises an error when no peer sends anything any more."""
+        """Cuts silent connections, and ends the transfer when no peer sends anything any more.
+
+        Raises:
+            VersionGone: All peers have lacked the version for `_GONE_FOR`.
+            NoProgress: No new block or extension arrived for `PeerTimeouts.progress`.
+        """
         timeouts, key = self._timeouts, self.local.manifest.key
         seen: dict[BlockConnection, tuple[int, float]] = {}
         while True:
@@ -363,10 +396,12 @@ class Transfer:
             if self._all_lacking_since is not None and now - self._all_lacking_since > _GONE_FOR.total_seconds():
                 raise VersionGone(f"no relay holds version {key} any more")
             if now - self._progress_at > timeouts.progress.total_seconds():
-                raise NoProgress(f"nothing new of version {key} came for {timeouts.progress.total_seconds():.0f} s")
+                raise NoProgress(
+                    f"nothing new of version {key} has arrived for {timeouts.progress.total_seconds():.0f} s"
+                )
 
     def _until_next(self, most: timedelta) -> timedelta:
-        """Returns the time until the next request may become possible; at most `most`."""
+        """Returns how long to wait until a request may be possible, at most `most`."""
         now = self._clock.monotonic()
         moments = [
             self._schedule.next_hedge(after=self._timeouts.hedge.total_seconds()),

@@ -1,1 +1,4 @@
-"""Manifests: signed, growing descriptions of a version's files and blocks."""
+"""Manifests: signed descriptions of a version's files and blocks.
+
+The publisher extends a manifest while the version is written.
+"""

@@ -1,6 +1,9 @@
-"""Manifest of a version: grows by signed extensions until one seals it.
+"""Manifest of a version: a list of extensions, the last of which seals it.
 
-No I/O; keeps 32 bytes per block. Origin, relay and client use the same class.
+The publisher signs each extension.
+
+The module does no I/O. A manifest keeps 32 bytes in memory for each block of the version. The origin, relays and
+clients use the same class.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from shardcast.manifest.records import (
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionKey:
-    """Number of a version and of the attempt at it; sorts by age, newest last."""
+    """Number of a version, and of the attempt at publishing it; keys sort by age, newest last."""
 
     version: int
     attempt: int
@@ -41,7 +44,7 @@ class VersionKey:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BlockSpan:
-    """Blocks `first` to `first + count - 1` of a file."""
+    """Consecutive blocks of a file: number `first` up to and including `first + count - 1`."""
 
     file: int
     first: int
@@ -53,7 +56,7 @@ class BlockSpan:
             yield BlockSpan(self.file, first, min(most, self.first + self.count - first))
 
     def without(self, blocks: Iterable[int]) -> list[BlockSpan]:
-        """Returns the span without some blocks, in as few spans as possible."""
+        """Returns the span without these blocks, in as few spans as possible."""
         left: list[BlockSpan] = []
         start, end = self.first, self.first + self.count
         for block in [*sorted(block for block in blocks if start <= block < end), end]:
@@ -65,23 +68,27 @@ class BlockSpan:
 
 @dataclass(slots=True)
 class FileProgress:
-    """Announced state of one file of a version."""
+    """State of one file of a version, as far as the manifest announces it."""
 
     index: int
+    """Position of the file among all files of the manifest."""
     path: str
     kind: Literal["full", "delta"]
+    """`full` for a whole file, `delta` for the difference from a file of the base."""
     expected: int | None
+    """Final size in bytes, if the publisher knew it at the start."""
     announced: int = 0
-    """Bytes announced so far."""
+    """Number of bytes announced so far."""
     sha256: str | None = None
-    """SHA-256 of the announced bytes; None until the file has ended."""
+    """SHA-256 of all bytes of the file; None until the file has ended."""
     whole: Whole | None = None
+    """For a delta that has ended: the file that it produces."""
     hashes: bytearray = field(default_factory=bytearray, repr=False)
-    """BLAKE3 of the announced blocks, 32 bytes each."""
+    """BLAKE3 hashes of the announced blocks, 32 bytes each, concatenated."""
 
     @property
     def ended(self) -> bool:
-        """Returns whether the file is complete."""
+        """Returns whether the manifest announces the file's end."""
         return self.sha256 is not None
 
     @property
@@ -104,38 +111,42 @@ class Manifest:
     Args:
         run: Id of the run.
         key: The version and the attempt at it.
-        signer: The publisher.
-        other_signers: Further accepted signers. One of them all must sign every extension.
+        signer: Address of the publisher.
+        other_signers: Addresses of further accepted signers. Any accepted signer may sign the first extension; the same
+            signer must sign all others.
     """
 
     def __init__(self, *, run: Digest, key: VersionKey, signer: Address, other_signers: Sequence[Address] = ()) -> None:
         self.run = run
         self.key = key
         self.signer = signer
-        """Signer of the first extension, which must sign all others too; before it, the publisher."""
+        """Signer of the first extension; the publisher, as long as there is no extension."""
         self.other_signers = tuple(other_signers)
         self.head: Digest = ZERO_DIGEST
-        """Hash of the newest extension."""
+        """Hash of the newest extension; zeros if there is none."""
         self.length = 0
-        """Number of extensions, which is the sequence number of the next one."""
+        """Number of extensions, which is also the sequence number of the next one."""
         self.files: list[FileProgress] = []
         self.base: DeltaBase | None = None
         self.digest: Digest | None = None
         """Version digest; None until the manifest is sealed."""
         self.size = 0
-        """Bytes announced so far, over all files."""
+        """Number of bytes announced so far, over all files."""
         self.names = _Names()
 
     @property
     def sealed(self) -> bool:
-        """Returns whether the manifest is sealed. An unsealed one is never used as a version."""
+        """Returns whether the manifest is complete.
+
+        No reader uses a version without a sealed manifest.
+        """
         return self.digest is not None
 
     def read(self, line: bytes) -> list[BlockSpan]:
-        """Verifies and adds one untrusted line; returns the blocks that it announces.
+        """Verifies one untrusted line and adds its extension; returns the blocks that it announces.
 
         Raises:
-            BadManifest: It is not the publisher's next extension of this version. The manifest is unchanged then.
+            BadManifest: The line is not the publisher's next extension of this version. The manifest is unchanged.
         """
         signers = (self.signer,) if self.length else (self.signer, *self.other_signers)
         extension, hashed, signer = read_extension(line, signers=signers)
@@ -144,10 +155,16 @@ class Manifest:
         return spans
 
     def extend(self, extension: Extension, hashed: Digest) -> list[BlockSpan]:
-        """Adds an extension whose signature was verified; returns the blocks that it announces, in order.
+        """Adds an extension whose signature was verified.
+
+        Returns the blocks that the extension announces, in order.
+
+        Args:
+            extension: The extension.
+            hashed: Hash of the extension.
 
         Raises:
-            BadManifest: It contradicts earlier extensions. The manifest is unchanged then.
+            BadManifest: The extension contradicts earlier ones. The manifest is unchanged.
         """
         self._check_place(extension)
         plan = _Plan(self)
@@ -168,31 +185,41 @@ class Manifest:
         return (BlockSpan(file.index, 0, file.blocks) for file in self.files if file.blocks)
 
     def content(self) -> list[VersionFile]:
-        """Returns the files of the version; see `content_of`."""
+        """Returns the files of the version, with deltas replaced by the files that they produce.
+
+        Raises:
+            BadManifest: A file has not ended, or a path has two different contents.
+        """
         return content_of(self.files)
 
     def _check_place(self, extension: Extension) -> None:
         if extension.run != self.run:
-            raise BadManifest(f"the extension is of run {extension.run}, not of {self.run}", code="wrong-run")
+            raise BadManifest(f"the extension belongs to run {extension.run}, not to {self.run}", code="wrong-run")
         if (extension.version, extension.attempt) != (self.key.version, self.key.attempt):
             raise BadManifest(
-                f"the extension is of version {extension.version}.{extension.attempt}, not of {self.key}",
+                f"the extension belongs to version {extension.version}.{extension.attempt}, not to {self.key}",
                 code="wrong-version",
             )
         if self.sealed:
-            raise BadManifest(f"version {self.key} is sealed; an extension was added to it")
+            raise BadManifest(f"version {self.key} is sealed, but its manifest has a further extension")
         if extension.sequence != self.length or extension.previous != self.head:
-            raise BadManifest(f"extension {extension.sequence} does not follow number {self.length - 1} of {self.key}")
+            raise BadManifest(
+                f"extension {extension.sequence} of {self.key} does not follow: "
+                f"the next one must be number {self.length}, after the extension with hash {self.head}"
+            )
         if (extension.opening is not None) != (extension.sequence == 0):
-            raise BadManifest("an opening stands in the first extension, and nowhere else")
-        # Every kind of content is bounded, so without empty extensions the manifest is bounded, too.
+            raise BadManifest("the first extension must have an opening record, and no other extension may have one")
+        # Each kind of content has a limit per version. As empty extensions are refused, the number of extensions has a
+        # limit, too: a publisher can't make readers store an endless manifest.
         content = extension.opening or extension.files or extension.shards or extension.ended or extension.digest
         if not content:
             raise BadManifest(f"extension {extension.sequence} of {self.key} is empty")
 
 
 def content_of(files: Iterable[FileProgress]) -> list[VersionFile]:
-    """Returns the files of a version: a delta counts as the file that it produces, and each path occurs once.
+    """Returns the files of a version, each path once.
+
+    A delta counts as the file that it produces.
 
     Raises:
         BadManifest: A file has not ended, or a path has two different contents.
@@ -200,17 +227,20 @@ def content_of(files: Iterable[FileProgress]) -> list[VersionFile]:
     found: dict[str, VersionFile] = {}
     for each in files:
         if each.sha256 is None:
-            raise BadManifest(f"{each.path} has not ended")
+            raise BadManifest(f"the manifest does not announce the end of {each.path}")
         made = each.whole
         size, sha256 = (each.announced, each.sha256) if made is None else (made.size, made.sha256)
         file = VersionFile(each.path, size, sha256)
         if found.setdefault(each.path, file) != file:
-            raise BadManifest(f"{each.path} and its delta are two different files")
+            raise BadManifest(f"{each.path} and the file that its delta produces are different")
     return list(found.values())
 
 
 class _Plan:
-    """Applies an extension to copies of the manifest's state, so that an invalid one changes nothing."""
+    """Applies an extension to copies of the manifest's state.
+
+    So an invalid extension changes nothing.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self.files = list(manifest.files)
@@ -225,7 +255,7 @@ class _Plan:
         """Checks and applies an extension to the copies.
 
         Raises:
-            BadManifest: The extension contradicts itself or earlier ones.
+            BadManifest: The extension contradicts itself, or earlier extensions.
         """
         if extension.opening is not None:
             self.base = extension.opening.base
@@ -243,7 +273,11 @@ class _Plan:
             self._seal(extension.digest)
 
     def commit(self) -> None:
-        """Adds the new hashes to the files; copies share the hash arrays with the originals, so this comes last."""
+        """Appends the new hashes to the files' hash arrays.
+
+        The copies of files share these arrays with the originals. So `commit` must come last, when the whole extension
+        has proved to be valid.
+        """
         for file, hashes in self._hashes:
             file.hashes += hashes
 
@@ -251,18 +285,19 @@ class _Plan:
         if len(self.files) == MOST_FILES:
             raise BadManifest(f"the version has more than {MOST_FILES} files")
         if entry.kind == "delta" and self.base is None:
-            raise BadManifest(f"{entry.path} is a delta, and the version has no base")
+            raise BadManifest(f"{entry.path} is a delta, but the version has no base")
         self.names.add(entry)
         self._changed.add(len(self.files))
         self.files.append(FileProgress(len(self.files), entry.path, entry.kind, entry.expected))
 
     def _append(self, shard: Shard) -> None:
         file = self._open(shard.file)
-        # Offsets are multiples of a block, so nothing can follow a short block.
+        # Offsets are multiples of the block size. So after a shard whose last block is short, no shard can follow.
         if shard.offset != file.announced:
-            raise BadManifest(f"a shard of {file.path} begins at {shard.offset}, not at {file.announced}")
-        if shard.offset + shard.size > (MOST_FILE_BYTES if file.expected is None else file.expected):
-            raise BadManifest(f"{file.path} grows beyond its expected size")
+            raise BadManifest(f"a shard of {file.path} begins at byte {shard.offset}, not at {file.announced}")
+        most = MOST_FILE_BYTES if file.expected is None else file.expected
+        if shard.offset + shard.size > most:
+            raise BadManifest(f"{file.path} grows beyond {most} bytes, its expected or largest allowed size")
         self.size += shard.size
         if self.size > MOST_VERSION_BYTES:
             raise BadManifest(f"the version is larger than {MOST_VERSION_BYTES} bytes")
@@ -274,9 +309,10 @@ class _Plan:
     def _end(self, end: FileEnd) -> None:
         file = self._open(end.file)
         if end.size != file.announced or file.expected not in {None, end.size}:
-            raise BadManifest(f"{file.path} ends at {end.size} bytes, and {file.announced} were announced")
+            expected = "" if file.expected is None else f", and {file.expected} were expected"
+            raise BadManifest(f"{file.path} ends at {end.size} bytes, but {file.announced} were announced{expected}")
         if (end.whole is not None) != (file.kind == "delta"):
-            raise BadManifest(f"{file.path}: a delta names the file that it produces, and a full file must not")
+            raise BadManifest(f"{file.path}: a delta's end must name the file that it produces, and no other end may")
         file.sha256 = end.sha256
         file.whole = end.whole
 
@@ -286,12 +322,12 @@ class _Plan:
         except InvalidInput as error:
             raise BadManifest(f"the seal is invalid: {error.detail}") from None
         if digest_of_files != digest:
-            raise BadManifest(f"the seal has digest {digest}, and the files have {digest_of_files}")
+            raise BadManifest(f"the seal has the version digest {digest}, but the files have {digest_of_files}")
 
     def _open(self, index: int) -> FileProgress:
-        """Returns a copy of the file that may be changed."""
+        """Returns the plan's own copy of the state of a file that has not ended; the plan may change the copy."""
         if index >= len(self.files) or self.files[index].ended:
-            raise BadManifest(f"the version has no open file {index}")
+            raise BadManifest(f"the version has no file {index}, or the file has ended")
         if index not in self._changed:
             self._changed.add(index)
             self.files[index] = replace(self.files[index])
@@ -299,7 +335,10 @@ class _Plan:
 
 
 class _Names:
-    """Paths of a version; refuses duplicates and a path that is both a file and a folder."""
+    """Paths of a version.
+
+    Refuses a duplicate, and a path that would be both a file and a folder.
+    """
 
     def __init__(self) -> None:
         self._files: set[tuple[str, str]] = set()

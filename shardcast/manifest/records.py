@@ -1,12 +1,14 @@
-"""Wire format of manifests: extensions in canonical JSON, chained by hash and signed.
+"""Wire format of manifests: signed extensions in canonical JSON.
 
-One extension is one line:
+Each extension contains the hash of the previous extension.
+
+A manifest is text with one extension per line:
 
     {"extension":{...},"signature":"0x..."}
 
-in canonical JSON: keys sorted, no spaces, ASCII. Its hash is SHA-256 of the canonical bytes of `extension` alone. The
-publisher signs (EIP-191) seven lines: `muster-manifest-v1`, run, version, attempt, sequence, hash of the extension
-before (zeros for the first) and hash of this one.
+Each line is canonical JSON: keys sorted, no spaces, ASCII. The hash of an extension is the SHA-256 of the canonical
+bytes of the value of `extension`. The publisher signs (EIP-191) a text of seven lines: `muster-manifest-v1`, run,
+version, attempt, sequence, hash of the previous extension (zeros in the first one) and hash of this extension.
 """
 
 from __future__ import annotations
@@ -27,24 +29,27 @@ from protocol.wire.base import SignedModel
 from shardcast.errors import BadManifest
 
 SCHEME = "muster-manifest-v1"
+"""Name of this wire format, the first line of the signed text."""
 
 BLOCK = 1 << 20
-"""Bytes of a block: the unit of hashing, verification and forwarding. Only the last block of a file is shorter. The
-value is part of the wire format."""
+"""Size of a block in bytes: the unit of hashing, verification and forwarding. Only the last block of a file may be
+shorter. The value is part of the wire format."""
 
 MOST_SHARD_BLOCKS = 1024
-"""Blocks that one shard of an extension may add: their hashes are 64 KiB of text."""
+"""Largest number of blocks in one shard; their hashes are 64 KiB of text."""
 
 MOST_FILE_BYTES = 1 << 41
+"""Largest size of a file, 2 TiB. Larger sizes are refused before anything is allocated."""
 MOST_VERSION_BYTES = 1 << 42
-"""2 TiB per file, 4 TiB per version. Larger sizes are refused before anything is allocated."""
+"""Largest size of a version, 4 TiB."""
 
 MOST_EXTENSION_BYTES = 1 << 18
-"""Bytes of one line; checked before the line is parsed."""
+"""Largest size of a manifest line in bytes; checked before the line is parsed."""
 
 MOST_VERSION = (1 << 53) - 1
-"""The largest integer that every JSON parser represents exactly."""
+"""Largest version number: the largest integer that every JSON parser represents exactly."""
 MOST_ATTEMPT = (1 << 32) - 1
+"""Largest number of an attempt."""
 
 _Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _Hashes = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64}){1,1024}$", max_length=64 * MOST_SHARD_BLOCKS)]
@@ -54,7 +59,7 @@ _Offset = Annotated[int, Field(ge=0, lt=MOST_FILE_BYTES, multiple_of=BLOCK)]
 
 
 class DeltaBase(SignedModel):
-    """The version that deltas of this one are applied to."""
+    """Reference to the base: the version to which the deltas of another version are applied."""
 
     version: int = Field(ge=0, le=MOST_VERSION)
     attempt: int = Field(ge=1, le=MOST_ATTEMPT)
@@ -62,29 +67,36 @@ class DeltaBase(SignedModel):
 
 
 class Opening(SignedModel):
-    """Opening record: facts known before a version's first byte."""
+    """Opening record of a manifest: facts known before the version's first byte."""
 
     base: DeltaBase | None = None
+    """The version that the deltas are applied to; None for a version without deltas."""
 
 
 class FileEntry(SignedModel):
-    """Declaration of a file. Its index is its position among all declarations of the manifest."""
+    """Declaration of a file.
+
+    The file's index is the position of this record among all declarations of the manifest.
+    """
 
     path: str = Field(max_length=LONGEST_NAME)
     kind: Literal["full", "delta"] = "full"
-    """`delta`: the bytes are a delta; applied to the base's file it produces the file at `path`."""
+    """`full` for a whole file. `delta` for bytes that, applied to the base's file, produce the file at `path`."""
     expected: _Size | None = None
-    """Final size in bytes, if known before the file is written; lets a reader reserve the room at once."""
+    """Final size in bytes, if the publisher knows it beforehand; readers then reserve the disk space at once."""
 
 
 class Shard(SignedModel):
-    """Announcement of further bytes of a file, directly after those of its previous shard."""
+    """Announcement of further bytes of a file, directly after the bytes of its previous shard."""
 
     file: _FileIndex
+    """Index of the file."""
     offset: _Offset
+    """Offset of the first byte in the file, a multiple of the block size."""
     size: int = Field(ge=1, le=MOST_SHARD_BLOCKS * BLOCK)
+    """Number of bytes."""
     blocks: _Hashes
-    """BLAKE3 of each block, 64 hex digits each, concatenated."""
+    """BLAKE3 hashes of the blocks, 64 hex digits each, concatenated."""
 
     @model_validator(mode="after")
     def _as_many_hashes_as_blocks(self) -> Self:
@@ -94,52 +106,60 @@ class Shard(SignedModel):
 
 
 class Whole(SignedModel):
-    """File that a delta produces."""
+    """Size and hash of the file that a delta produces."""
 
     size: _Size
+    """Size of the file in bytes."""
     sha256: _Sha256
+    """SHA-256 of the file."""
 
 
 class FileEnd(SignedModel):
-    """End record of a file."""
+    """End record of a file: the manifest announces no further bytes of this file."""
 
     file: _FileIndex
+    """Index of the file."""
     size: _Size
+    """Size of the file in bytes."""
     sha256: _Sha256
-    """SHA-256 of the announced bytes: of the delta, if the file is one."""
+    """SHA-256 of the file's bytes; for a delta, the SHA-256 of the delta itself, not of the file that it produces."""
     whole: Whole | None = None
-    """For a delta: the file that it produces. None for a full file."""
+    """For a delta, the file that it produces; None for a full file."""
 
 
 class Extension(SignedModel):
-    """Next part of a manifest: new files, new bytes of files, ends of files, or the seal."""
+    """Next part of a manifest.
+
+    It declares files, announces bytes and ends of files, or seals the version.
+    """
 
     scheme: Literal["muster-manifest-v1"] = "muster-manifest-v1"
     run: WireDigest
     version: int = Field(ge=0, le=MOST_VERSION)
     attempt: int = Field(ge=1, le=MOST_ATTEMPT)
     sequence: int = Field(ge=0, lt=1 << 32)
+    """Number of this extension in its manifest, from 0."""
     previous: WireDigest
-    """Hash of the previous extension; zeros in the first."""
+    """Hash of the previous extension; zeros in the first one."""
     opening: Opening | None = None
-    """In the first extension only."""
+    """Opening record; in the first extension, and in no other."""
     files: tuple[FileEntry, ...] = Field((), max_length=MOST_FILES)
     shards: tuple[Shard, ...] = Field((), max_length=64)
     ended: tuple[FileEnd, ...] = Field((), max_length=MOST_FILES)
     digest: WireDigest | None = None
-    """Version digest, which seals the manifest; in the last extension only."""
+    """Version digest, which seals the manifest; in the last extension, and in no other."""
 
     def canonical(self) -> bytes:
-        """Returns the canonical bytes, which are hashed."""
+        """Returns the extension in canonical JSON, the bytes over which its hash is computed."""
         return canonical_json(self.model_dump(mode="json"))
 
     def digest_of_bytes(self) -> Digest:
-        """Returns the hash that the next extension names as `previous`."""
+        """Returns the hash of this extension, which the next one contains as `previous`."""
         return digest(hashlib.sha256(self.canonical()).digest())
 
 
 class SignedExtension(SignedModel):
-    """One line of a manifest."""
+    """One line of a manifest: an extension with its signature."""
 
     extension: Extension
     signature: str = Field(pattern=r"^0x[0-9a-f]{130}$")
@@ -151,37 +171,44 @@ def canonical_json(value: object) -> bytes:
 
 
 def signed_message(extension: Extension, hashed: Digest) -> bytes:
-    """Returns the signed message of an extension: seven lines."""
+    """Returns the text of seven lines that the publisher signs for an extension.
+
+    Args:
+        extension: The extension.
+        hashed: Hash of the extension.
+    """
     e = extension
     lines = (SCHEME, e.run, str(e.version), str(e.attempt), str(e.sequence), e.previous, hashed)
     return "\n".join(lines).encode("ascii")
 
 
 def sign_extension(extension: Extension, key: Key) -> bytes:
-    """Returns the line, with its line feed."""
+    """Signs an extension, and returns its manifest line with a line feed."""
     signature = key.sign_message(signed_message(extension, extension.digest_of_bytes()))
     line = {"extension": extension.model_dump(mode="json"), "signature": "0x" + signature.hex()}
     return canonical_json(line) + b"\n"
 
 
 def read_extension(line: bytes, *, signers: Sequence[Address]) -> tuple[Extension, Digest, Address]:
-    """Parses and verifies an untrusted line; returns the extension, its hash, and its signer.
+    """Parses and verifies an untrusted manifest line.
+
+    Returns the extension, its hash, and the address of its signer.
 
     Args:
         line: The line, with or without its line feed.
-        signers: Accepted signers, the publisher first.
+        signers: Addresses of the accepted signers, the publisher first.
 
     Raises:
-        BadManifest: The line is too long, malformed, not canonical, or signed by another key.
+        BadManifest: The line is too long, malformed, not canonical JSON, or signed by another key.
     """
     text = line.rstrip(b"\n")
     if len(text) > MOST_EXTENSION_BYTES:
-        raise BadManifest(f"an extension has {len(text)} bytes, and at most {MOST_EXTENSION_BYTES} are allowed")
+        raise BadManifest(f"an extension has {len(text)} bytes, but at most {MOST_EXTENSION_BYTES} are allowed")
     try:
         signed = SignedExtension.model_validate_json(text)
     except ValidationError as error:
         places = ", ".join(".".join(map(str, item["loc"])) or "line" for item in error.errors()[:3])
-        raise BadManifest(f"the line is not an extension of a manifest: {places}") from None
+        raise BadManifest(f"the line is not a valid manifest extension; invalid fields: {places}") from None
     if canonical_json(signed.model_dump(mode="json")) != text:
         raise BadManifest("an extension is not in canonical JSON")
     hashed = signed.extension.digest_of_bytes()

@@ -1,4 +1,7 @@
-"""Accepted signers of versions: the publisher, and its former key until a stated time."""
+"""Addresses whose signatures of versions are accepted.
+
+These addresses are the publisher's present one, and, until a given time, the former one.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from protocol.identifiers import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signers:
-    """Publisher keys, as the pool's role on the ledger names them.
+    """Addresses of the publisher's keys, as the ledger has them in the pool's publisher role.
 
     Args:
-        publisher: The present publisher.
-        former: The publisher before the last rotation; None without one.
-        former_until: Time until which the former publisher's signatures are accepted; None if they are not.
+        publisher: Address of the present key.
+        former: Address of the key before the last rotation; None if the key was never rotated.
+        former_until: Time until which signatures of the former key are accepted; None accepts none.
     """
 
     publisher: Address
@@ -23,15 +26,15 @@ class Signers:
     former_until: datetime | None = None
 
     def former_at(self, now: datetime) -> tuple[Address, ...]:
-        """Returns the former publisher while it is accepted, in a tuple."""
+        """Returns a tuple with the former address, or () if that is not accepted at this time."""
         counts = self.former is not None and self.former_until is not None and now < self.former_until
         return (self.former,) if counts and self.former is not None else ()
 
     def accepted_at(self, now: datetime) -> tuple[Address, ...]:
-        """Returns all accepted signers, the publisher first."""
+        """Returns all addresses that are accepted at this time, the present publisher first."""
         return (self.publisher, *self.former_at(now))
 
 
 def signers_of(signer: Address | Signers) -> Signers:
-    """Returns `Signers` for an address: a publisher that was never rotated."""
+    """Converts an address to `Signers` without a former key; returns `Signers` unchanged."""
     return signer if isinstance(signer, Signers) else Signers(publisher=signer)

@@ -1,4 +1,4 @@
-"""Writer of a manifest, used by the publisher: builds and signs extensions."""
+"""Writer of a manifest, which the publisher uses to build and sign extensions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ManifestWriter:
         run: Id of the run.
         key: The version and the attempt at it.
         publisher: Key that signs the extensions.
-        base: The version that deltas in this one are applied to.
+        base: The version to which this version's deltas are applied; None without deltas.
     """
 
     def __init__(self, *, run: Digest, key: VersionKey, publisher: Key, base: DeltaBase | None = None) -> None:
@@ -34,12 +34,17 @@ class ManifestWriter:
         ended: Sequence[FileEnd] = (),
         seal: bool = False,
     ) -> tuple[bytes, list[BlockSpan]]:
-        """Signs an extension; returns its line and the blocks that it announces.
+        """Builds and signs the next extension; returns its line and the announced blocks.
 
-        With `seal` the seal follows in an extension of its own, as it needs the digest over all files.
+        Args:
+            files: Declarations of new files.
+            shards: Announcements of further bytes of files.
+            ended: End records of files.
+            seal: Whether to seal the version. The seal needs the digest over all files, so the seal is a second
+                extension, and the result has two lines.
 
         Raises:
-            BadManifest: It contradicts earlier extensions; nothing is signed.
+            BadManifest: The extension contradicts earlier ones; nothing is signed.
         """
         return self._append(files, shards, ended, None) if not seal else self._seal(files, shards, ended)
 

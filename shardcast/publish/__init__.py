@@ -1,1 +1,1 @@
-"""Publication of versions by an origin."""
+"""Publication of versions: hashes files, and extends signed manifests."""

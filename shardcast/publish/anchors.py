@@ -1,4 +1,7 @@
-"""Chooses the versions that are published whole: every n-th, which bounds chains of deltas."""
+"""Chooses the versions that are published whole.
+
+With one whole version in N, no chain of deltas has more than N - 1 links.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,26 @@ from shardcast.serve.version_index import VersionIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Form in which a version is published."""
+    """Form in which a version is published: as deltas, as whole files, or both."""
 
     base: int | None
-    """The version that its deltas are built on; None for no deltas."""
+    """Number of the version that the deltas are applied to; None publishes no deltas."""
     full: bool
-    """Whether whole files are published too."""
+    """Whether every file is published whole."""
 
 
 def next_form(versions: VersionIndex, version: int, *, anchor_every: int) -> Form:
-    """Returns the form of a version, given the versions that its origin holds.
+    """Returns the form in which an origin publishes a new version.
 
     Args:
-        versions: The origin's versions.
+        versions: The versions that the origin holds.
         version: Number of the new version.
-        anchor_every: One in so many travels whole, and what changed since the one before besides; 1 for whole ones
-            without deltas.
+        anchor_every: With a value N, one version in N is published whole, and also as deltas; the others only as
+            deltas. 1 publishes all versions whole, without deltas.
     """
     before = next((each for each in versions if each.manifest.sealed and each.manifest.key.version < version), None)
-    # A reader that accepts only the new key could not use a base signed by the former one.
+    # After a key rotation the first version has no base: a reader that accepts only the new key could not verify a base
+    # that the former key signed.
     if before is None or anchor_every == 1 or before.manifest.signer != versions.publisher:
         return Form(base=None, full=True)
     links, at = 1, before

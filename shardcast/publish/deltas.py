@@ -1,7 +1,7 @@
-"""Publishes deltas against a version that readers may have.
+"""Publishes deltas against an earlier version, the base, for readers that have the base.
 
-A file's delta is always declared before the file itself. So when a file is declared, a reader that has the base knows
-whether it needs that file.
+The manifest always declares the delta of a file before the whole file. So when a reader with the base sees the
+declaration of a whole file, the reader knows whether it needs the file.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from shardcast.manifest.records import Whole
 from shardcast.publish.publication import Publication
 
 MOST_SHARE: Final = 0.5
-"""Largest delta that is published, as a share of its file. A reader with the base takes each delta without comparing
-it with the file, so the limit bounds the cost of a bad one."""
+"""Largest size of a published delta, as a share of the file's size. Readers with the base always fetch the delta
+instead of the file. So a larger delta would save these readers little, and cost them the time to apply the delta."""
 
 
 async def publish_deltas(
     publication: Publication, *, old: Path, new: Path, deltas: Path, sizes: Mapping[str, int]
 ) -> set[str]:
-    """Publishes the delta of each file whose delta is small enough; returns the paths of these files.
+    """Publishes a delta for each file whose delta is small enough.
+
+    Returns the paths of these files.
 
     Args:
-        publication: Publication of the version, opened with its base.
-        old: The base's complete folder.
-        new: The version's complete folder.
-        deltas: Folder in which the publication expects deltas.
-        sizes: The version's files, with their sizes.
+        publication: Publication of the version, started by `Origin.begin` with the same base.
+        old: Folder with the complete base.
+        new: Folder with the complete version.
+        deltas: Folder for the deltas, in which the publication expects them.
+        sizes: Files of the version by path, with their sizes in bytes.
 
     Raises:
         OSError: A delta can't be written.

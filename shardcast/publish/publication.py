@@ -1,4 +1,7 @@
-"""Publication of one version: files on disk become hashed blocks, signed extensions, and in the end a seal."""
+"""Publication of one version, while its files are written.
+
+A publication hashes blocks, announces them in signed extensions, and seals the manifest.
+"""
 
 from __future__ import annotations
 
@@ -21,42 +24,48 @@ from shardcast.manifest.records import BLOCK, FileEnd, FileEntry, Shard, Whole
 from shardcast.manifest.writer import ManifestWriter
 
 FIRST_BLOCKS = 4
+"""Maximum number of blocks in the first extension of a file. It is small, so that readers can soon begin."""
 BATCH_BLOCKS = 16
-"""Most blocks of a file's first extension, and of each later one: few enough to announce the first blocks at once, many
-enough to make the costs of signature, check and request small."""
+"""Maximum number of blocks in each later extension. The number is larger than `FIRST_BLOCKS`, because each extension
+costs a signature, and each reader a verification and a request."""
 
 Kind = Literal["full", "delta"]
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Progress of one file."""
+    """State of one file's publication."""
 
     index: int
+    """Index of the file in the manifest."""
     path: Path
+    """Path of the file on this disk."""
     at: int = 0
+    """Number of bytes published so far."""
     ended: bool = False
+    """Whether the file's end was published."""
     sha256: hashlib._Hash = field(default_factory=hashlib.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A complete version."""
+    """Summary of a complete version."""
 
     version: int
     attempt: int
     digest: Digest
+    """Version digest over its files."""
     size: int
-    """Bytes published for it, deltas included."""
+    """Number of bytes published for the version, deltas included."""
 
 
 class Publication:
-    """Publishes files of one version while they grow; a file is only ever appended to.
+    """Publishes the files of one version while they grow. Published bytes must not change.
 
     Args:
-        writer: Signs the extensions.
-        local: The version that the origin serves.
-        advanced: Called with the bytes of each extension.
+        writer: Writer of the version's manifest, which signs the extensions.
+        local: The local version, from which the origin serves published blocks.
+        advanced: Called after each extension with the number of bytes that it announces.
     """
 
     def __init__(self, writer: ManifestWriter, local: LocalVersion, *, advanced: Callable[[int], None]) -> None:
@@ -74,11 +83,11 @@ class Publication:
 
     @property
     def paths(self) -> list[str]:
-        """Returns the paths of published files, complete or not."""
+        """Returns the paths of the files whose publication has begun."""
         return [path for path, _ in self._files]
 
     def open(self) -> None:
-        """Announces the version before its first byte."""
+        """Publishes the first extension, which announces the version before its first byte."""
         self._extend()
 
     async def advance(
@@ -90,23 +99,26 @@ class Publication:
         whole: Whole | None = None,
         ended: bool = False,
     ) -> None:
-        """Publishes the new blocks of a file: the full ones, and with `ended` also the last, shorter one.
+        """Publishes the blocks that were added to a file.
+
+        The method publishes only full blocks until `ended`; then it also publishes the last block, which may be
+        shorter.
 
         Args:
             path: Path of the file in the version.
-            kind: Whether the file on disk is a delta.
-            expected: Its final size in bytes, if known at the first call.
-            whole: The file that a delta produces; required with `ended`.
+            kind: `delta` if the file on disk is a delta, `full` otherwise.
+            expected: Final size of the file on disk in bytes, if known at the first call.
+            whole: For a delta with `ended`: the file that the delta produces.
             ended: Whether the file is complete.
 
         Raises:
             InvalidInput: The file became shorter, or its name is not allowed in a version.
-            Conflict: The file has ended already.
+            Conflict: The end of the file was already published.
         """
         async with self._lock:
             progress = self._files.get((path, kind)) or self._declare(path, kind, expected)
             if progress.ended:
-                raise Conflict(f"{path} has ended already")
+                raise Conflict(f"the end of {path} was already published, so the file can't grow")
             grown = True
             while grown:
                 size, hashes, grown = await run_in_thread(self._hash_batch, progress, ended)
@@ -118,10 +130,10 @@ class Publication:
                     self._extend(shards=shards, ended=end)
 
     async def seal(self) -> Digest:
-        """Completes the version; returns its digest.
+        """Seals the version, which completes it; returns the version digest.
 
         Raises:
-            BadManifest: A file has not ended.
+            BadManifest: The end of a file was not published.
         """
         async with self._lock:
             line, spans = self._writer.extend(seal=True)
@@ -148,7 +160,11 @@ class Publication:
         return FileEnd(file=progress.index, size=progress.at, sha256=progress.sha256.hexdigest(), whole=whole)
 
     def _hash_batch(self, progress: _Progress, ended: bool) -> tuple[int, str, bool]:
-        """Reads the next blocks, in a thread; returns their size, their hashes, and whether there are more."""
+        """Hashes the next blocks of a file; runs in a thread.
+
+        Returns:
+            Size of the blocks in bytes, their BLAKE3 hashes as concatenated hex digits, and whether more blocks follow.
+        """
         hashes: list[str] = []
         size = 0
         with progress.path.open("rb", buffering=0) as file:
@@ -156,7 +172,7 @@ class Publication:
             if available < 0:
                 raise InvalidInput(
                     f"{progress.path.name} became shorter while it was published",
-                    hint="a version's files may only be added to; write it again as a new attempt",
+                    hint="files of a version may only grow: write the version again, as a new attempt",
                 )
             usable = available if ended else available // BLOCK * BLOCK
             most = BATCH_BLOCKS if progress.at else FIRST_BLOCKS

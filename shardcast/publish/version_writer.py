@@ -1,4 +1,8 @@
-"""Writer of a version through its origin: `write` returns when data is on disk; publishing follows in background."""
+"""Writer for programs that write a version through `Origin.publish`.
+
+While the program writes, a background task publishes full blocks. Muster's own trainer does not use this writer: it
+writes complete folders (`trainer.run.publishing`), which `shardcast.folder_watcher` publishes.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +19,32 @@ class VersionWriter:
     """Writes files of a version, and publishes their full blocks in a background task.
 
     Args:
-        folder: Folder for the files.
-        publication: Publication of the version.
+        folder: Folder for the version's files.
+        publication: The version's publication, which hashes and announces blocks.
     """
 
     def __init__(self, folder: Path, publication: Publication) -> None:
         self.published: Published | None = None
-        """Published version; available after the `async with` block."""
+        """Summary of the complete version; None before the end of the `async with` block."""
         self._folder = folder
         self._publication = publication
         self._grown: dict[str, int | None] = {}
-        """Files with unpublished data, oldest first, and the final size of each, if known."""
+        """Paths of files with unpublished data, in the order of their writes, each with its final size if known."""
         self._publishing: asyncio.Task[None] | None = None
 
     async def write(self, path: str, data: bytes | bytearray | memoryview, *, expected: int | None = None) -> None:
-        """Appends to a file of the version; returns when the data is on disk, before it is published.
+        """Appends to a file of the version.
+
+        Returns when the data is written to the file, and does not wait for its publication.
 
         Args:
             path: Path of the file in the version.
             data: Bytes to append.
-            expected: Final size of the file, if known at the first call; readers then reserve the room at once.
+            expected: Final size of the file in bytes, if known at the first call; readers then reserve the disk space
+                at once.
 
         Raises:
-            MusterError: Earlier data could not be published.
+            MusterError: The background task failed to publish earlier data.
         """
         await run_in_thread(_append, self._folder / check_path(path), data)
         self._grown[path] = self._grown.get(path) if expected is None else expected
@@ -46,21 +53,24 @@ class VersionWriter:
             self._publishing = asyncio.create_task(self._publish())
 
     async def end(self, path: str) -> None:
-        """Marks a file as complete; other files are completed with the version."""
+        """Publishes the end of a file.
+
+        Files that were not ended in this way end when the version ends.
+        """
         await self.catch_up()
         await self._publication.advance(path, ended=True)
 
     async def catch_up(self) -> None:
-        """Returns when all full blocks are published.
+        """Waits until all full blocks written so far are published.
 
         Raises:
-            MusterError: They could not be published.
+            MusterError: The background task failed to publish these blocks.
         """
         if self._publishing is not None:
             await asyncio.shield(self._publishing)
 
     async def stop(self) -> None:
-        """Stops publishing."""
+        """Cancels the background task that publishes blocks."""
         if self._publishing is not None:
             self._publishing.cancel()
             await asyncio.gather(self._publishing, return_exceptions=True)

@@ -1,1 +1,1 @@
-"""Serving of versions by an origin or a relay."""
+"""HTTP server with which an origin or a relay sends versions to its readers."""

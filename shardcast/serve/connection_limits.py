@@ -1,4 +1,7 @@
-"""Limits of an origin or a relay, and the protocol wrapper that enforces connection limits before reading."""
+"""Limits of connections and requests at an origin or a relay.
+
+An asyncio protocol enforces the limits of connections before it reads a byte.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +18,40 @@ from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLimits:
-    """Limits of connections and requests of any caller."""
+    """Limits for the connections and requests that a server accepts."""
 
     connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits(connections=2048, per_address=256))
-    """Concurrent connections, in total and per address."""
+    """Maximum number of concurrent connections, in total and per IP address."""
     rate: Rate = field(default_factory=lambda: Rate(count=500, per=timedelta(seconds=1), burst=2000))
-    """Request rate of one address."""
+    """Maximum request rate of one IP address."""
     timeout: timedelta = timedelta(seconds=30)
-    """Longest wait of a response for a block that has not arrived yet, or for a reader that takes no bytes."""
+    """Longest time that a response waits for a block to arrive at this server, or for the reader to take data."""
     idle: timedelta = timedelta(seconds=20)
-    """Time from the start of a connection, or its last response, until the next request's head is complete. It also
-    ends connections whose peer sends a byte now and then. Clients whose idle connections were closed reconnect."""
+    """Longest time until the head of a request is complete, from the start of the connection or from the last response.
+    The server then closes the connection, even if the peer still sends a byte now and then. Clients reconnect."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks of reverse proxies whose `X-Forwarded-For` is used."""
+    """Networks of reverse proxies; from these the server takes the caller's address from `X-Forwarded-For`."""
 
 
 HIGH_WATER = 16 * 1024
-"""Bytes that a connection may buffer before they count towards the budget of unread answers."""
+"""Number of bytes that a connection may buffer before its unread bytes count towards the memory budget of answers."""
 
 
 def gated(
     guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]
 ) -> Callable[[], asyncio.Protocol]:
-    """Returns a protocol factory that passes admitted connections to `inner` and aborts all others unread."""
+    """Returns a protocol factory that applies the limits to each new connection.
+
+    Args:
+        guard: Limits of connections. A connection that the guard does not admit is aborted before a byte is read.
+        answers: Memory budget of answers that readers have not taken.
+        inner: Factory of the protocol that handles admitted connections.
+    """
     return lambda: _Gate(guard, answers, inner)
 
 
 class _Gate(asyncio.Protocol):
-    """Wraps the real protocol of a connection, which is the only place that sees both its start and its end."""
+    """Wraps the protocol of one connection, to count the connection from its start to its end."""
 
     def __init__(self, guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]) -> None:
         self._guard = guard

@@ -1,4 +1,4 @@
-"""Sends ranges of a file by `sendfile`, in batches whose size adapts to the speed of the reader."""
+"""Sends ranges of a file by `sendfile`, in batches whose size adapts to the reader's speed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from shardcast.local_version import LocalVersion
 from shardcast.manifest.records import BLOCK
 
 LEAST_BLOCKS = 4
-"""Blocks per `sendfile` at first and for a slow reader, which must take that many within the time-out.
+"""Number of blocks per `sendfile` call at first, and for a slow reader, which must take them within the time-out.
 
-The time-out grows with the batch, so a larger one demands no higher speed of a reader.
+The time-out is proportional to the batch, so that a larger batch requires no faster reader.
 """
 
 MOST_BLOCKS = 16
-"""Blocks per `sendfile` for a fast reader: the whole request, as each call costs about as much as a block."""
+"""Number of blocks per `sendfile` call for a fast reader. It equals the number of blocks that our clients request at a
+time: fewer calls are better, because the overhead of one call is about the cost of sending a block."""
 
 QUICK_S = 0.1
-"""Seconds within which a reader has to take a batch for the next one to be larger."""
+"""Seconds within which a reader must take a batch, so that the next batch is twice as large."""
 
 
 class BatchSize:
-    """Blocks per `sendfile`: doubled while the reader takes them quickly, else halved."""
+    """Number of blocks per `sendfile` call for one reader.
+
+    The number doubles after a quick batch, and halves after a slow one.
+    """
 
     def __init__(self) -> None:
         self.blocks = LEAST_BLOCKS
 
     def record(self, seconds: float) -> None:
-        """Records how long the reader took for the last batch."""
+        """Adapts the size to the number of seconds that the reader took for the last batch."""
         if seconds < QUICK_S:
             self.blocks = min(2 * self.blocks, MOST_BLOCKS)
         else:
@@ -43,25 +47,25 @@ class BatchSize:
 
 
 class RangeSender:
-    """Sends ranges of files, each block as soon as it is present.
+    """Sends ranges of files to readers, each block as soon as it is present.
 
     Args:
-        timeout: Longest wait for a block to arrive, or for a reader to take `LEAST_BLOCKS`.
-        sent: Called with the bytes of each batch.
+        timeout: Longest time to wait for a block to arrive here, or for a reader to take `LEAST_BLOCKS` blocks.
+        sent: Called after each batch with its number of bytes.
     """
 
     def __init__(self, *, timeout: timedelta, sent: Callable[[float], None]) -> None:
         self._timeout = timeout
         self.sent = sent
         self._batches: WeakKeyDictionary[asyncio.Transport, BatchSize] = WeakKeyDictionary()
-        """By connection: a reader keeps its batch size from one request to the next."""
+        """Batch size of each connection, which is kept from one request to the next."""
 
     async def wait(self, local: LocalVersion, file: int, block: int) -> None:
-        """Returns when a block is present.
+        """Waits until a block is present.
 
         Raises:
-            TimeoutError: It did not arrive in time.
-            VersionGone: The version was removed.
+            TimeoutError: The block did not arrive within the time-out.
+            VersionGone: The version was removed, or replaced by a newer attempt.
         """
         if not local.has(file, block):
             async with asyncio.timeout(self._timeout.total_seconds()):
@@ -76,11 +80,18 @@ class RangeSender:
         file: int,
         span: tuple[int, int],
     ) -> None:
-        """Sends a file's bytes from the first to the last of a span.
+        """Sends a range of a file's bytes.
+
+        Args:
+            request: The reader's request.
+            response: The response, whose headers were sent.
+            local: The version.
+            file: Index of the file.
+            span: Offsets of the first and the last byte to send.
 
         Raises:
-            TimeoutError: A block did not arrive, or the reader took fewer than `LEAST_BLOCKS` within the time-out.
-            VersionGone: The version was removed meanwhile.
+            TimeoutError: A block did not arrive, or the reader took too few bytes, within the time-out.
+            VersionGone: The version was removed, or replaced by a newer attempt.
             OSError: The reader closed the connection.
         """
         loop = asyncio.get_running_loop()
@@ -104,18 +115,19 @@ class RangeSender:
             return BatchSize()
         try:
             return self._batches.setdefault(connection, BatchSize())
-        except TypeError:  # uvloop's TLS transport takes no weak reference; each request starts with the least
+        except TypeError:
+            # uvloop's TLS transport supports no weak references, so the size can't be kept between the requests of a
+            # TLS connection.
             return BatchSize()
 
 
 async def _send_batch(request: web.Request, response: web.StreamResponse, file: FileIO, at: int, size: int) -> None:
-    """Sends a part of a file, by `sendfile` where the event loop has it."""
+    """Sends a part of a file, by `sendfile` if the event loop supports it."""
     if request.transport is None:
         raise ConnectionResetError("the reader closed the connection")
     loop = asyncio.get_running_loop()
-    os.posix_fadvise(
-        file.fileno(), at, size, os.POSIX_FADV_WILLNEED
-    )  # lets the kernel read ahead, so that `sendfile` need not wait for the disk
+    # The kernel reads the whole batch ahead, so that `sendfile` need not wait for the disk.
+    os.posix_fadvise(file.fileno(), at, size, os.POSIX_FADV_WILLNEED)
     try:
         await loop.sendfile(request.transport, file, at, size)
     except NotImplementedError:  # uvloop has no sendfile

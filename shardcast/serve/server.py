@@ -1,12 +1,13 @@
-"""HTTP server of origins and relays, with the same five routes.
+"""HTTP server of origins and relays; both have the same routes.
 
-    GET /v1/probe                                   256 KiB, to measure the bandwidth
-    GET /v1/versions                                the listing; with ?follow=1 a line for each change of it
-    GET /v1/versions/{version}/{attempt}/manifest   its lines from ?from=N on, as they arrive, until the seal
-    GET /v1/versions/{version}/{attempt}/files/{n}  a Range of file n, sent as its blocks arrive
-    /healthz /readyz /metrics
+    GET /v1/probe                                   256 KiB of random bytes, to measure the bandwidth
+    GET /v1/versions                                listing of versions; with ?follow=1 a stream: a line for each change
+    GET /v1/versions/{version}/{attempt}/manifest   stream of the manifest's lines from number ?from=N on, to the seal
+    GET /v1/versions/{version}/{attempt}/files/{n}  a Range of file n; each block is sent as soon as it is present
+    GET /healthz, /readyz, /metrics                 liveness, readiness, Prometheus metrics
 
-It uses aiohttp instead of `protocol.http.service`, because aiohttp can send files by `sendfile` (docs/decisions/0012).
+The server uses aiohttp instead of `protocol.http.service`, because aiohttp can send files by `sendfile`
+(docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -43,22 +44,25 @@ from shardcast.serve.sender import RangeSender
 from shardcast.serve.version_index import VersionIndex
 
 PROBE_BYTES = 1 << 18
+"""Size of the answer to a probe, in bytes."""
 KEEP_ALIVE = timedelta(seconds=5)
-"""Time without data after which a followed response sends an empty line."""
+"""Time without news after which a stream sends an empty line, which shows that the server is alive."""
 
 MOST_RANGE = 256 * BLOCK
-"""Most bytes of one response. A larger range is refused, so that one request can't hold a connection for hours."""
+"""Maximum number of bytes in one response. The server refuses larger ranges, because one request could otherwise occupy
+a connection for hours."""
 
 _PROBE = "/v1/probe"
 _VERSIONS = "/v1/versions"
 _MANIFEST = "/v1/versions/{version}/{attempt}/manifest"
 _FILE = "/v1/versions/{version}/{attempt}/files/{file}"
 _PARAMETERS = {_PROBE: (), _VERSIONS: ("follow",), _MANIFEST: ("from",), _FILE: ()}
-"""Query parameters by route; any other is refused."""
+"""Query parameters of each route; a request with any other parameter is refused."""
 
 _MOST_FIELDS = 32
+"""Maximum number of header fields in a request."""
 _MOST_FIELD = 1024
-"""Bytes of the request line and of each header field; with `_MOST_FIELDS` fields a head has at most 32 KiB."""
+"""Maximum number of bytes of the request line and of each header field, so that a request's head has at most 32 KiB."""
 
 _NDJSON = "application/x-ndjson"
 _RANGE = re.compile(r"bytes=([0-9]{1,14})-([0-9]{1,14})")
@@ -69,17 +73,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Serves the versions of an index while it is entered.
+    """Serves the versions of an index over HTTP; an async context manager.
 
     Args:
         versions: The versions to serve.
         host: Address to listen on.
-        port: 0 for any free one; the attribute `port` then has its number.
-        tls: Certificate to serve https with; without one a reverse proxy has to provide TLS.
-        limits: Limits of any caller.
-        registry: Registry of the metrics.
-        check: Readiness check; raises when the server is not ready.
-        clock: The system's by default.
+        port: Port to listen on; 0 picks a free port, whose number is then in the attribute `port`.
+        tls: TLS context with the certificate for https; without one a reverse proxy has to provide TLS.
+        limits: Limits of connections and requests.
+        registry: Prometheus registry for the metrics; a new one by default.
+        check: Readiness check; it raises a `MusterError` if the server is not ready.
+        clock: Clock; the system clock by default.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class Server:
             max_headers=_MOST_FIELDS,
         )
         await self._runner.setup()
-        if self._runner.server is None:  # for the type checker: `setup` sets it
+        if self._runner.server is None:  # can't happen, as `setup` sets it; the type checker does not know that
             raise Unavailable("the server did not start", retryable=False)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
@@ -158,7 +162,7 @@ class Server:
             await self._runner.cleanup()
             raise Unavailable(
                 f"can't listen on {self.host}:{self.port}: {error.strerror}",
-                hint="another program has the port; choose another, or 0 for any",
+                hint="if another program uses the port, choose another one, or 0 for any free port",
                 retryable=False,
                 code="cannot-listen",
             ) from error
@@ -181,7 +185,7 @@ class Server:
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         route = "(none)" if resource is None else resource.canonical
-        status = 499  # nginx's status of a request whose caller closed the connection
+        status = 499  # for the metrics, if the caller closes the connection before the answer; nginx uses 499, too
         self.metrics.open.inc()
         connection = request.transport
         if connection is not None:
@@ -209,7 +213,11 @@ class Server:
             response = _problem(NotFound(f"no such path or method: {error.reason}"))
             response.set_status(error.status)
         except (MusterError, TimeoutError, OSError) as error:
-            response = _problem(error if isinstance(error, MusterError) else Unavailable("that took too long"))
+            response = _problem(
+                error
+                if isinstance(error, MusterError)
+                else Unavailable("the server could not deliver the data in time")
+            )
         return response
 
     def _admit(self, request: web.Request, rates: IpRates) -> None:
@@ -308,7 +316,7 @@ class Server:
         return self._versions.find(VersionKey(version, attempt))
 
     async def _begin_stream(self, request: web.Request) -> web.StreamResponse:
-        # Without X-Accel-Buffering nginx buffers the whole response before it passes it on.
+        # Without this header nginx would buffer the stream, and its readers would get lines late.
         headers = {"Content-Type": _NDJSON, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
@@ -318,7 +326,10 @@ class Server:
         await self._in_time(response.write(data), self._limits.timeout)
 
     async def _in_time(self, work: Awaitable[None], limit: timedelta) -> None:
-        """Awaits a write with a time limit, so that a reader that takes nothing can't hold the connection for ever."""
+        """Awaits a write within a time limit.
+
+        Without the limit, a reader that takes no data could occupy a connection for ever.
+        """
         async with asyncio.timeout(limit.total_seconds()):
             await work
 
@@ -333,7 +344,10 @@ class Server:
 
 @contextmanager
 def _abort_on_error(request: web.Request) -> Iterator[None]:
-    """Aborts the connection on an error: a response that has begun can't become an error response any more."""
+    """Aborts the connection on an error.
+
+    An error response is no longer possible, because the headers were sent.
+    """
     try:
         yield
     except (MusterError, TimeoutError, OSError):
@@ -343,7 +357,7 @@ def _abort_on_error(request: web.Request) -> Iterator[None]:
 
 
 async def _changed_soon(change: Awaitable[None]) -> bool:
-    """Returns whether a change comes within `KEEP_ALIVE`."""
+    """Waits for a change, at most for `KEEP_ALIVE`; returns whether a change came."""
     try:
         async with asyncio.timeout(KEEP_ALIVE.total_seconds()):
             await change
@@ -363,21 +377,27 @@ def _problem(error: MusterError) -> web.StreamResponse:
 
 def _number(text: str, most: int, name: str) -> int:
     if not _NUMBER.fullmatch(text) or int(text) > most:
-        raise InvalidInput(f"{name} is a whole number up to {most}, not {text[:20]!r}")
+        raise InvalidInput(f"{name} must be a whole number up to {most}, not {text[:20]!r}")
     return int(text)
 
 
 def _range(header: str, state: FileProgress) -> tuple[int, int]:
-    """Returns the first and last byte of the requested range, which must lie within the announced bytes."""
+    """Returns the offsets of the first and last requested byte.
+
+    Raises:
+        InvalidInput: The header is not a single range, or the range is too large or not within the announced bytes.
+    """
     match = _RANGE.fullmatch(header)
     if match is None:
         raise InvalidInput(
-            "a request needs one range of bytes", hint="for example Range: bytes=0-1048575", code="no-range"
+            "the request has no header Range with a single range of bytes",
+            hint="send a header such as Range: bytes=0-1048575",
+            code="no-range",
         )
     first, last = int(match[1]), int(match[2])
     if not first <= last < state.announced or last - first >= MOST_RANGE:
         raise InvalidInput(
-            f"{state.path} has {state.announced} bytes so far, and a response at most {MOST_RANGE}",
+            f"{state.path} has {state.announced} bytes so far, and a range may have at most {MOST_RANGE}",
             code="range-not-satisfiable",
         )
     return first, last

@@ -13,7 +13,6 @@ import pytest_asyncio
 import torch
 
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.harness import AttackHarness, HandedIn
 from cli.devnet.attacks.weights import Tensors, write_changed
 from protocol.identifiers import Digest
 from protocol.identity.keys import Key
@@ -22,6 +21,7 @@ from protocol.wire.runs import CheckpointRef
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.precision import Dtype
 from rollouts.recipe import RECIPE_FILE, LengthTargets
+from tests.kit.attack_harness import AttackHarness, HandedIn
 from tests.kit.tiny_model import rewrite_json
 from trainer.presets import devnet_base
 from validator.audit.draw import RowDraw

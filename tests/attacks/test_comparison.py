@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.comparison import Compared
 from cli.devnet.attacks.copies import Replayed
 from cli.devnet.attacks.draws import OtherParameters
 from cli.devnet.attacks.edits import Inflated, Rewritten, unlikelier
-from cli.devnet.attacks.harness import AttackHarness
 from tests.attacks.conftest import handed_in
+from tests.kit.attack_comparison import Compared
+from tests.kit.attack_harness import AttackHarness
 
 _index = itertools.count(5_000)
 

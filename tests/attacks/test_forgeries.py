@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 from cli.devnet.attacks.attack import Attack, End, Trick
-from cli.devnet.attacks.comparison import Compared
 from cli.devnet.attacks.edits import Relabelled
 from cli.devnet.attacks.encodings import Bomb, NotFinite
-from cli.devnet.attacks.harness import AttackHarness
 from cli.devnet.attacks.proofs import Forged
 from cli.devnet.attacks.registry import ATTACKS
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.files.samples import SlotHeader
 from tests.attacks.conftest import Judge, Places, handed_in, open_workshop
+from tests.kit.attack_comparison import Compared
+from tests.kit.attack_harness import AttackHarness
 from validator.examination.interface import Conclusion
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -59,7 +59,7 @@ async def test_an_unverifiable_choice_of_the_node_is_rejected_without_parking(
     found = await judge(handed_in(workshop, cheat.trick(), next(_index)))
     assert isinstance(found, Conclusion), found
     assert (found.outcome, found.reason in cheat.reasons) == (Outcome.REJECTED, True), found.words
-    assert "costs nothing more" in found.words
+    assert "no stake is lost" in found.words
     assert len(found.audited) == len(found.rows), "the version itself computed it, so it costs no stake"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protocol.identifiers import Address, address
 from tests.kit.submissions import work
 from validator.domain.items import Item, ItemKind, ParkedItem
-from validator.queue.parking_order import fairly
+from validator.queue.parking_order import interleaved_by_node
 
 FLOOD, HONEST, OTHER = (address("0x" + digits * 20) for digits in ("a1", "b2", "c3"))
 
@@ -23,7 +23,7 @@ def parked(number: int, node: Address) -> ParkedItem:
 def test_a_node_with_a_thousand_parked_files_does_not_hide_other_nodes() -> None:
     flood = [parked(number, FLOOD) for number in range(1000)]
     late = [parked(1000, HONEST), parked(1001, OTHER), parked(1002, HONEST)]
-    shown = fairly([*flood, *late], limit=6)
+    shown = interleaved_by_node([*flood, *late], limit=6)
     assert [(each.item.work.node, each.parked_ms) for each in shown] == [
         (FLOOD, 0), (HONEST, 1000), (OTHER, 1001), (FLOOD, 1), (HONEST, 1002), (FLOOD, 2),
     ]  # fmt: skip
@@ -34,7 +34,7 @@ def test_parked_files_are_shown_in_full_if_they_fit_and_else_at_least_one_per_no
     nodes: list[Address], limit: int
 ) -> None:
     every = [parked(number, node) for number, node in enumerate(nodes)]
-    shown = fairly(every, limit=limit)
+    shown = interleaved_by_node(every, limit=limit)
     assert len(shown) == min(limit, len(every))
     assert len({each.item.work.node for each in shown}) == min(limit, len(set(nodes)))
     for node in set(nodes):

@@ -13,7 +13,6 @@ from cli.devnet.attacks.attack import End
 from cli.devnet.attacks.deliveries import SwappedUpload
 from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.attacks.slots import FUTURE, STALE, OtherStep
-from cli.devnet.command import AsynchronyChoice
 from cli.devnet.options import RunOptions
 from ledger.client.work import WorkStatus
 from ledger.errors import TransactionReverted
@@ -25,6 +24,7 @@ from tests.kit.chain import development_chain, development_process
 from tests.kit.memory_run_ledger import RunUnderTest
 from tests.kit.runs import MakeRun, make_run
 from tests.kit.world import POOL, TERMS, World, founded, world
+from trainer.run.asynchrony import AsynchronyName
 
 __all__ = ["development_chain", "development_process", "founded", "make_run", "world"]
 
@@ -163,15 +163,15 @@ def test_the_stale_node_requests_a_far_future_step_until_a_step_is_over() -> Non
     assert [OtherStep(STALE).wish(step) for step in (0, 8, 9, 12)] == [1000, 1008, 0, 3]
 
 
-@pytest.mark.parametrize("asynchrony", list(AsynchronyChoice))
-def test_the_stale_node_requests_a_finished_step_at_every_devnet_asynchrony(asynchrony: AsynchronyChoice) -> None:
+@pytest.mark.parametrize("asynchrony", list(AsynchronyName))
+def test_the_stale_node_requests_a_finished_step_at_every_devnet_asynchrony(asynchrony: AsynchronyName) -> None:
     newest = 20
     window = Window.of(floor=0, version=newest, async_level=RunOptions(asynchrony=asynchrony.value).async_level)
     assert OtherStep(STALE).wish(window.last) < window.first
 
 
 async def test_a_node_that_delivers_one_slot_in_four_is_throttled(make_run: MakeRun) -> None:
-    run = await running(make_run(run_delivery_least=4, run_rest_s=300, run_slots_per_node=2))
+    run = await running(make_run(run_delivery_least=4, run_throttle_pause_s=300, run_slots_per_node=2))
     await run.demand(0, 100)
     key = await run.member()
     for number in range(4):

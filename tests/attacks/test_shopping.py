@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cli.devnet.attacks.edits import OtherPool
-from cli.devnet.attacks.harness import POOL, AttackHarness
 from cli.devnet.attacks.slots import SlotShopper, Slow
 from protocol.identifiers import ZERO_DIGEST
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import SlotSalt
+from tests.kit.attack_harness import POOL, AttackHarness
 
 ORCHESTRATOR = Key.from_hex("0x" + "5c" * 32)
 

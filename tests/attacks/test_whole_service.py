@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.harness import AttackHarness, HandedIn
 from cli.devnet.attacks.registry import ATTACKS
 from ledger.amounts import UNIT
 from ledger.client.work import WorkStatus
@@ -30,6 +29,7 @@ from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
 from tests.attacks.conftest import Places, examiner_settings, open_workshop
+from tests.kit.attack_harness import AttackHarness, HandedIn
 from tests.kit.chain import development_chain, development_process
 from tests.kit.memory_run_ledger import RUN
 from tests.kit.terminal import Terminal, terminal

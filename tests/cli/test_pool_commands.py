@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli import main as command_line
+from cli.main import EXIT_INTERRUPTED
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.interface import MemberEvent
 from orchestrator.dependencies import build_dependencies
@@ -28,6 +28,7 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
 from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
+from tests.kit.command_line import run_muster
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import HARDWARE, POOL, SOFTWARE, MemoryLedger
 
@@ -55,12 +56,7 @@ class Owner:
 
     def muster(self, *words: str, fails: int = 0) -> str:
         """Runs `muster pool …`; returns its standard output, or its standard error if it had to fail."""
-        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.home / "muster.toml"), "pool", *words])
-        status = 0
-        try:
-            command_line.main()
-        except SystemExit as end:
-            status = int(end.code or 0)
+        status = run_muster(self.monkeypatch, "--config", str(self.home / "muster.toml"), "pool", *words)
         written = self.capsys.readouterr()
         assert status == fails, written.err
         return written.err if fails else written.out
@@ -341,6 +337,6 @@ def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:
             owner.push(given.assignment.id, "two", first=1)
             assert shown.stdout.readline().endswith("│ two\n")
             shown.send_signal(signal.SIGINT)
-            assert shown.wait(60) == command_line.EXIT_INTERRUPTED
+            assert shown.wait(60) == EXIT_INTERRUPTED
         finally:
             shown.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cli import main as command_line
 from ledger.amounts import UNIT, format_amount
 from protocol.leases import SlotSalt
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedLease
 from tests.kit.chain import development_chain, development_process
+from tests.kit.command_line import run_muster
 from tests.kit.verdicts import verdict_on
 from tests.kit.world import POOL, TERMS, World, founded, world
 
@@ -38,9 +37,8 @@ class Terminal:
 
     async def muster(self, *words: str, expect: int = 0) -> str:
         """Returns standard output and errors."""
-        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.config), *words])
         self.capsys.readouterr()
-        status = await asyncio.to_thread(_main)
+        status = await asyncio.to_thread(run_muster, self.monkeypatch, "--config", str(self.config), *words)
         written = self.capsys.readouterr()
         said = " ".join((written.out + written.err).split())
         assert status == expect, said
@@ -52,14 +50,6 @@ class Terminal:
     async def balance(self) -> int:
         ledger = await self.world.as_("owner")
         return await ledger.token.balance_of(ledger.address)
-
-
-def _main() -> int:
-    try:
-        command_line.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture
@@ -74,6 +64,18 @@ def terminal(
         monkeypatch.setenv(f"MUSTER_{name.upper().replace('-', '_')}_KEY", key.reveal().hex())
     monkeypatch.setenv("COLUMNS", "300")
     return Terminal(world, config, capsys, monkeypatch)
+
+
+# Leaving
+
+
+@pytest.mark.parametrize("carrier", [(), ("--carrier", "provider")], ids=["node pays", "carrier pays"])
+async def test_a_node_that_the_pool_removed_before_has_left(terminal: Terminal, carrier: tuple[str, ...]) -> None:
+    assert "NotMember" in await terminal.muster("node", "leave", *carrier, expect=1)
+    await terminal.world.member()
+    orchestrator = await terminal.world.as_("orchestrator")
+    await orchestrator.pools.remove(POOL, [terminal.world.keys["node"].address], "silent")
+    assert f"no longer a member of pool {POOL}" in await terminal.muster("node", "leave", *carrier)
 
 
 # Withdrawing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from cli import main as command_line
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.interface import MemberEvent
 from orchestrator.domain.slots import SlotEvent
@@ -31,6 +29,7 @@ from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import ReceiptState
 from protocol.wire.slots import SlotRequest
+from tests.kit.command_line import run_muster
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import POOL, MemoryLedger
 from tests.kit.memory_run_ledger import RUN, MemoryRunLedger, sha, upload
@@ -51,12 +50,7 @@ class Owner:
     monkeypatch: pytest.MonkeyPatch
 
     def muster(self, *words: str, fails: bool = False) -> str:
-        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.home / "muster.toml"), "pool", *words])
-        status = 0
-        try:
-            command_line.main()
-        except SystemExit as end:
-            status = int(end.code or 0)
+        status = run_muster(self.monkeypatch, "--config", str(self.home / "muster.toml"), "pool", *words)
         written = self.capsys.readouterr()
         assert (status != 0) == fails, written.err
         return written.err if fails else written.out
@@ -100,7 +94,7 @@ def owner(
     ledger, chain = MemoryLedger(orchestrator=ORCHESTRATOR.address), MemoryRunLedger()
     ledger.register(NODE.address, member=True)
     ledger.happen(NODE.address, MemberEvent.JOINED)
-    chain.seat_node(NODE.address)
+    chain.add_member(NODE.address)
     settings = OrchestratorSettings(
         public_url="http://127.0.0.1:1",
         pool_id=POOL,
@@ -133,7 +127,7 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
     said = owner.muster("publish", "0", announced.digest, "--units-per-group", "100")
     assert "slots are leased for version 0 now" in said
     assert "what its recipe names" in owner.muster("progress"), "nobody has said what it is paid for"
-    assert "step 0 needs 3 groups, of which 3 are missing" in owner.muster("demand", "0", "3")
+    assert "step 0 needs 3 groups, 3 missing" in owner.muster("demand", "0", "3")
 
     key = owner.deliver()
     [item] = owner.until("rollouts", "--status", "pending")

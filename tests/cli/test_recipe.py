@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import JsonValue
 
 from rollouts.environments import load_environment
 from rollouts.models.chat import ChatFormat
@@ -77,7 +81,9 @@ def test_a_system_prompt_and_template_options_are_written(model: Path) -> None:
     ("options", "said"),
     [
         (["--environment", "leters"], "did you mean letters"),
-        (["--environment", "letters", "--chat"], "the tokenizer has no chat template"),
+        (["--environment", "letters", "--chat"], "has no chat template"),
+        ([], "environment is missing"),
+        (["--environment", "math"], "math: path is missing"),
         (["--environment", "letters", "--no-chat", "--system-prompt", "hi"], "--no-chat excludes"),
         (
             ["--environment", "letters", "--template-option", "tokenize=true"],
@@ -97,6 +103,135 @@ def test_unsuitable_options_are_refused_and_no_recipe_is_written(model: Path, op
     assert found.code == 1
     assert any(part in found.err for part in said.split("|")), found.err
     assert not (model / "recipe.json").exists()
+
+
+@pytest.mark.parametrize(("limit", "warned"), [(4, True), (16, False)])
+def test_answers_that_are_too_short_for_the_demonstrations_cause_a_warning(
+    model: Path, limit: int, warned: bool
+) -> None:
+    found = run_muster("recipe", "init", str(model), "--environment", "letters", "--max-new-tokens", str(limit))
+    assert found.code == 0
+    assert ("letters demonstrates an answer of" in found.err) is warned, found.err
+
+
+def test_a_hint_names_no_limit_that_the_context_alone_sets(model: Path) -> None:
+    found = run_muster("recipe", "init", str(model), "--environment", "letters", "--max-new-tokens", "250")
+    assert "the model's context is 256, and answers have up to 250" in " ".join(found.err.split())
+    assert "--max-prompt-tokens" not in found.err
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["alone", "in a mixture"])
+def test_a_data_set_that_changed_is_refused_with_what_to_do(
+    model: Path, tmp_path: Path, mixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(answer: str) -> bytes:
+        info = {"ground_truth": answer}
+        row = {"problem_id": "p", "task_type": "verifiable_math", "prompt": "What?", "verification_info": info}
+        return json.dumps(row).encode() + b"\n"
+
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_bytes(rows("7"))
+    math: dict[str, JsonValue] = {"path": "rows.jsonl", "sha256": hashlib.sha256(rows("7")).hexdigest()}
+    name, options = ("mixture", {"environments": [{"name": "math", "options": math}]}) if mixed else ("math", math)
+    Path("options.json").write_text(json.dumps(options))
+    init = ("recipe", "init", str(model), "--environment", name, "-o", "@options.json", "--held-out", "0")
+    assert run_muster(*init).code == 0
+    Path("rows.jsonl").write_bytes(rows("8"))
+    for arguments in (
+        (*init, "--force"),
+        ("trainer", "try", str(model), "--steps", "1", "--device", "cpu"),
+        ("trainer", "eval", str(model), "--device", "cpu"),
+    ):
+        found = run_muster(*arguments)
+        assert found.code == 1, found.out
+        digest = hashlib.sha256(rows("8")).hexdigest()
+        assert f"rows.jsonl has the SHA-256 {digest}, and the options name" in found.err
+        assert ("part 1 (math)" in found.err) is mixed
+        assert "fetch the file with the digest of the options" in found.err
+
+
+def test_a_mixture_from_a_file_gives_a_recipe_that_measures_each_environment(model: Path, tmp_path: Path) -> None:
+    """The longest prompts belong to the part with the smaller weight."""
+    options = tmp_path / "mixture.toml"
+    options.write_text(
+        '[[environments]]\nname = "letters"\nweight = 9\n'
+        '[[environments]]\nname = "arithmetic"\noptions = { form = "question", digits = 18 }\n'
+    )
+    arguments = ("recipe", "init", str(model), "--environment", "mixture", "-o", f"@{options}", "--json")
+    shown = run_muster(*arguments, "--max-new-tokens", "16").json()
+    recipe = read_recipe(model)
+    assert len(recipe.environment.version) <= 64
+    assert shown["longest_prompt_tokens"] > 40, "letters have at most 12"
+    environment = load_environment("mixture", version=recipe.environment.version, options=recipe.environment.options)
+    assert environment.size() is None
+    assert open_base(model).recipe == recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.toml", "environments = 3 4", "is not TOML"),
+        ("a.json", "{", "is not JSON"),
+        ("a.json", "[1]", "has no table of options"),
+        ("a.toml", "digits = 2026-01-01", "is not TOML"),
+        ("a.json", " " * (1 << 18) + "{}", "has more than 262144 bytes"),
+        ("absent.json", None, "can't be read: No such file"),
+        (".", None, "can't be read: Is a directory"),
+    ],
+)
+def test_an_options_file_that_can_not_be_used_is_refused(
+    model: Path, tmp_path: Path, name: str, content: str | None, said: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    found = run_muster("recipe", "init", str(model), "--environment", "arithmetic", "-o", f"@{path}")
+    assert (found.code, said in found.err) == (1, True), found.err
+
+
+def test_options_after_a_file_replace_those_of_the_file(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text('{"digits": 2, "operations": ["+"]}')
+    options = ("-o", f"@{tmp_path / 'options.json'}", "-o", "digits=3")
+    assert run_muster("recipe", "init", str(model), "--environment", "arithmetic", *options).code == 0
+    assert read_recipe(model).environment.options == {"digits": 3, "operations": ["+"]}
+
+
+def test_at_a_terminal_missing_values_are_asked_for_with_defaults(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = tmp_path / "problems.jsonl"
+    info = {"ground_truth": "3"}
+    row = {"problem_id": "1", "task_type": "verifiable_math", "prompt": "1+2=?", "verification_info": info}
+    problems.write_text(json.dumps(row) + "\n")
+    typed = io.StringIO(f"math\n{problems}\n\n")  # an empty line takes the default: the digest of the file
+    monkeypatch.setattr(typed, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdin", typed)
+    said = run_muster("recipe", "init", str(model))
+    assert said.code == 0, said.err
+    digest = hashlib.sha256(problems.read_bytes()).hexdigest()
+    assert read_recipe(model).environment.options == {"path": str(problems), "sha256": digest}
+    assert "installed: arithmetic, code, letters, math, mixture, reasoning-gym" in said.err
+
+
+def test_values_typed_at_a_terminal_are_parsed_like_those_of_the_flag(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = io.StringIO('[{"name": "letters"}, {"name": "arithmetic", "weight": 2}]\n')
+    monkeypatch.setattr(typed, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdin", typed)
+    said = run_muster("recipe", "init", str(model), "--environment", "mixture")
+    assert said.code == 0, said.err
+    assert read_recipe(model).environment.options["environments"] == [
+        {"name": "letters"},
+        {"name": "arithmetic", "weight": 2},
+    ]
+
+
+def test_rows_of_the_trainer_that_are_too_short_are_named(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "long", max_position_embeddings=4096)
+    said = run_muster("recipe", "init", str(folder), "--environment", "letters", "--max-new-tokens", "2000")
+    assert said.code == 0
+    assert "set learning.row_tokens to 2064 or more" in " ".join(said.err.split())
 
 
 def test_a_folder_without_a_model_and_an_existing_recipe_are_refused(model: Path, tmp_path: Path) -> None:

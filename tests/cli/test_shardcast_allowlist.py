@@ -74,7 +74,7 @@ def test_allowlists_are_written_for_nginx_and_nftables(orchestrator: str, tmp_pa
         (["--nginx-pid", "nginx.pid"], 1, "--nginx FILE"),
         (["--also", "everybody"], 1, "'everybody' is not a network"),
         (["--nginx", "ghost/allowed.conf"], 1, "ghost"),
-        (["--nginx", "allowed.conf", "--nginx-pid", "ghost.pid"], 75, "is it running"),
+        (["--nginx", "allowed.conf", "--nginx-pid", "ghost.pid"], 75, "check that nginx runs"),
         (["--every", "0"], 2, "--every"),
     ],
 )

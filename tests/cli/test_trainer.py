@@ -81,7 +81,7 @@ def test_an_environment_is_resolved_to_its_installed_version() -> None:
         ({"preset": "devnet", "changes": ("step=4",)}, "step: Extra inputs are not permitted"),
         ({"preset": "devnet", "changes": ("steps.more=4",)}, "steps is no table of settings"),
         ({"preset": "devnet", "changes": ("optimiser.learning_rate=fast",)}, "optimiser.learning_rate: Input should"),
-        ({}, "the options: start: Field required"),
+        ({}, "the options: no start weights are named"),
     ],
 )
 def test_invalid_warm_up_options_are_refused(changed: dict[str, Any], message: str) -> None:

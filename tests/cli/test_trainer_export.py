@@ -46,7 +46,7 @@ def test_the_last_line_of_a_repeated_step_counts(state: Path) -> None:
 def test_tensorboard_reads_curves_and_answers(state: Path, tmp_path: Path) -> None:
     said = run_muster("trainer", "export", str(state), "--tensorboard", str(tmp_path / "events"))
     assert said.code == 0, said.err
-    assert "1 lines" in said.err
+    assert "1 unreadable line" in said.err
     read: Any = EventAccumulator(str(tmp_path / "events"))
     read.Reload()
     assert [(each.step, round(each.value, 3)) for each in read.Scalars("step/reward")] == [(1, 0.1), (2, 0.3)]

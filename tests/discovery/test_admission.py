@@ -1,4 +1,4 @@
-"""Requests that discovery accepts: signed, unique, for this service and within the size limit."""
+"""Admission of requests to discovery: signature, nonce, audience, age and rate."""
 
 from __future__ import annotations
 

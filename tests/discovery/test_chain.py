@@ -17,10 +17,10 @@ from redis.asyncio import Redis
 from discovery.chain.ledger_cache import FactStore
 from discovery.chain.link import LedgerLink
 from discovery.chain.roles import PoolRole
-from discovery.mailbox.store import Doorbell, Mailbox
+from discovery.mailbox.store import Mailbox, MailboxNotifier
 from ledger.artifacts import Contract
 from ledger.client.pools import PoolContracts
-from ledger.devchain import ChainControls, ChainKind, start_chain
+from ledger.devchain import ChainKind, start_chain
 from ledger.rpc.connection import connect
 from ledger.transactions.pending import TransactionCall
 from ledger.transactions.sender import TransactionSender
@@ -30,6 +30,7 @@ from protocol.identity.keys import Key
 from protocol.invites import Invite, Join
 from protocol.runtime.clock import Clock, ManualClock, SystemClock
 from protocol.wire.invites import SignedInvite
+from tests.kit.chain_controls import ChainControls
 from tests.kit.discovery_pool import UNIT, PoolOnChain, make_pool, roles_of, terms
 
 POOL = 1
@@ -51,13 +52,13 @@ async def linked(pool: PoolOnChain, redis: Redis, *, clock: Clock | None = None)
 
 
 async def blocked() -> NoReturn:
-    """Replaces a connection over which no answer arrives."""
+    """Replaces a connection by one over which no answer arrives."""
     await asyncio.Event().wait()
     raise AssertionError
 
 
 def mailbox_on(redis: Redis) -> Mailbox:
-    return Mailbox(redis, doorbell=Doorbell(redis), clock=SystemClock())
+    return Mailbox(redis, notifier=MailboxNotifier(redis), clock=SystemClock())
 
 
 async def test_roles_are_read_from_the_ledger(pool: PoolOnChain, redis: Redis) -> None:

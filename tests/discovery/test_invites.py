@@ -1,4 +1,4 @@
-"""Invites wait for their node, arrive through any instance, and are validated."""
+"""Invites: stored until their node fetches them, long polls on any instance, validation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATIENCE_S = 60
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 - the awaited condition sends no notification
             await asyncio.sleep(0.005)
 
 
@@ -46,7 +46,7 @@ async def test_an_invite_is_delivered_until_its_node_acknowledges_it(place: Plac
     posted = invite(place.clock.now())
     await place.client(ORCHESTRATOR).invite(posted)
     assert await node.invites(wait=timedelta()) == (posted,)
-    assert await node.invites(wait=timedelta()) == (posted,)  # a crash before the acknowledgement loses no invite
+    assert await node.invites(wait=timedelta()) == (posted,)  # so a node that crashes here loses no invite
     await node.acknowledge(posted)
     assert await node.invites(wait=timedelta()) == ()
 
@@ -63,7 +63,7 @@ async def test_a_poll_ends_when_an_invite_arrives_through_another_instance(open_
     async with open_place() as here, open_place() as there:
         await here.client(NODE).register(registration())
         waiting = asyncio.create_task(here.client(NODE).invites())
-        await until(lambda: NODE.address in here.app.state.directory.mailbox._doorbell._waiting)
+        await until(lambda: NODE.address in here.app.state.directory.mailbox._notifier._waiting)
         posted = invite(there.clock.now())
         await there.client(ORCHESTRATOR).invite(posted)
         async with asyncio.timeout(PATIENCE_S):
@@ -73,7 +73,8 @@ async def test_a_poll_ends_when_an_invite_arrives_through_another_instance(open_
 async def test_a_poll_without_an_invite_ends_after_its_wait(place: Place) -> None:
     await place.client(NODE).register(registration())
     waiting = asyncio.create_task(place.client(NODE).invites(wait=timedelta(seconds=20)))
-    await until(lambda: NODE.address in place.app.state.directory.mailbox._doorbell._waiting)
+    # The service reads Redis before it begins to wait; a clock that is turned earlier never ends the wait.
+    await until(lambda: any(16 <= due <= 20 for due, *_ in place.clock._sleepers))
     await place.clock.turn(timedelta(seconds=15))
     assert not waiting.done()
     await place.clock.turn(timedelta(seconds=6))
@@ -82,7 +83,7 @@ async def test_a_poll_without_an_invite_ends_after_its_wait(place: Place) -> Non
 
 
 async def test_a_poll_of_an_unregistered_node_is_refused_at_once(place: Place) -> None:
-    """58 such polls a second used up 1,024 descriptors in 18 seconds."""
+    """Without the refusal, 58 such polls per second used up 1,024 descriptors in 18 s."""
     with pytest.raises(NotFound, match="not registered here"):
         await place.client(NODE).invites(wait=timedelta(seconds=30))
     await place.client(NODE).register(registration())
@@ -104,7 +105,7 @@ async def test_the_number_of_waiting_polls_per_address_is_limited(open_place: Op
         elsewhere = asyncio.create_task(place.client(keys[2], ip="192.0.2.9").invites())
         await until(lambda: len(polls) == 3)
         assert "muster_discovery_polls 3.0" in (await place.http().get("/metrics")).text
-        place.app.state.directory.mailbox._doorbell.ring(keys[0].address)
+        place.app.state.directory.mailbox._notifier.notify(keys[0].address)
         assert await waiting[0] == ()
         assert (await poll(place, keys[0], wait=0))[0] == 200
         place.app.state.stopping.set()
@@ -134,7 +135,7 @@ async def poll(place: Place, key: Key, *, wait: int = 30) -> tuple[int, str]:
 
 
 async def test_simultaneous_polls_end_at_spread_times_and_query_redis_once_each(place: Place) -> None:
-    """10,000 nodes that reconnected together kept Redis busy for longer than their requests could wait."""
+    """Without the spread, 10,000 nodes that reconnected together overloaded Redis."""
     keys = [Key.generate() for _ in range(20)]
     for number, key in enumerate(keys):
         await place.client(key, ip=f"192.0.2.{number}").register(registration())
@@ -151,7 +152,7 @@ async def test_simultaneous_polls_end_at_spread_times_and_query_redis_once_each(
     mailbox.invites = counted
     waiting = [asyncio.create_task(place.client(key).invites(wait=timedelta(seconds=30))) for key in keys]
     await until(lambda: len(place.app.state.directory.polls) == 20 and looked == 20)
-    await asyncio.sleep(0.05)  # by then the last poll usually waits; if not, it ends later
+    await asyncio.sleep(0.05)  # by now the last poll usually waits; if not, it ends later
     await place.clock.turn(timedelta(seconds=23))
     assert len(place.app.state.directory.polls) == 20
     between = set()
@@ -165,9 +166,9 @@ async def test_simultaneous_polls_end_at_spread_times_and_query_redis_once_each(
 
 async def test_a_second_poll_of_a_node_ends_the_first_one(place: Place) -> None:
     await place.client(NODE).register(registration())
-    bell = place.app.state.directory.mailbox._doorbell
+    notifier = place.app.state.directory.mailbox._notifier
     first = asyncio.create_task(place.client(NODE).invites())
-    await until(lambda: NODE.address in bell._waiting)
+    await until(lambda: NODE.address in notifier._waiting)
     second = asyncio.create_task(place.client(NODE).invites())
     async with asyncio.timeout(PATIENCE_S):
         assert await first == ()
@@ -180,7 +181,7 @@ async def test_a_second_poll_of_a_node_ends_the_first_one(place: Place) -> None:
 async def test_stopping_the_service_ends_waiting_polls(place: Place) -> None:
     await place.client(NODE).register(registration())
     waiting = asyncio.create_task(place.client(NODE).invites())
-    await until(lambda: NODE.address in place.app.state.directory.mailbox._doorbell._waiting)
+    await until(lambda: NODE.address in place.app.state.directory.mailbox._notifier._waiting)
     place.app.state.stopping.set()
     async with asyncio.timeout(PATIENCE_S):
         assert await waiting == ()
@@ -188,17 +189,17 @@ async def test_stopping_the_service_ends_waiting_polls(place: Place) -> None:
 
 async def test_waiting_polls_are_woken_after_a_lost_subscription(place: Place, redis: Redis) -> None:
     await place.client(NODE).register(registration())
-    bell = place.app.state.directory.mailbox._doorbell
+    notifier = place.app.state.directory.mailbox._notifier
     waiting = asyncio.create_task(place.client(NODE).invites())
-    await until(lambda: NODE.address in bell._waiting)
+    await until(lambda: NODE.address in notifier._waiting)
     await redis.client_kill_filter(_type="pubsub")
     box = "muster:{discovery}:invites:" + NODE.address
     posted = invite(place.clock.now())
-    await redis.zadd(box, {posted.model_dump_json(): posted.expiry})  # nobody rang
+    await redis.zadd(box, {posted.model_dump_json(): posted.expiry})  # without a notification
 
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(40):
-            await place.clock.turn(timedelta(milliseconds=100))  # the pause of the loop, if it crashed
+            await place.clock.turn(timedelta(milliseconds=100))  # a crashed loop pauses before its restart
             await asyncio.sleep(0.02)
             if waiting.done():
                 break
@@ -231,7 +232,7 @@ async def test_a_node_that_switches_pools_loses_the_invites_of_the_former_pool(p
 
 
 async def test_another_node_can_neither_fetch_nor_acknowledge_an_invite(place: Place) -> None:
-    other = await place.client(OTHER_NODE).service()
+    other = place.client(OTHER_NODE)
     for method, path in (("GET", "/invites"), ("DELETE", "/invites/1")):
         with pytest.raises(Forbidden):
             await other.call(method, f"/v1/nodes/{NODE.address}{path}")
@@ -278,7 +279,7 @@ async def test_an_inconsistent_invite_is_refused(
 
 async def test_an_invite_for_another_nodes_mailbox_is_refused(place: Place) -> None:
     await place.client(OTHER_NODE).register(registration())
-    service = await place.client(ORCHESTRATOR).service()
+    service = place.client(ORCHESTRATOR)
     with pytest.raises(InvalidInput) as refused:
         await service.call("POST", f"/v1/nodes/{OTHER_NODE.address}/invites", body=invite(place.clock.now()))
     assert refused.value.code == "bad-invite"

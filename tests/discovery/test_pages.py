@@ -83,7 +83,7 @@ async def test_a_page_omits_expired_records_and_nodes_that_moved_to_another_pool
 async def test_an_invalid_page_request_is_refused(
     place: Place, query: dict[str, str | int], kind: type[Exception]
 ) -> None:
-    service = await place.client(OWNER).service()
+    service = place.client(OWNER)
     with pytest.raises(kind):
         await service.call("GET", f"/v1/pools/{POOL}/nodes", query=query)
 
@@ -115,12 +115,12 @@ async def test_cached_roles_are_used_while_the_chain_is_down(place: Place) -> No
     await place.clock.turn(timedelta(seconds=100))
     assert len((await known.page(POOL)).nodes) == 1
     await place.client(NODE).register(registration())
-    owner = await place.client(OWNER).service()
+    owner = place.client(OWNER)
     with pytest.raises(Unavailable):  # not Forbidden: the roles of this pool were never read
         await owner.call("GET", f"/v1/pools/{POOL + 1}/nodes", patience=timedelta(milliseconds=1))
     await place.clock.turn(timedelta(seconds=600))
     with pytest.raises(Unavailable):
-        await (await known.service()).call("GET", f"/v1/pools/{POOL}/nodes", patience=timedelta(milliseconds=1))
+        await known.call("GET", f"/v1/pools/{POOL}/nodes", patience=timedelta(milliseconds=1))
 
 
 async def test_a_stalled_chain_does_not_delay_callers_with_cached_roles(place: Place) -> None:
@@ -202,7 +202,7 @@ async def test_readiness_does_not_depend_on_the_chain(place: Place) -> None:
     answer = await place.http().get("/readyz")
     assert (answer.status_code, answer.json()["ready"]) == (200, True)
     http, age = place.http(), 0.0
-    async with asyncio.timeout(20):  # the loop that sets the gauge waits for Redis
+    async with asyncio.timeout(20):  # real time, because the loop that sets the gauge waits for Redis
         while age <= 60:
             await place.clock.turn(timedelta(seconds=5))
             found = re.search(

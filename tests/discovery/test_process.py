@@ -1,4 +1,4 @@
-"""The service as in operation: a separate process, a persistent Redis and a real chain, killed and restarted."""
+"""Discovery in operation: separate processes, a persistent Redis, a real chain, and kill -9."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_records_and_invites_survive_kill_9_of_the_service_and_of_redis(op
 
         with killed(service):
             with pytest.raises(Unavailable):
-                await (await node.service()).call("GET", f"/v1/nodes/{NODE.address}", patience=timedelta(seconds=1))
+                await node.call("GET", f"/v1/nodes/{NODE.address}", patience=timedelta(seconds=1))
             service = operated.start(port)
         assert (await node.record()).first_seen_ms == first.first_seen_ms
         assert [record.address async for record in orchestrator.nodes(POOL)] == [NODE.address]

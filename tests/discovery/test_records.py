@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from discovery.store.records import origin_of, read_cursor
 from protocol.errors import Forbidden, InvalidInput, NotFound, RateLimited, Unauthenticated
@@ -55,7 +56,7 @@ async def test_a_node_deletes_its_own_record(place: Place) -> None:
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 async def test_a_node_cannot_read_or_change_another_nodes_record(place: Place, method: str) -> None:
     await place.client(NODE).register(registration())
-    other = await place.client(OTHER_NODE).service()
+    other = place.client(OTHER_NODE)
     body = registration() if method == "PUT" else None
     with pytest.raises(Forbidden) as refused:
         await other.call(method, f"/v1/nodes/{NODE.address}", body=body)
@@ -72,7 +73,7 @@ async def test_the_recorded_ip_is_the_observed_one(place: Place) -> None:
 async def test_forwarded_ips_are_trusted_only_from_configured_proxies(open_place: Opening) -> None:
     async with open_place(trusted_proxies=["10.0.0.0/8"]) as place:
         for via, expected in (("10.1.2.3", "203.0.113.5"), ("192.0.2.1", "192.0.2.1")):
-            client = await place.client(NODE, ip=via).service()
+            client = place.client(NODE, ip=via)
             answer = await client.call(
                 "PUT",
                 f"/v1/nodes/{NODE.address}",
@@ -89,7 +90,7 @@ async def test_the_number_of_nodes_per_ip_is_limited(open_place: Opening) -> Non
         for key in keys[:3]:
             await place.client(key).register(registration())
         with pytest.raises(RateLimited) as refused:
-            await (await place.client(keys[3]).service()).call(
+            await place.client(keys[3]).call(
                 "PUT",
                 f"/v1/nodes/{keys[3].address}",
                 body=registration(),
@@ -97,7 +98,7 @@ async def test_the_number_of_nodes_per_ip_is_limited(open_place: Opening) -> Non
             )
         assert refused.value.code == "too-many-nodes"
         await place.client(keys[0]).register(registration())  # a registered node may refresh
-        await place.client(keys[3], ip="192.0.2.2").register(registration())  # another address has places left
+        await place.client(keys[3], ip="192.0.2.2").register(registration())  # another IP has its own limit
 
 
 async def test_signing_off_frees_no_place_for_another_node_on_the_same_ip(open_place: Opening) -> None:
@@ -105,7 +106,7 @@ async def test_signing_off_frees_no_place_for_another_node_on_the_same_ip(open_p
         node = place.client(NODE)
         await node.register(registration())
         await node.sign_off()
-        http = await place.client(OTHER_NODE).service()
+        http = place.client(OTHER_NODE)
         with pytest.raises(RateLimited):
             await http.call(
                 "PUT", f"/v1/nodes/{OTHER_NODE.address}", body=registration(), patience=timedelta(milliseconds=1)
@@ -117,7 +118,7 @@ async def test_signing_off_frees_no_place_for_another_node_on_the_same_ip(open_p
 async def test_half_of_a_pools_places_are_reserved_for_nodes_registered_on_the_ledger(open_place: Opening) -> None:
     async with open_place(nodes_per_pool=2) as place:
         await place.client(NODE).register(registration())
-        late = await place.client(OTHER_NODE).service()
+        late = place.client(OTHER_NODE)
         path, soon = f"/v1/nodes/{OTHER_NODE.address}", timedelta(milliseconds=1)
         with pytest.raises(RateLimited) as refused:
             await late.call("PUT", path, body=registration(), patience=soon)
@@ -175,8 +176,8 @@ async def test_expired_records_are_removed_completely(place: Place) -> None:
 async def test_an_invalid_registration_is_refused_with_a_reason(
     place: Place, path: str, body: bytes, status: int
 ) -> None:
-    service = await place.client(NODE).service()
-    with pytest.raises(Exception) as refused:  # noqa: PT011 - the kinds differ, the status is looked at
+    service = place.client(NODE)
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - the type of the error differs per case; the status is checked
         await service.call("PUT", path, body=body)
     assert getattr(refused.value, "status", None) == status
     assert getattr(refused.value, "detail", "")
@@ -195,14 +196,20 @@ async def test_a_client_without_a_pinned_address_fetches_the_services_identity(p
     assert (await client.register(registration())).address == NODE.address
 
 
-async def test_a_client_without_a_pinned_address_accepts_a_rotated_key(place: Place) -> None:
+async def test_a_client_without_a_pinned_address_accepts_a_rotated_key_and_says_so(place: Place) -> None:
     pinned, unpinned = place.client(NODE), place.client(OTHER_NODE, pinned=False)
     await pinned.register(registration())
     await unpinned.register(registration())
     rotated = Key.generate()
     place.app.state.key = rotated
     place.app.state.verifier._audiences = lambda: (rotated.address,)
-    assert (await unpinned.record()).address == OTHER_NODE.address
+    with capture_logs() as logs:
+        assert (await unpinned.record()).address == OTHER_NODE.address
+        assert (await unpinned.record()).address == OTHER_NODE.address
+    changes = [line for line in logs if line["event"] == "service-address-changed"]
+    assert [(line["before"], line["now"], line["log_level"]) for line in changes] == [
+        (SERVICE.address, rotated.address, "warning")
+    ]
     with pytest.raises(Unauthenticated) as refused:
         await pinned.record()
     assert refused.value.code == "wrong-audience"

@@ -20,13 +20,37 @@ def test_relative_links_exist(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_paths_named_in_the_docs_exist(name: str) -> None:
-    packages = "protocol|ledger|discovery|orchestrator|worker|rollouts|validator|shardcast|trainer|cli|docs|tests"
-    text = (ROOT / name).read_text()
-    paths = re.findall(rf"`((?:{packages})/[\w./-]*)`", text)
-    assert paths
+PACKAGES = [
+    "protocol",
+    "ledger",
+    "discovery",
+    "orchestrator",
+    "worker",
+    "rollouts",
+    "validator",
+    "shardcast",
+    "trainer",
+    "cli",
+]
+FOLDERS = "|".join([*PACKAGES, "docs", "tests", "deploy", "benchmarks"])
+OF_READERS = {"rollouts/STEP/", "doubles.py"}
+"""Paths that a page names and that are not in the repository: a run's folder, and a reader's own module."""
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name != "decisions"], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_paths_named_in_the_docs_exist(page: Path) -> None:
+    text = page.read_text()
+    paths = set(re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", text)) - OF_READERS
+    assert paths or page.name not in {"ARCHITECTURE.md", "CONTRIBUTING.md"}
     assert not [path for path in paths if not (ROOT / path).exists()]
+    assert not set(re.findall(r"`([\w-]+\.py)`", text)) - _module_names() - OF_READERS
+
+
+@cache
+def _module_names() -> frozenset[str]:
+    return frozenset(path.name for folder in FOLDERS.split("|") for path in (ROOT / folder).rglob("*.py"))
 
 
 def test_every_decision_is_in_the_index() -> None:
@@ -45,19 +69,6 @@ def test_tests_import_helpers_from_the_kit_or_their_own_folder() -> None:
     ]
     assert not wrong, "move shared helpers to tests/kit"
 
-
-PACKAGES = [
-    "protocol",
-    "ledger",
-    "discovery",
-    "orchestrator",
-    "worker",
-    "rollouts",
-    "validator",
-    "shardcast",
-    "trainer",
-    "cli",
-]
 
 COMMANDS = {"cli/": "commands and the devnet, in processes of their own"}
 TASKS = {"rollouts/": "tasks, engines and sandboxes, in processes of their own"}
@@ -95,7 +106,6 @@ SEAMS: dict[str, tuple[set[str], dict[str, str]]] = {
             "shardcast/download/peer_client.py": "shardcast speaks to peers over real sockets",
             "worker/doctor/network.py": "measures a real connection",
             "ledger/devchain/process.py": "chain in a process of its own",
-            "ledger/devchain/controls.py": "chain in a process of its own",
             "cli/devnet/": "services in processes of their own",
         },
     ),

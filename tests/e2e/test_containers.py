@@ -46,7 +46,7 @@ def test_a_run_in_containers_finishes_and_leaves_no_container(tmp_path: Path, en
         assert process.stdout is not None
         said = process.stdout.read()
         assert process.wait(timeout=60) == 0, said
-        assert "no honest submission was rejected as forged: none of" in said
+        assert "no honest submission was judged forged: none of" in said
         assert (directory / "report" / "report.html").exists()
         assert not containers(engine, nodes)
     finally:

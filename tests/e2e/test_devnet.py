@@ -10,10 +10,7 @@ import pytest
 
 from ledger.devchain.anvil import find_anvil
 from ledger.errors import AnvilMissing
-from rollouts.models.facts import read_model
-from rollouts.recipe import read_recipe
 from tests.kit.devnet import run_muster, start_devnet, stop_devnet, wait_until
-from tests.kit.tiny_model import tiny_folder
 
 
 def members(directory: Path) -> list[psutil.Process]:
@@ -85,21 +82,3 @@ def test_anvil_can_replace_the_embedded_chain(tmp_path: Path) -> None:
     said = run_muster("devnet", "--check", "--chain", "anvil", "--ledger-only", "--directory", str(tmp_path / "net"))
     assert said.code == 0, said.err
     assert "pool 1 is active" in said.out
-
-
-def test_a_model_of_the_users_own_learns_an_environment_over_the_network(tmp_path: Path) -> None:
-    """A folder of another architecture than the shipped models', with random weights; it need not become better."""
-    model, directory = tiny_folder(tmp_path / "model", kind="llama"), tmp_path / "net"
-    said = run_muster(
-        *("devnet", "--plain", "--directory", str(directory), "--runtime", "process", "--workers", "1"),
-        *("--cheat", "none", "--model", str(model), "--environment", "arithmetic", "-o", "digits=1"),
-        *("-o", "answer=last-number", "--max-new-tokens", "12", "--group-size", "8", "--groups", "2"),
-        *("--steps", "2", "--rise", "-100"),
-    )
-    assert said.code == 0, said.out + said.err
-    assert "model: 0." in said.err
-    assert "2 steps of 2 groups take about" in said.err
-    assert "Answers to held-out prompts, before and after" in said.out
-    recipe = read_recipe(directory / "base")
-    assert (recipe.environment.name, recipe.group_size) == ("arithmetic", 8)
-    assert read_model(directory / "policies" / "2").hidden == read_model(model).hidden

@@ -66,7 +66,7 @@ def settings(home: Path) -> OrchestratorSettings:
 LEDGER = MemoryLedger(orchestrator=SERVICE.address)
 LEDGER.register(NODE.address, member=True)
 CHAIN = MemoryRunLedger()
-CHAIN.seat_node(NODE.address)
+CHAIN.add_member(NODE.address)
 CHAIN.announce(0)
 
 

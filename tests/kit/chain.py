@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from ledger.devchain import ChainControls, ChainKind, ChainProcess, DevelopmentAccount, start_chain
+from ledger.devchain import ChainKind, ChainProcess, DevelopmentAccount, start_chain
 from ledger.devchain.anvil import find_anvil
 from ledger.errors import AnvilMissing
+from tests.kit.chain_controls import ChainControls
 
 COMPILING = pytest.StashKey[subprocess.Popen[str]]()
 """`python -m ledger.build --check`, which takes a core a quarter of a minute, while other tests wait for processes."""

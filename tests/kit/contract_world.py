@@ -351,7 +351,7 @@ class World:
         return self.chain.send(WORK, "finalize", list(keys), sender=self.stranger)
 
     def finish(self, key: bytes, outcome: int) -> Receipt:
-        """Judges work and makes it final after its challenge window."""
+        """Judges work and makes it final after its challenge period."""
         self.judge(key, outcome=outcome)
         self.chain.warp(TERMS["challengePeriod"] + 1)
         return self.finalize(key)

@@ -21,8 +21,8 @@ import pytest
 
 from cli.configuration import load_configuration
 from cli.main import main
-from ledger.devchain import ChainControls
 from protocol.identifiers import address
+from tests.kit.chain_controls import ChainControls
 
 
 @dataclass(frozen=True, slots=True)

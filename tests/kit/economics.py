@@ -38,7 +38,7 @@ RULES = DeliveryRules(
     lease=timedelta(seconds=600),
     typical=timedelta(seconds=150),
     least=5,
-    rest=timedelta(seconds=600),
+    pause=timedelta(seconds=600),
     providers_per_step=3,
 )
 

@@ -31,7 +31,7 @@ from orchestrator.chain.run import LedgerRun
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     Funds,
-    PoolSeat,
+    PoolMembership,
     RunEvents,
 )
 from orchestrator.domain.slots import SlotEvent
@@ -128,7 +128,7 @@ class MemoryRunLedger:
     money: Funds = field(default_factory=funds)
     stake: int = 10**9
     versions: dict[int, AnnouncedCheckpoint] = field(default_factory=dict)
-    seats: dict[Address, PoolSeat] = field(default_factory=dict)
+    memberships: dict[Address, PoolMembership] = field(default_factory=dict)
     held: dict[Address, int] = field(default_factory=dict)
     """Up to when leases of former members may expire, in Unix seconds."""
     works: dict[Digest, WorkRecord] = field(default_factory=dict)
@@ -150,14 +150,14 @@ class MemoryRunLedger:
         self.emit(CheckpointAnnounced, run=run_id(RUN), version=version, attempt=attempt, digest=made.digest)
         return made
 
-    def seat_node(self, node: Address) -> None:
+    def add_member(self, node: Address) -> None:
         self.head += 1
-        self.seats[node] = PoolSeat(provider=PROVIDER.address, block=self.head)
+        self.memberships[node] = PoolMembership(provider=PROVIDER.address, block=self.head)
         self.emit(MemberJoined, node=node, provider=PROVIDER.address, nonce=1, stake_lock=0)
 
-    def unseat_node(self, node: Address, *, held_until: int, expelled: bool = False) -> None:
+    def remove_member(self, node: Address, *, held_until: int, expelled: bool = False) -> None:
         """A node leaves, is put out, or (held until 0) is evicted for forged work."""
-        del self.seats[node]
+        del self.memberships[node]
         self.held[node] = held_until
         cause = Departure.EVICTED if expelled else Departure.LEFT
         self.emit(MemberLeft, node=node, provider=PROVIDER.address, cause=cause, reason="")
@@ -257,9 +257,9 @@ class MemoryRunLedger:
         self._answer()
         return self.stake
 
-    async def seat(self, node: Address) -> PoolSeat | None:
+    async def membership(self, node: Address) -> PoolMembership | None:
         self._answer()
-        return self.seats.get(node)
+        return self.memberships.get(node)
 
     async def held_until(self, node: Address) -> int:
         self._answer()
@@ -297,11 +297,11 @@ class MemoryRunLedger:
         refused = []
         for each in joins:
             node = each.invite.node
-            if node in self.refuse or node in self.seats:
+            if node in self.refuse or node in self.memberships:
                 error = self.refuse.get(node, "MemberAlready")
                 refused.append(Refusal(node, error, f"{error}(…)"))
             else:
-                self.seat_node(node)
+                self.add_member(node)
         return refused
 
     async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
@@ -373,7 +373,7 @@ class RunUnderTest:
     async def member(self) -> Key:
         """A healthy member that may lease."""
         key = await self.pool.member()
-        self.chain.seat_node(key.address)
+        self.chain.add_member(key.address)
         await self.pool.sync.round()
         await self.pool.dependencies.nodes.learn(key.address, {"member": "1"})
         return key

@@ -34,7 +34,7 @@ from rollouts.task.outbox import Outbox
 from rollouts.task.policies import PolicyStore
 from tests.kit.tiny_model import tiny_folder
 from worker.delivery.queue.store import QueueStore
-from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.bridge.app import BridgeDependencies, create_bridge
 from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
 from worker.tasks.saved_state import RunningTask
@@ -230,7 +230,7 @@ async def around(tmp_path: Path) -> AsyncIterator[Surroundings]:
     queue = QueueStore(home / "queue.sqlite", home / "spool")
     orchestrator = Orchestrator()
     metrics: dict[str, float] = {}
-    parts = BridgeParts(
+    dependencies = BridgeDependencies(
         task=TASK,
         node=NODE,
         pool_id=POOL,
@@ -252,7 +252,7 @@ async def around(tmp_path: Path) -> AsyncIterator[Surroundings]:
             clock=SystemClock(),
         ),
     )
-    server = UnixServer(create_bridge(parts), home / "s", mode=0o600)
+    server = UnixServer(create_bridge(dependencies), home / "s", mode=0o600)
     await server.start()
     async with AsyncExitStack() as stack:
         yield Surroundings(home, orchestrator, queue, server, stack, metrics)

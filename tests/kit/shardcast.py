@@ -18,6 +18,7 @@ from prometheus_client import Counter
 from shardcast.client import Client
 from shardcast.download.peer_client import PeerTimeouts
 from shardcast.origin import Origin
+from shardcast.relay import Relay
 from tests.kit.manifests import PUBLISHER
 
 RUN_NAME = "test"
@@ -33,6 +34,12 @@ QUICK = PeerTimeouts(
 )
 
 Content = dict[str, bytes]
+
+
+def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
+    """Returns a relay of the test run."""
+    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "timeouts": QUICK}
+    return Relay(store, upstreams=upstreams, **(settings | other))
 
 
 def content(seed: int, *, size: int = 5 * (1 << 20) + 77) -> Content:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from cli import main as command_line
 from protocol.runtime.clock import ManualClock
+from tests.kit.command_line import run_muster
 from tests.kit.run_on_chain import join_by_relay, orchestrating, publish
 from tests.kit.validators import PoolWithValidators
 from tests.kit.world import POOL, World
@@ -35,24 +34,15 @@ class Terminal:
 
     async def muster(self, *words: str, expect: int = 0) -> str:
         """Returns the command's output; its errors if it is expected to fail."""
-        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.config), *words])
         self.capsys.readouterr()  # what services logged until now is no part of its answer
         async with machine_time(self.pool.run.pool.clock):
-            status = await asyncio.to_thread(_main)
+            status = await asyncio.to_thread(run_muster, self.monkeypatch, "--config", str(self.config), *words)
         written = self.capsys.readouterr()
         assert status == expect, written.err + written.out
         return written.out if expect == 0 or not written.err else written.err
 
     async def asks(self, *words: str) -> Any:
         return json.loads(await self.muster(*words, "--json"))
-
-
-def _main() -> int:
-    try:
-        command_line.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @asynccontextmanager

@@ -40,8 +40,8 @@ from tests.kit.run_on_chain import join_by_relay, orchestrating, publish
 from tests.kit.scripted_examiner import ScriptedExaminer
 from tests.kit.world import POOL, URL, World
 from validator.app import build_validator
-from validator.audit_loops import Looking
-from validator.background import look_after
+from validator.audit_loops import AuditLoops
+from validator.background import update_health
 from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, Remote
 from validator.settings import ValidatorSettings
@@ -56,12 +56,12 @@ class ValidatorUnderTest:
     app: FastAPI
     dependencies: Dependencies
     examiner: ScriptedExaminer
-    looking: Looking
+    audit_loops: AuditLoops
     key: Key
 
     async def read(self) -> int:
         """Says how it is, and reads the ledger's events."""
-        await look_after(self.dependencies)
+        await update_health(self.dependencies)
         return await self.dependencies.intake.round()
 
     async def judge(self) -> int:
@@ -152,7 +152,7 @@ class PoolWithValidators:
         dependencies = app.state.dependencies
         assert isinstance(dependencies, Dependencies)
         dependencies.files.clear()
-        made = ValidatorUnderTest(app, dependencies, examiner, Looking(dependencies), key)
+        made = ValidatorUnderTest(app, dependencies, examiner, AuditLoops(dependencies), key)
         self.made.append(made)
         return made
 

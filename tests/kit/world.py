@@ -15,7 +15,7 @@ from ledger.amounts import UNIT
 from ledger.client import Ledger
 from ledger.client.pools import Roles, Terms
 from ledger.deployment import Deployment, deploy
-from ledger.devchain import ChainControls, ChainProcess
+from ledger.devchain import ChainProcess
 from ledger.rpc.connection import connect
 from ledger.transactions.pending import TransactionCall
 from ledger.transactions.sender import SendPolicy, TransactionSender
@@ -26,6 +26,7 @@ from protocol.leases import Lease, WorkClaim
 from protocol.node_registration import NodeConsent
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from tests.kit.chain import LiveChain
+from tests.kit.chain_controls import ChainControls
 
 UNBONDING = timedelta(days=7)
 TERMS = Terms.deterring(

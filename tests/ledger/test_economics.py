@@ -161,7 +161,7 @@ def test_stalling_a_run_takes_many_ghost_nodes_and_few_slow_ones() -> None:
 
 def test_delivery_rules_without_durations_are_refused() -> None:
     with pytest.raises(InvalidInput, match="above zero"):
-        replace(RULES, rest=timedelta())
+        replace(RULES, pause=timedelta())
     with pytest.raises(InvalidInput, match="above zero"):
         replace(RULES, least=0)
 

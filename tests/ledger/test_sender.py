@@ -16,7 +16,7 @@ from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.devchain import ChainControls, ChainKind, ChainProcess, start_chain
+from ledger.devchain import ChainKind, ChainProcess, start_chain
 from ledger.errors import ChainUnavailable, InsufficientFunds, NonceTaken, TransactionNotMined, TransactionReverted
 from ledger.rpc.connection import connect
 from ledger.rpc.revert_decoder import RevertReader
@@ -28,6 +28,7 @@ from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
 from tests.kit import gadget
 from tests.kit.chain import LiveChain
+from tests.kit.chain_controls import ChainControls
 from tests.kit.json_rpc import GWEI, Wire, signed
 from tests.ledger.proxy import bad_line
 

@@ -1,4 +1,4 @@
-"""Nodes on the allowlist and their addresses."""
+"""The allow list of checkpoint downloads: the nodes on it, and their IPs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_manager_reads_all_pages_with_the_typed_client(pool: PoolUnderTe
 
 
 class Refusable(httpx.AsyncBaseTransport):
-    """A transport to the orchestrator that can refuse."""
+    """HTTP transport to the orchestrator that can be told to refuse requests."""
 
     def __init__(self, pool: PoolUnderTest) -> None:
         self._inner = httpx.ASGITransport(app=pool.app)

@@ -1,4 +1,4 @@
-"""Checkpoint relays: which may register, how nodes learn of them, and for how long."""
+"""Checkpoint relays: who may register, and for how long nodes receive their URLs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def relay_of(pool: PoolUnderTest, key: Key) -> RelayClient:
     return RelayClient("http://127.0.0.1", key=key, clock=pool.clock, transport=transport)
 
 
-async def offer(pool: PoolUnderTest, key: Key, url: str = URL) -> httpx.Response:
+async def register_relay(pool: PoolUnderTest, key: Key, url: str = URL) -> httpx.Response:
     return await pool.send(key, "/v1/relays", {"url": url}, method="PUT")
 
 
-async def told(pool: PoolUnderTest) -> tuple[str, ...]:
-    """Returns the relays named to nodes; the list is cached for a second."""
+async def named_relays(pool: PoolUnderTest) -> tuple[str, ...]:
+    """Returns the relays' URLs that nodes receive, after the cache's lifetime of one second."""
     await pool.clock.turn(timedelta(seconds=1))
     return await pool.dependencies.checkpoint_relays.live()
 
@@ -46,27 +46,27 @@ async def test_a_relay_is_named_to_nodes_from_registration_until_its_lease_expir
     key = Key.generate()
     async with owner_of(pool) as owner:
         await owner.allow_relay(key.address)
-        assert await told(pool) == ()
-        answer = await offer(pool, key, URL + "/")
+        assert await named_relays(pool) == ()
+        answer = await register_relay(pool, key, URL + "/")
         lease = RelayLease.model_validate_json(answer.content)
         assert (lease.relay, lease.url, lease.again_in_ms) == (key.address, URL, RENEW_AFTER.total_seconds() * 1000)
-        assert await told(pool) == (URL,)
+        assert await named_relays(pool) == (URL,)
         await pool.clock.turn(LIFE - timedelta(seconds=10))
-        assert await told(pool) == (URL,)
-        await offer(pool, key, URL + "/moved")
+        assert await named_relays(pool) == (URL,)
+        await register_relay(pool, key, URL + "/moved")
         await pool.clock.turn(timedelta(seconds=20))
-        assert await told(pool) == (URL + "/moved",)
+        assert await named_relays(pool) == (URL + "/moved",)
         await pool.clock.turn(LIFE)
-        assert await told(pool) == ()
+        assert await named_relays(pool) == ()
         assert [(each.relay, each.live) for each in await owner.relays()] == [(key.address, False)]
-        await offer(pool, key)
-        assert await told(pool) == (URL,)
+        await register_relay(pool, key)
+        assert await named_relays(pool) == (URL,)
 
 
 async def test_a_relay_that_is_not_allowed_is_refused_and_not_stored(pool: PoolUnderTest) -> None:
-    answer = await offer(pool, Key.generate())
+    answer = await register_relay(pool, Key.generate())
     assert (answer.status_code, answer.json()["code"]) == (403, "relay-not-allowed")
-    assert (await told(pool), await pool.dependencies.checkpoint_relays.list()) == ((), [])
+    assert (await named_relays(pool), await pool.dependencies.checkpoint_relays.list()) == ((), [])
 
 
 async def test_a_relay_registers_only_itself(pool: PoolUnderTest) -> None:
@@ -74,11 +74,11 @@ async def test_a_relay_registers_only_itself(pool: PoolUnderTest) -> None:
     async with owner_of(pool) as owner:
         for key in (mine, other):
             await owner.allow_relay(key.address)
-        await offer(pool, other)
+        await register_relay(pool, other)
         forged = await pool.send(mine, "/v1/relays", {"url": URL + "/x", "relay": other.address}, method="PUT")
         assert forged.status_code == 422
         assert (await pool.send(mine, "/v1/relays", None, method="DELETE")).status_code == 204
-        assert await told(pool) == (URL,)
+        assert await named_relays(pool) == (URL,)
         assert (await pool.send(mine, f"/v1/relays/{mine.address}", None, method="PUT")).status_code == 403
 
 
@@ -86,11 +86,11 @@ async def test_a_denied_relay_is_removed_at_once_and_cannot_register_again(pool:
     key = Key.generate()
     async with owner_of(pool) as owner:
         await owner.allow_relay(key.address)
-        await offer(pool, key)
-        assert await told(pool) == (URL,)
+        await register_relay(pool, key)
+        assert await named_relays(pool) == (URL,)
         await owner.deny_relay(key.address)
         assert await pool.dependencies.checkpoint_relays.live() == ()
-        assert (await offer(pool, key)).status_code == 403
+        assert (await register_relay(pool, key)).status_code == 403
         with pytest.raises(NotFound, match="was not allowed"):
             await owner.deny_relay(key.address)
         assert await owner.relays() == ()
@@ -149,10 +149,10 @@ async def test_an_invalid_url_is_refused_and_not_stored(make_pool: MakePool) -> 
     key = Key.generate()
     async with owner_of(public) as owner:
         await owner.allow_relay(key.address)
-    assert (await offer(public, key, "http://127.0.0.1:8401")).json()["code"] == "bad-relay-url"
-    assert await told(public) == ()
-    assert (await offer(private, key, "http://127.0.0.1:8401")).status_code == 200
-    assert await told(private) == ("http://127.0.0.1:8401",)
+    assert (await register_relay(public, key, "http://127.0.0.1:8401")).json()["code"] == "bad-relay-url"
+    assert await named_relays(public) == ()
+    assert (await register_relay(private, key, "http://127.0.0.1:8401")).status_code == 200
+    assert await named_relays(private) == ("http://127.0.0.1:8401",)
 
 
 async def test_a_serving_relay_renews_its_registration_and_removes_it_on_exit(
@@ -160,24 +160,24 @@ async def test_a_serving_relay_renews_its_registration_and_removes_it_on_exit(
 ) -> None:
     key = Key.generate()
 
-    async def until_said(what: str) -> None:
+    async def wait_until_registered(what: str) -> None:
         async with asyncio.timeout(90):
-            while not any(entry["event"] == what for entry in logs):  # noqa: ASYNC110 - nobody tells
+            while not any(entry["event"] == what for entry in logs):  # noqa: ASYNC110 - no event reports the change
                 await asyncio.sleep(0)
         logs.clear()
 
     with capture_logs() as logs:
         async with owner_of(pool) as owner, relay_of(pool, key) as client:
             async with registered(client, URL, clock=pool.clock):
-                await until_said("relay-not-registered")
+                await wait_until_registered("relay-not-registered")
                 await owner.allow_relay(key.address)
                 await pool.clock.turn(timedelta(seconds=2))
-                await until_said("relay-registered")
+                await wait_until_registered("relay-registered")
                 for _ in range(4):
                     before = (await owner.relays())[0].expires_at_ms
                     await pool.clock.turn(RENEW_AFTER)
                     async with asyncio.timeout(90):
-                        while (await owner.relays())[0].expires_at_ms == before:  # noqa: ASYNC110 - nobody tells
+                        while (await owner.relays())[0].expires_at_ms == before:  # noqa: ASYNC110 - no event reports the change
                             await asyncio.sleep(0)
-                    assert await told(pool) == (URL,)
-            assert await told(pool) == ()
+                    assert await named_relays(pool) == (URL,)
+            assert await named_relays(pool) == ()

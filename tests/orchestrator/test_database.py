@@ -1,4 +1,4 @@
-"""Scripts that share round trips: a failing script fails alone, and callers of a broken connection get an error."""
+"""Script calls that share round trips: failed scripts, lost connections, cancellation."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 @pytest.fixture
 async def database(line: CutLine) -> AsyncIterator[Database]:
-    """Returns a database with one pipeline at a time, so that concurrent calls form one batch."""
+    """Returns a database with one batch in flight, so that concurrent calls form one batch."""
     redis = connect_redis(line.url, retries=0)
     yield Database(redis, keys=RedisKeys("pool-7"), connections=1)
     await redis.aclose()
 
 
-async def delete(database: Database, task: str) -> Any:
+async def delete_task(database: Database, task: str) -> Any:
     """Runs a script that answers 1 if it deleted the task, and 0 if there is none."""
     return await database.run(DeleteTask(task=task, now_ms=1, actor="boss"))
 
 
-async def given(redis: Redis, *tasks: str) -> None:
+async def add_tasks(redis: Redis, *tasks: str) -> None:
     for task in tasks:
         await redis.hset(f"muster:{{pool-7}}:task:{task}", "name", "x")
 
@@ -49,16 +49,18 @@ def scripts_seen(line: CutLine) -> int:
 
 
 async def test_each_pipelined_call_gets_its_own_answer(database: Database, redis: Redis) -> None:
-    await given(redis, "b", "d")
-    answers = await asyncio.gather(*(delete(database, task) for task in "abcd"))
+    await add_tasks(redis, "b", "d")
+    answers = await asyncio.gather(*(delete_task(database, task) for task in "abcd"))
     assert answers == [0, 1, 0, 1]
 
 
 async def test_a_failing_script_fails_only_its_own_call(database: Database, redis: Redis) -> None:
-    await given(redis, "a", "b")
+    await add_tasks(redis, "a", "b")
     await redis.set(f"muster:{{pool-7}}:node:{NODE}", "not a hash")
     broken = database.run(WriteFacts(address=NODE, facts={"ip": "192.0.2.1"}))
-    answers = await asyncio.gather(delete(database, "a"), broken, delete(database, "b"), return_exceptions=True)
+    answers = await asyncio.gather(
+        delete_task(database, "a"), broken, delete_task(database, "b"), return_exceptions=True
+    )
     assert answers[0] == answers[2] == 1
     assert isinstance(answers[1], StoreUnavailable)
 
@@ -66,11 +68,11 @@ async def test_a_failing_script_fails_only_its_own_call(database: Database, redi
 async def test_a_redis_without_the_scripts_gets_them_again_and_each_call_runs_once(
     database: Database, redis: Redis, line: CutLine
 ) -> None:
-    await given(redis, "a", "b")
+    await add_tasks(redis, "a", "b")
     for _ in range(2):
         await redis.script_flush()
-        await given(redis, "a", "b")
-        assert await asyncio.gather(*(delete(database, task) for task in "ab")) == [1, 1]
+        await add_tasks(redis, "a", "b")
+        assert await asyncio.gather(*(delete_task(database, task) for task in "ab")) == [1, 1]
     assert scripts_seen(line) == 8
 
 
@@ -78,27 +80,27 @@ async def test_a_redis_without_the_scripts_gets_them_again_and_each_call_runs_on
 async def test_a_broken_connection_fails_unanswered_calls_and_the_next_call_succeeds(
     database: Database, redis: Redis, line: CutLine, cut: Cut
 ) -> None:
-    await delete(database, "warm-up")
-    await given(redis, "a", "b", "c")
+    await delete_task(database, "warm-up")
+    await add_tasks(redis, "a", "b", "c")
     line.break_at(1, cut)
-    answers = await asyncio.gather(*(delete(database, task) for task in "abc"), return_exceptions=True)
+    answers = await asyncio.gather(*(delete_task(database, task) for task in "abc"), return_exceptions=True)
     assert all(isinstance(answer, Unavailable) and answer.retryable for answer in answers)
     # The batch is one write: Redis ran the scripts before the cut. No caller gets the answer of another.
-    again = await asyncio.gather(*(delete(database, task) for task in "abc"))
+    again = await asyncio.gather(*(delete_task(database, task) for task in "abc"))
     assert again == [0, 1 if cut is Cut.BEFORE else 0, 1]
 
 
 async def test_a_cancelled_call_does_not_affect_others(database: Database, redis: Redis) -> None:
-    await given(redis, "a", "b")
-    calls = [asyncio.create_task(delete(database, task)) for task in "ab"]
+    await add_tasks(redis, "a", "b")
+    calls = [asyncio.create_task(delete_task(database, task)) for task in "ab"]
     await asyncio.sleep(0)
     calls[0].cancel()
     assert await calls[1] == 1
-    assert await delete(database, "a") == 0
+    assert await delete_task(database, "a") == 0
 
 
 async def test_concurrent_calls_share_round_trips(database: Database, line: CutLine) -> None:
-    await delete(database, "warm-up")
+    await delete_task(database, "warm-up")
     before = line.reads
-    assert await asyncio.gather(*(delete(database, f"{number}") for number in range(300))) == [0] * 300
+    assert await asyncio.gather(*(delete_task(database, f"{number}") for number in range(300))) == [0] * 300
     assert line.reads - before < 30

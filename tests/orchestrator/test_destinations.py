@@ -1,4 +1,4 @@
-"""Webhook destinations: never into the orchestrator's own network."""
+"""Checks of webhook URLs: no request may go into the orchestrator's own network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats: their answers, and every reason for a refusal."""
+"""Heartbeats: answers to members and to strangers, and every kind of refusal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Nodes that the pool invites, and the reasons for not inviting others. Discovery is a list here, and real in
-test_process.py.
+"""Nodes that the pool invites, and the reasons for not inviting others.
+
+A list stands in for the discovery service here; test_process.py has a real one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from orchestrator.chain.interface import MemberEvent
 from orchestrator.loops.invites import FIRST_HEARTBEAT_WITHIN, Inviter
 from orchestrator.settings import Requirements
 from protocol.clients.discovery import DiscoveryClient
-from protocol.clients.location import ServiceLocation
 from protocol.errors import NotFound, Unavailable
+from protocol.http.location import ServiceLocation
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.redis.leader_lease import LeaderLease

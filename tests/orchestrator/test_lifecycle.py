@@ -1,4 +1,4 @@
-"""The states of a node as a table, and invariants of every history."""
+"""State machine of a node: a table of transitions, and properties of all histories."""
 
 from __future__ import annotations
 

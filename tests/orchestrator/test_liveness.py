@@ -1,4 +1,4 @@
-"""Silent nodes are detected in time, and no node is blamed while it could not be heard."""
+"""Silent nodes become dead in time, but not because the orchestrator was down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool overview: cheap counts, and the caller's scope."""
+"""The pool's overview: counts, their cost in Redis commands, and the caller's scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owner endpoints: what the pool's owner can see and do, and no other caller can."""
+"""Routes of the pool's owner: nodes, logs, events, webhooks, and access to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The orchestrator in operation: processes, a persistent Redis, discovery, a real chain, and kill -9."""
+"""The orchestrator in operation: processes, Redis, discovery, a real chain, and kill -9."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def chain_pool() -> AsyncIterator[PoolOnChain]:
 
 @dataclass
 class Network:
-    """The services of one pool, each in its own process."""
+    """Starts and kills the services of one pool, each in a process of its own."""
 
     home: Path
     pool: PoolOnChain
@@ -194,14 +194,14 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait(60)
 
 
-async def soon(what: Callable[[], Awaitable[bool]], *, within: float = PATIENCE_S) -> None:
-    """Waits until a condition holds; the processes and the clock are real."""
+async def wait_until(condition: Callable[[], Awaitable[bool]], *, within: float = PATIENCE_S) -> None:
+    """Waits until a condition holds, in real time: the services are other processes."""
     until = time.monotonic() + within
     while time.monotonic() < until:
-        if await what():
+        if await condition():
             return
         await asyncio.sleep(0.05)
-    pytest.fail("it did not come to be")
+    pytest.fail(f"the condition did not hold within {within} s")
 
 
 async def beat(node: NodeClient, said: HeartbeatAnswer | None = None) -> HeartbeatAnswer:
@@ -258,7 +258,7 @@ async def test_a_stranger_becomes_a_worker_with_a_task_through_kill_9_of_each_se
             said = await beat(node, said)
             return said.assignment is not None
 
-        await soon(has_task)
+        await wait_until(has_task)
         assert said.assignment is not None
         given = said.assignment
         assert given.task_id == task.id
@@ -268,14 +268,14 @@ async def test_a_stranger_becomes_a_worker_with_a_task_through_kill_9_of_each_se
             seen = (await owner.node(key.address)).assignment
             return seen is not None and seen.state is AssignmentState.RUNNING
 
-        await soon(runs)
+        await wait_until(runs)
 
-        # A follower sees lines as they are pushed.
+        # A client that follows the log receives lines as the node pushes them.
         async def asked() -> bool:
             return any(command.text == given.id for command in (await beat(node, said)).commands)
 
         async def pushed() -> None:
-            await soon(asked)
+            await wait_until(asked)
             line = LogLine(sequence=0, time_ms=1, stream="stdout", text="hello")
             await node.push_logs(LogBatch(assignment_id=given.id, lines=(line,)))
 
@@ -323,20 +323,20 @@ async def test_a_stranger_becomes_a_worker_with_a_task_through_kill_9_of_each_se
             return (await owner.node(key.address)).state is NodeState.DEAD
 
         silent_since = time.monotonic()
-        await soon(is_dead)
+        await wait_until(is_dead)
         assert time.monotonic() - silent_since < 120 * INTERVAL_S
 
         async def left_the_ledger() -> bool:
             async with pool.ledger(pool.owner) as ledger:
                 return await ledger.pools.membership(POOL, key.address) is None
 
-        await soon(left_the_ledger)
+        await wait_until(left_the_ledger)
         await network.join(key)
 
         async def is_back() -> bool:
             return (await beat(node)).state is NodeState.HEALTHY
 
-        await soon(is_back)
+        await wait_until(is_back)
 
         # The manager bans it on the ledger, and the ban persists.
         assert (await owner.ban(key.address, reason="forged")).state is NodeState.BANNED
@@ -381,7 +381,7 @@ async def test_heartbeats_continue_while_the_chain_is_down_and_events_are_read_a
             except MusterError:
                 return False
 
-        await soon(has_left)
+        await wait_until(has_left)
 
 
 @asynccontextmanager

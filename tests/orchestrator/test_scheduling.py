@@ -1,4 +1,4 @@
-"""The scheduler as tables of small pools, and properties over generated ones."""
+"""The scheduler's planner: tables of small pools, and properties of generated pools."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_changed_task_is_renewed_on_the_node_where_it_runs() -> None:
         (
             [task(replicas=1, outcomes=(ended(1, A.FAILED, at_ms=NOW),))],
             [node(1)],
-            (T.PENDING, "1 of 1 replicas wait: 1 of 1 fitting nodes failed it and wait"),
+            (T.PENDING, "1 of 1 replicas wait: it failed on 1 of 1 fitting nodes, which wait"),
         ),
     ],
 )
@@ -265,7 +265,7 @@ def test_a_tasks_reason_quotes_the_last_failure() -> None:
     rests = task(replicas=1, outcomes=(ended(1, A.FAILED, at_ms=NOW, detail=said),))
     state, reason = verdict(plan([rests], [node(1)], now_ms=NOW))
     assert state is T.PENDING
-    assert f"wait for the next attempt; the last failure was on {addr(1)}: ended" in reason
+    assert f"wait before they try it again; the last failure was on {addr(1)}: ended" in reason
     assert reason.endswith("no such file")
     settled = plan([task(replicas=1)], [node(1, runs=runs(state=A.FAILED, detail=said))], now_ms=NOW)
     assert "no such file" in verdict(settled)[1]

@@ -19,7 +19,7 @@ from tests.kit.memory_ledger import HARDWARE, POOL, PoolUnderTest
 SPEC = {"name": "hello", "image": "python:3.11"}
 
 
-def given(answer: HeartbeatAnswer) -> Assignment:
+def assignment_of(answer: HeartbeatAnswer) -> Assignment:
     assert answer.assignment is not None, answer.reason
     return answer.assignment
 
@@ -31,7 +31,7 @@ def report(assignment: Assignment, state: str, **more: Any) -> dict[str, Any]:
 async def test_a_task_is_assigned_runs_and_completes(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1, command=["echo", "${MUSTER_NODE_ADDRESS}"])
-    assignment = given(await pool.beat(key))
+    assignment = assignment_of(await pool.beat(key))
     assert assignment.task_id == task
     assert assignment.spec.command == ("echo", "${MUSTER_NODE_ADDRESS}")
     assert assignment.generation == 1
@@ -57,7 +57,7 @@ async def test_secrets_reach_only_the_assigned_node(pool: PoolUnderTest) -> None
     }
     created = await pool.owner("POST", "/v1/tasks", body)
     await pool.scheduler.tick()
-    assignment = given(await pool.beat(key))
+    assignment = assignment_of(await pool.beat(key))
     assert assignment.secrets["HF_TOKEN"].get_secret_value() == "hush-hush-1"
     assert assignment.registry is not None
     assert assignment.registry.password.get_secret_value() == "hush-hush-2"
@@ -122,10 +122,10 @@ async def test_unavailable_resources_are_stated_as_the_reason_until_a_node_fits(
 async def test_a_changed_task_is_a_new_generation_of_the_same_assignment(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
-    first = given(await pool.beat(key))
+    first = assignment_of(await pool.beat(key))
     await pool.owner("PATCH", f"/v1/tasks/{task}", {"spec": {**SPEC, "replicas": 1, "command": ["new"]}})
     await pool.scheduler.tick()
-    second = given(await pool.beat(key))
+    second = assignment_of(await pool.beat(key))
     assert (second.id, second.generation, second.spec.command) == (first.id, 2, ("new",))
 
 
@@ -140,12 +140,12 @@ async def test_a_node_is_asked_to_retry_while_its_task_changes(pool: PoolUnderTe
 async def test_a_report_of_an_old_generation_is_ignored(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
-    first = given(await pool.beat(key))
+    first = assignment_of(await pool.beat(key))
     await pool.owner("POST", f"/v1/nodes/{key.address}/restart", {"reason": "stuck"})
     await pool.beat(key, **report(first, "completed"))
     await pool.scheduler.tick()
     assert (await pool.owner("GET", f"/v1/tasks/{task}"))["state"] == "running"
-    again = given(await pool.beat(key))
+    again = assignment_of(await pool.beat(key))
     assert (again.id, again.generation, again.restart_nonce) == (first.id, 2, 1)
 
 
@@ -156,7 +156,7 @@ async def test_adding_replicas_moves_no_running_assignment(pool: PoolUnderTest) 
     await pool.owner("PATCH", f"/v1/tasks/{task}", {"replicas": 2, "priority": 3})
     await pool.scheduler.tick()
     for key in (first, second):
-        held = given(await pool.beat(key))
+        held = assignment_of(await pool.beat(key))
         old = before[key.address]
         assert old is None or (held.id, held.generation) == (old.id, old.generation)
 
@@ -171,7 +171,7 @@ async def test_a_stopped_task_stops_and_can_be_started_again(pool: PoolUnderTest
     assert (await pool.beat(key)).assignment is None
     await pool.owner("PATCH", f"/v1/tasks/{task}", {"desired_state": "running"})
     await pool.scheduler.tick()
-    assert given(await pool.beat(key)).task_id == task
+    assert assignment_of(await pool.beat(key)).task_id == task
 
 
 async def test_a_deleted_task_stops_on_every_node_and_is_removed(pool: PoolUnderTest) -> None:
@@ -190,7 +190,7 @@ async def test_a_task_fails_after_its_attempts_with_a_reason(pool: PoolUnderTest
     key = await pool.member()
     task = await pool.run(replicas=1)
     for _ in range(3):
-        assignment = given(await pool.beat(key))
+        assignment = assignment_of(await pool.beat(key))
         await pool.beat(key, **report(assignment, "failed", detail="no such image", exit_code=1))
         await pool.scheduler.tick()
         for _ in range(12):
@@ -205,11 +205,11 @@ async def test_a_task_fails_after_its_attempts_with_a_reason(pool: PoolUnderTest
 async def test_a_failures_log_lines_are_shown_with_nodes_and_tasks_and_events_keep_one_line(
     pool: PoolUnderTest,
 ) -> None:
-    """The worker gives the task up after six attempts; its output is requested before that."""
+    """A task's output is requested when it fails, before the worker gives up after six attempts."""
     key = await pool.member()
     task = await pool.run()
     said = "ended with exit code 1\nbwrap: execvp /x/.venv/bin/python: No such file"
-    held = given(await pool.beat(key))
+    held = assignment_of(await pool.beat(key))
     for state in ("restarting", "failed"):
         await pool.beat(key, **report(held, state, detail=said, exit_code=1))
         node = await pool.owner("GET", f"/v1/nodes/{key.address}")
@@ -225,13 +225,13 @@ async def test_a_node_is_told_why_its_task_failed_until_it_gets_another(pool: Po
     key = await pool.member()
     task = await pool.run(restart={"kind": "never"})
     refusal = "the task asks for a network, which this contributor does not allow (set allow_host_network)"
-    await pool.beat(key, **report(given(await pool.beat(key)), "failed", detail=refusal))
+    await pool.beat(key, **report(assignment_of(await pool.beat(key)), "failed", detail=refusal))
     await pool.scheduler.tick()
     reason = (await pool.beat(key)).reason
     name = (await pool.owner("GET", f"/v1/tasks/{task}"))["spec"]["name"]
     assert reason == f"no task needs this node now; task {name} failed here: {refusal}"
     await pool.run()
-    completed = report(given(await pool.beat(key)), "completed", exit_code=0)
+    completed = report(assignment_of(await pool.beat(key)), "completed", exit_code=0)
     await pool.beat(key, **completed)
     await pool.scheduler.tick()
     assert (await pool.beat(key)).reason == "no task needs this node now"
@@ -240,7 +240,7 @@ async def test_a_node_is_told_why_its_task_failed_until_it_gets_another(pool: Po
 async def test_old_failures_are_dropped_but_stay_counted(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
-    await pool.beat(key, **report(given(await pool.beat(key)), "failed", detail="no such image", exit_code=1))
+    await pool.beat(key, **report(assignment_of(await pool.beat(key)), "failed", detail="no such image", exit_code=1))
     await pool.scheduler.tick()
     assert len((await pool.dependencies.tasks.open_tasks())[0].outcomes) == 1
     await pool.clock.turn(timedelta(hours=2))
@@ -255,7 +255,7 @@ async def test_a_dead_nodes_task_is_reassigned_and_the_returning_node_starts_fre
 ) -> None:
     lost = await pool.member()
     task = await pool.run(replicas=1)
-    first = given(await pool.beat(lost))
+    first = assignment_of(await pool.beat(lost))
     other = await pool.member()
     await pool.liveness.tick()
     for _ in range(140):
@@ -263,7 +263,7 @@ async def test_a_dead_nodes_task_is_reassigned_and_the_returning_node_starts_fre
         await pool.liveness.tick()
         await pool.beat(other)
     await pool.scheduler.tick()
-    second = given(await pool.beat(other))
+    second = assignment_of(await pool.beat(other))
     assert second.task_id == task
     assert second.id != first.id
     answer = await pool.beat(lost, **report(first, "running"))
@@ -291,8 +291,8 @@ async def test_a_gang_gets_ranks_and_only_a_lost_member_is_replaced(pool: PoolUn
         for address in (kept, spare):
             await pool.beat(keys[address])
     await pool.scheduler.tick()
-    assert given(await pool.beat(keys[kept])).id == places[kept].id
-    replaced = given(await pool.beat(keys[spare]))
+    assert assignment_of(await pool.beat(keys[kept])).id == places[kept].id
+    replaced = assignment_of(await pool.beat(keys[spare]))
     assert replaced.group == places[gone].group
 
 
@@ -311,7 +311,7 @@ async def test_a_scheduler_without_the_leader_lease_writes_nothing(make_pool: An
     pool, other = make_pool(), make_pool()
     key: Key = await pool.member()
     task = await pool.run()
-    assert given(await pool.beat(key)).task_id == task
+    assert assignment_of(await pool.beat(key)).task_id == task
     assert not await other.scheduler.tick()
     await pool.dependencies.redis.delete(pool.dependencies.database.key("lease", "scheduler"))
     assert await other.scheduler.tick()
@@ -319,7 +319,7 @@ async def test_a_scheduler_without_the_leader_lease_writes_nothing(make_pool: An
         await pool.dependencies.assignments.end(
             lease=pool.scheduler._lease.value,
             node=key.address,
-            identifier=given(await pool.beat(key)).id,
+            identifier=assignment_of(await pool.beat(key)).id,
             state=AssignmentState.STOPPED,
             why="",
             now_ms=0,

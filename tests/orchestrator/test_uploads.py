@@ -1,4 +1,4 @@
-"""Files in the orchestrator's own store: permissions, validation, and the state after errors."""
+"""Files in the local store: permissions, validation, quotas, and the state after errors."""
 
 from __future__ import annotations
 
@@ -395,7 +395,7 @@ def test_a_pools_upload_limit_is_at_most_what_validators_accept(make_pool: MakeP
         make_pool(upload_most_bytes=LARGEST_OBJECT + 1)
 
 
-# Who
+# Permissions
 
 
 async def test_strangers_and_banned_nodes_get_no_ticket(pool: PoolUnderTest, node: Key) -> None:
@@ -458,7 +458,7 @@ async def test_while_the_chain_is_down_unknown_nodes_get_no_ticket(pool: PoolUnd
     assert (answer.status_code, answer.json()["retryable"]) == (503, True)
 
 
-# How much
+# Quotas
 
 
 async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: MakePool, clock: ManualClock) -> None:
@@ -474,7 +474,7 @@ async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: Make
         return str(answer.json()["detail"])
 
     assert [await refused(node, 1), await refused(node, 2)] == ["", ""]
-    assert "2 uploads" in await refused(node, 3)
+    assert "2 open uploads" in await refused(node, 3)
     assert await refused(node, 1) == ""  # an open ticket may be requested again
     assert await refused(other, 1) == ""  # each node has a separate quota
     await clock.turn(timedelta(minutes=16))
@@ -559,7 +559,7 @@ async def test_a_full_disk_is_reported_before_the_upload(make_pool: MakePool) ->
     assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (507, "storage-full", True)
     assert answer.json()["hint"] == "try again later, and tell the pool's owner"
     [line] = [line for line in lines if line["event"] == "storage-full"]
-    assert line["hint"] == "make room on that disk, or lower its reserve"
+    assert line["hint"] == "free space on this disk, or lower the reserve in the settings"
 
 
 async def test_a_disk_that_filled_after_the_ticket_refuses_the_upload_until_there_is_room(

@@ -1,4 +1,4 @@
-"""The scheduler writes a verdict only on the task version that it evaluated, unless the task has ended since."""
+"""The scheduler writes a task's state only if the task did not change or end meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.store.scripts import WriteTaskState
 from tests.kit.memory_ledger import PoolUnderTest
 
 
-async def verdict(
+async def write_verdict(
     pool: PoolUnderTest, task: str, *, generation: int = 1, state: str = "failed", lease: str = ""
 ) -> Any:
     return await pool.dependencies.database.run(
@@ -25,9 +25,9 @@ async def view(pool: PoolUnderTest, task: str) -> tuple[str, str]:
 
 async def test_a_task_verdict_is_written_and_published_once(pool: PoolUnderTest) -> None:
     task = await pool.run()
-    assert await verdict(pool, task) == 1
+    assert await write_verdict(pool, task) == 1
     assert await view(pool, task) == ("failed", "why")
-    assert await verdict(pool, task, state="completed") == 0, "the task has ended"
+    assert await write_verdict(pool, task, state="completed") == 0, "the task has ended"
     assert await view(pool, task) == ("failed", "why")
     told: Any = await pool.dependencies.redis.xrange(pool.dependencies.database.key("events"))
     assert [event[b"kind"] for _, event in told].count(b"task.failed") == 1
@@ -41,7 +41,7 @@ async def test_an_outdated_task_verdict_changes_nothing(
 ) -> None:
     task = await pool.run()
     before = await view(pool, task)
-    assert await verdict(pool, task, **given) == answer
+    assert await write_verdict(pool, task, **given) == answer
     assert await view(pool, task) == before
 
 
@@ -49,5 +49,5 @@ async def test_a_task_stopped_by_its_owner_in_the_meantime_does_not_fail(pool: P
     task = await pool.run()
     await pool.dependencies.redis.hset(pool.dependencies.database.key("task", task), "desired", "stopped")
     before = await view(pool, task)
-    assert await verdict(pool, task) == 0
+    assert await write_verdict(pool, task) == 0
     assert await view(pool, task) == before

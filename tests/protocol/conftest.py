@@ -1,4 +1,4 @@
-"""Fixtures: a small real service behind an in-process transport, and keys for it."""
+"""Fixtures: a small real service that tests call in the same process, and keys for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets follow the machine's cgroups and disk, and versions that may still be needed."""
+"""Budgets follow the machine's control groups and disk; versions in need are always kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ SMALL = 1 << 20
 
 
 def versions(*needed: int, count: int = 5) -> list[StoredVersion]:
-    """Returns a number of versions of 100 bytes, newest first; those at the given places are needed."""
+    """Returns versions of 100 bytes each, newest first.
+
+    Those at the given places are marked as needed.
+    """
     return [StoredVersion(100, NOW, needed=place in needed) for place in range(count)]
 
 
@@ -41,7 +44,7 @@ def versions(*needed: int, count: int = 5) -> list[StoredVersion]:
         (KeepRule(most=5, budget=250), versions(), {0, 1}, 0),
         (KeepRule(most=5, budget=10), versions(), {0}, 90),
         (KeepRule(most=5, budget=10, least=2), versions(), {0, 1}, 190),
-        # Needed versions are kept whatever number and budget are, and use up the budget first.
+        # Needed versions are always kept, and they use up the budget first.
         (KeepRule(most=1), versions(3), {0, 3}, 0),
         (KeepRule(most=2, budget=150), versions(0, 1, 4), {0, 1, 4}, 150),
         (KeepRule(most=5, budget=300), versions(4), {0, 1, 4}, 0),

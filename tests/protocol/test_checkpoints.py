@@ -1,4 +1,4 @@
-"""The digest of a version, as used for seeds, the broadcast and the ledger."""
+"""The digest of a version, by which seeds, the checkpoint broadcast and the ledger name it."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def test_a_folder_is_hashed_completely_except_hidden_files(tmp_path: Path) -> No
 
 def test_symbolic_links_are_not_part_of_a_version(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("/etc/passwd")
-    with pytest.raises(InvalidInput, match="plain file"):
+    with pytest.raises(InvalidInput, match="regular file"):
         folder_files(tmp_path)

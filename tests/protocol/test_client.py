@@ -1,4 +1,4 @@
-"""The client retries where that helps, rejects unsigned or forged answers, and re-raises the service's errors."""
+"""Client: retries, rejected answers without a valid signature, and the service's errors."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from protocol.http.client import (
     BadAnswer,
     BearerToken,
     NoAnswer,
-    RequestSigner,
     ServiceClient,
     Unreachable,
-    check_service_url,
 )
+from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import MEDIA_TYPE, Problem, error_of, problem_of
 from protocol.identity.signing import sign_response
 from protocol.runtime.clock import ManualClock
 from protocol.runtime.retry import Backoff
+from protocol.wire.identity import ServiceIdentity
 from tests.protocol.conftest import NODE, OTHER_SERVICE, SERVICE, STRANGER, Note, Seen
 
 Handler = Callable[[httpx.Request], httpx.Response]
 QUICK = Backoff(attempts=3, first=timedelta(0), most=timedelta(0))
 
 
-def speaking_to(handler: Handler, clock: ManualClock, *, backoff: Backoff = QUICK, limit: int = 1000) -> ServiceClient:
+def client_of(handler: Handler, clock: ManualClock, *, backoff: Backoff = QUICK, limit: int = 1000) -> ServiceClient:
     return ServiceClient(
-        "http://127.0.0.1:1",
-        signer=RequestSigner(NODE, audience=SERVICE.address, clock=clock),
+        ServiceLocation("http://127.0.0.1:1", SERVICE.address),
+        key=NODE,
         clock=clock,
         backoff=backoff,
         answer_limit=limit,
@@ -64,10 +64,8 @@ class Script:
 @pytest.fixture
 async def service(app: FastAPI, clock: ManualClock) -> AsyncIterator[ServiceClient]:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    signer = RequestSigner(NODE, audience=SERVICE.address, clock=clock)
-    async with ServiceClient(
-        "http://localhost", signer=signer, clock=clock, backoff=QUICK, transport=transport
-    ) as client:
+    location = ServiceLocation("http://localhost", SERVICE.address)
+    async with ServiceClient(location, key=NODE, clock=clock, backoff=QUICK, transport=transport) as client:
         yield client
 
 
@@ -141,19 +139,24 @@ FORGERIES: dict[str, Handler] = {
 
 @pytest.mark.parametrize("name", FORGERIES)
 async def test_forged_answers_are_rejected(name: str, clock: ManualClock) -> None:
-    async with speaking_to(FORGERIES[name], clock) as client:
+    async with client_of(FORGERIES[name], clock) as client:
         with pytest.raises(Unauthenticated):
             await client.post("/v1/heartbeat", Note(text="x"), signed_answer=True)
-    honest = speaking_to(
-        lambda request: httpx.Response(200, content=BODY, headers=signed_by_the_service(request)), clock
-    )
+    honest = client_of(lambda request: httpx.Response(200, content=BODY, headers=signed_by_the_service(request)), clock)
     assert (await honest.post("/v1/heartbeat", Note(text="x"), signed_answer=True)).body == BODY
 
 
 async def test_a_signed_answer_can_be_required_only_for_a_signed_request() -> None:
-    async with ServiceClient("http://127.0.0.1:1") as client:
+    async with ServiceClient("http://127.0.0.1:1", token="mst_x") as client:
         with pytest.raises(InvalidInput):
             await client.get("/", signed_answer=True)
+
+
+def test_a_client_needs_either_a_key_or_a_token() -> None:
+    with pytest.raises(InvalidInput):
+        ServiceClient("http://127.0.0.1:1")
+    with pytest.raises(InvalidInput):
+        ServiceClient("http://127.0.0.1:1", key=NODE, token="mst_x")
 
 
 GOOD = httpx.Response(200, content=BODY)
@@ -182,7 +185,7 @@ async def test_only_idempotent_requests_are_retried_and_only_on_retryable_errors
     method: str, trouble: httpx.Response | Exception, asked: int, clock: ManualClock
 ) -> None:
     script = Script(trouble, GOOD)
-    async with speaking_to(script, clock) as client:
+    async with client_of(script, clock) as client:
         calling = client.call(method, "/v1/x")
         if asked == 2:
             assert (await calling).status == 200
@@ -194,7 +197,7 @@ async def test_only_idempotent_requests_are_retried_and_only_on_retryable_errors
 
 async def test_each_attempt_has_a_new_signature(clock: ManualClock) -> None:
     script = Script(httpx.ConnectError("refused"), httpx.ConnectError("refused"), GOOD)
-    async with speaking_to(script, clock) as client:
+    async with client_of(script, clock) as client:
         await client.get("/v1/x")
     assert len({request.headers["X-Muster-Nonce"] for request in script.requests}) == 3
     assert {request.headers["X-Muster-Version"] for request in script.requests} == {"1"}
@@ -202,7 +205,7 @@ async def test_each_attempt_has_a_new_signature(clock: ManualClock) -> None:
 
 async def test_the_number_of_attempts_is_bounded(clock: ManualClock) -> None:
     script = Script(*(httpx.ConnectError("refused") for _ in range(9)))
-    async with speaking_to(script, clock) as client:
+    async with client_of(script, clock) as client:
         with pytest.raises(Unreachable) as caught:
             await client.get("/v1/x")
     assert len(script.requests) == 3
@@ -212,7 +215,7 @@ async def test_the_number_of_attempts_is_bounded(clock: ManualClock) -> None:
 async def test_the_client_waits_for_retry_after(clock: ManualClock) -> None:
     limited = problem(429, "rate-limited", retryable=True)
     limited.headers["Retry-After"] = "7"
-    async with speaking_to(Script(limited, GOOD), clock) as client:
+    async with client_of(Script(limited, GOOD), clock) as client:
         task = asyncio.create_task(client.get("/v1/x"))
         await clock.turn(timedelta(seconds=6))
         assert not task.done()
@@ -226,9 +229,31 @@ async def test_an_endlessly_slow_answer_times_out(clock: ManualClock) -> None:
             yield b"x"
             await asyncio.Event().wait()
 
-    async with speaking_to(lambda request: httpx.Response(200, stream=Drip()), clock) as client:
+    async with client_of(lambda request: httpx.Response(200, stream=Drip()), clock) as client:
         task = asyncio.create_task(client.post("/v1/x", attempt_patience=timedelta(seconds=5)))
         await clock.turn(timedelta(seconds=6))
+        with pytest.raises(NoAnswer):
+            await task
+
+
+async def test_the_look_up_of_the_services_address_counts_for_the_deadline(clock: ManualClock) -> None:
+    asked: list[str] = []
+
+    class Slow(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            asked.append(request.url.path)
+            await clock.sleep(timedelta(seconds=2))
+            identity = ServiceIdentity(
+                service="discovery", address=SERVICE.address, chain_id=1, contract=OTHER_SERVICE.address
+            )
+            return httpx.Response(200, content=identity.model_dump_json())
+
+    async with ServiceClient("http://127.0.0.1:1", key=NODE, clock=clock, backoff=QUICK, transport=Slow()) as client:
+        task = asyncio.create_task(client.get("/v1/x", patience=timedelta(seconds=3)))
+        await clock.turn(timedelta(seconds=2))
+        assert asked == ["/v1/identity", "/v1/x"]
+        await clock.turn(timedelta(seconds=1))
+        assert task.done()
         with pytest.raises(NoAnswer):
             await task
 
@@ -242,13 +267,13 @@ async def test_an_endlessly_slow_answer_times_out(clock: ManualClock) -> None:
     ids=["too large", "compressed"],
 )
 async def test_the_size_of_answers_is_bounded(answer: httpx.Response, clock: ManualClock) -> None:
-    async with speaking_to(Script(answer), clock) as client:
+    async with client_of(Script(answer), clock) as client:
         with pytest.raises(BadAnswer):
             await client.get("/v1/x")
 
 
 async def test_an_answer_of_the_wrong_schema_is_a_bad_answer(clock: ManualClock) -> None:
-    async with speaking_to(Script(httpx.Response(200, content=b'{"text": 1}')), clock) as client:
+    async with client_of(Script(httpx.Response(200, content=b'{"text": 1}')), clock) as client:
         answer = await client.get("/v1/x")
         with pytest.raises(BadAnswer, match="Seen"):
             answer.read(Seen)

@@ -1,4 +1,4 @@
-"""Disk space for files in transit: reserved before they are written, and checked again while they are."""
+"""Disk space for files in progress is reserved in advance and checked at each write."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_disk_space_is_reserved_until_the_claim_ends(tmp_path: Path, free: list[
     space = DiskSpace(tmp_path, reserve=100)
     with space.claim(500) as claim:
         assert space.left == 400
-        with pytest.raises(DiskReserved, match="401 bytes, and 400 are left"), space.claim(401):
+        with pytest.raises(DiskReserved, match="401 bytes, but only 400 are free"), space.claim(401):
             pass
         with claim.writing(200):
             pass
-        free[0] -= 200  # written bytes are counted once
+        free[0] -= 200  # the written bytes now occupy the disk, so the claim must not count them again
         assert space.left == 400
     assert space.left == 700
 
@@ -33,7 +33,7 @@ def test_disk_space_is_reserved_until_the_claim_ends(tmp_path: Path, free: list[
 def test_parallel_writes_share_the_free_space(tmp_path: Path, free: list[int]) -> None:
     space = DiskSpace(tmp_path, reserve=100)
     with space.claim(400) as one, space.claim(400) as other:
-        free[0] = 500  # another program wrote
+        free[0] = 500  # as if another program had filled the disk
         with one.writing(300), pytest.raises(DiskReserved), other.writing(101):
             pass
         with other.writing(400):

@@ -1,4 +1,4 @@
-"""A fast route in the middleware obeys the same limits as other routes."""
+"""A fast route in the middleware has the same limits as other routes."""
 
 from __future__ import annotations
 
@@ -48,13 +48,6 @@ def app(clock: ManualClock) -> FastAPI:
         return "through the framework"
 
     return app
-
-
-@pytest.fixture
-async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
-        yield client
 
 
 async def test_a_fast_route_answers_with_the_middlewares_headers(http: httpx.AsyncClient) -> None:
@@ -111,7 +104,7 @@ async def test_a_fast_route_has_its_own_metrics_series(http: httpx.AsyncClient) 
     text = (await http.get("/metrics")).text
     assert 'muster_http_answers_total{method="POST",route="/v1/echo",status="200"} 1.0' in text
     assert 'muster_http_answers_total{method="POST",route="/v1/echo",status="403"} 1.0' in text
-    assert "muster_http_open_requests 1.0" in text  # this one
+    assert "muster_http_open_requests 1.0" in text  # the request for the metrics itself
 
 
 async def test_a_caller_that_disconnects_within_the_body_causes_no_error(app: FastAPI) -> None:

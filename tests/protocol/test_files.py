@@ -75,7 +75,7 @@ def test_a_file_lock_excludes_other_processes_until_its_holder_ends(tmp_path: Pa
         with pytest.raises(FileLocked, match="another process holds"), locked_file(path):
             pass
     finally:
-        holder.kill()  # the kernel releases the lock however the process ends
+        holder.kill()  # the kernel releases the lock even if the process is killed
         holder.join()
     with locked_file(path):
         pass

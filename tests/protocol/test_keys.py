@@ -1,4 +1,4 @@
-"""Keys are never shown; keystores open only with the right password, and broken ones are reported."""
+"""Keys are never shown; keystores need the right password; broken ones are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocol.runtime.logs import configure_logs
 
 SECRET = bytes(range(1, 33))
 KEY = Key(SECRET)
-FAST = 2  # scrypt's smallest work factor, because these tests are about files
+FAST = 2  # smallest work factor of scrypt: these tests are not about its cost
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_keys_repr_shows_its_address_and_not_its_secret() -> None:
 
 @pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_key_cannot_be_copied(attempt: Any) -> None:
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="can't be pickled"):
         attempt(KEY)
 
 
@@ -174,7 +174,7 @@ def test_a_keystore_readable_by_others_causes_a_warning(keystore: Path) -> None:
 def test_a_systemd_credential_causes_no_warning(keystore: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
     configure_logs(stream=log)
-    keystore.chmod(0o440)  # an access list for the unit's user appears as this mode
+    keystore.chmod(0o440)  # systemd's access control list for the unit's user appears as this mode
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(keystore.parent))
     assert read_keystore(keystore, "right") == KEY
     assert "keystore-readable-by-others" not in log.getvalue()
@@ -222,5 +222,5 @@ def test_a_missing_password_file_is_reported_by_name(keystore: Path, tmp_path: P
         find_key("node", keystore=keystore, password_file=tmp_path / "gone", environment={})
     with pytest.raises(NotFound) as missing:
         find_key("node", keystore=tmp_path / "fresh.json", password_file=tmp_path / "gone", environment={})
-    assert missing.value.hint == "muster keys new fresh"
+    assert missing.value.hint == "create it: muster keys new fresh"
     assert missing.value.detail.count("fresh.json") == 1

@@ -103,7 +103,7 @@ async def test_reads_of_new_keys_do_not_delay_cached_ones(
     asking = asyncio.create_task(lookups.get("known"))
     await settle()
     assert source.asked[-1] == "known"
-    assert await lookups.get("known") == 0  # a read is in progress, and the last answer is not old
+    assert await lookups.get("known") == 0  # a read is in progress, and the last answer is young enough
     source.open.set()
     await asyncio.gather(asking, *crowd)
 
@@ -118,7 +118,7 @@ async def test_a_failing_source_is_paused_and_the_last_answer_is_used_longer(
     for _ in range(5):
         assert await lookups.get("a") == 0
     assert source.asked.count("a") == 2
-    assert await lookups.get("b") == 0  # each known key has its own pause
+    assert await lookups.get("b") == 0  # each key with a cached answer has its own pause
     assert source.asked.count("b") == 2
     for key in ("x", "y"):  # new keys share one pause
         with pytest.raises(Unavailable):
@@ -184,7 +184,7 @@ async def test_an_unknown_key_is_not_read_again_for_a_short_time(
         with pytest.raises(NotFound):
             await lookups.get("a")
     assert source.asked == ["a"]
-    for number in range(10):  # negative answers are bounded, and evict no positive one
+    for number in range(10):  # the cache of unknown keys is bounded, and separate from that of answers
         with pytest.raises(NotFound):
             await lookups.get(f"unknown {number}")
     assert len(lookups._absent) == LIMITS.remembered
@@ -214,7 +214,7 @@ async def test_unknown_keys_evict_no_kept_key_and_the_most_recently_used_stays(l
         await lookups.get("often")
     assert (lookups.known("member"), lookups.known("often")) == (0, 0)
     assert [lookups.known(str(number)) for number in range(10)] == [None] * 8 + [0, 0]
-    for number in range(LIMITS.remembered):  # pinned answers are bounded, too
+    for number in range(LIMITS.remembered):  # protected answers are bounded, too
         await lookups.get(f"member {number}")
         lookups.keep(f"member {number}")
     assert lookups.known("member") is None

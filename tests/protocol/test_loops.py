@@ -126,7 +126,7 @@ async def test_leaving_the_context_cancels_loops_and_lets_them_clean_up(clock: M
     assert cleaned
 
 
-def test_two_loops_of_one_name_are_refused(clock: ManualClock) -> None:
+def test_two_loops_with_the_same_name_are_refused(clock: ManualClock) -> None:
     async def work() -> None: ...
 
     loops = BackgroundLoops(clock=clock)

@@ -1,4 +1,4 @@
-"""Object keys: one canonical form each, parsed as they were formatted."""
+"""Object keys: each has one canonical text, which parses to the same key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presigned URLs are validated before use, and a store's errors become this project's errors."""
+"""Presigned URLs are checked before use; errors of a store become Muster's errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _names(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolved(host: str, port: int) -> list[str]:
         assert port in {80, 443, 8000, 9000}
         if host not in NAMES:
-            raise Unavailable(f"the host {host} can't be found")
+            raise Unavailable(f"the host name {host} can't be resolved")
         return NAMES[host]
 
     monkeypatch.setattr("protocol.http.object_transfer.addresses_of", resolved)
@@ -226,7 +226,7 @@ async def test_a_broken_connection_is_retryable(file: Path, error: Exception) ->
         await transfer(breaking(error)).put(ticket("https://store.example/x"), file, size=len(CONTENT))
 
 
-async def test_a_store_that_never_ends_its_answer_times_out(file: Path, clock: ManualClock) -> None:
+async def test_an_endless_answer_of_a_store_times_out(file: Path, clock: ManualClock) -> None:
     asked = asyncio.Event()
 
     async def never(_: httpx.Request) -> httpx.Response:
@@ -291,7 +291,7 @@ async def test_a_disk_that_fills_during_a_fetch_ends_it_and_leaves_no_file(
     free = [1 << 30]
 
     async def store(request: httpx.Request) -> httpx.Response:
-        free[0] = 1000  # another program used the space
+        free[0] = 1000  # as if another program had filled the disk
         return httpx.Response(200, stream=httpx.ByteStream(CONTENT))
 
     monkeypatch.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))

@@ -1,4 +1,4 @@
-"""A seed makes random numbers repeat within a block only."""
+"""A seed makes random numbers repeatable, but only within its block."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_seed_affects_no_credentials() -> None:
         assert (Key.generate().address, new_token()) != first
 
 
-def test_tokens_have_the_length_asked_for() -> None:
+def test_tokens_have_the_requested_length() -> None:
     assert (len(token_bytes(20)), len(token_hex(20))) == (20, 40)
     assert {randbelow(2) for _ in range(200)} == {0, 1}
     assert 0 <= randbits(3) < 8

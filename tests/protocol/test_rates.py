@@ -1,4 +1,7 @@
-"""Rates hold in the long run, allow their burst and use bounded memory; trusted proxies name the callers."""
+"""Rate limits allow their burst, hold on average, and use bounded memory.
+
+The address of a caller behind a trusted proxy comes from the proxy.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,7 @@ def test_a_rate_of_zero_is_refused(count: int) -> None:
         Rate(count=count, per=SECOND, burst=1)
 
 
-def test_a_redis_key_cannot_be_made_to_name_another() -> None:
+def test_a_part_of_a_redis_key_cannot_change_the_other_parts() -> None:
     keys = RedisKeys("7")
     assert keys.of("node", "0xAB") == "muster:{7}:node:0xAB"
     for part in ("a:b", "", "}", "{"):

@@ -57,7 +57,7 @@ async def test_a_redis_without_the_scripts_gets_them_again(scripts: ScriptRunner
 
 
 @pytest.mark.parametrize(("kind", "error"), [(Misplaced, TypeError), (TakenName, ValueError)])
-def test_a_declaration_that_lua_would_misinterpret_is_refused(
+def test_a_call_class_that_lua_would_misinterpret_is_refused(
     kind: type[ScriptCall[int]], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

@@ -1,4 +1,4 @@
-"""The common service skeleton: health, limits, problem documents, versions, and a stop without lost requests."""
+"""Every service: health, limits, problem documents, protocol versions, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ async def test_simultaneous_callers_share_one_round_of_checks() -> None:
 
     async with client_of(create_service("test", version="1", checks={"one": check})) as http:
         asking = [asyncio.create_task(http.get("/readyz")) for _ in range(20)]
-        while rounds == 0:  # noqa: ASYNC110 - nobody tells
+        while rounds == 0:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0)
-        asking[0].cancel()  # a cancelled caller does not cancel the answers of others
+        asking[0].cancel()  # a cancelled caller must not cancel the round that others wait for
         await asyncio.sleep(0.01)
         gate.set()
         assert [(await each).status_code for each in asking[1:]] == [200] * 19
@@ -128,7 +128,7 @@ async def test_an_unexpected_error_shows_a_reference_and_no_internals(
     problem = (await http.get("/v1/broken")).json()
     assert "hunter2" not in str(problem)
     reference = problem["detail"].split("reference ")[1].rstrip(")")
-    # the log's destination depends on which test configured logging first
+    # the destination of logs depends on which test configured them first
     assert reference in capsys.readouterr().out + caplog.text
 
 
@@ -182,7 +182,7 @@ async def test_metrics_count_by_route_and_not_by_path(http: httpx.AsyncClient) -
 
 
 async def test_metrics_are_rendered_at_most_once_a_second(clock: ManualClock) -> None:
-    """Each text takes 5 to 20 ms of the service's only thread, and requires no signature."""
+    """Rendering takes 5 to 20 ms of the event loop, and any caller can request it."""
     app = create_service("test", version="1", clock=clock)
     made = 0
 
@@ -330,7 +330,7 @@ async def test_a_stop_waits_for_open_requests(path: str, answer: str, sign: sign
 
 
 async def test_the_docs_page_is_sandboxed_from_the_services_origin(http: httpx.AsyncClient) -> None:
-    """A CDN's scripts could otherwise read what a page of the same origin stores."""
+    """Otherwise scripts from the CDN could read data that pages of the same origin store."""
     docs = await http.get("/docs")
     assert docs.headers["content-security-policy"] == "sandbox allow-scripts allow-popups"
     assert "openapi.json" in docs.text

@@ -1,4 +1,7 @@
-"""Bounds on what a stranger can make a service hold: connections, heads, trailers, bodies and time, on a real port."""
+"""Limits on what a stranger can occupy of a service.
+
+They concern connections, heads, trailers, bodies and time, and are tested on a real port.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class Served:
         return reader, writer
 
     async def enforce(self) -> None:
-        """Runs at once the check that the server runs every second."""
+        """Checks the deadlines at once, as the server does every second."""
         await self.server.on_tick(0)
 
     def refused(self, limit: str) -> float:
@@ -114,7 +117,7 @@ async def served(clock: ManualClock) -> AsyncIterator[Served]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.005)
 
 
@@ -206,7 +209,10 @@ CHUNKED = b"Transfer-Encoding: chunked"
     ids=["none", "one", "endless", "endless-extension"],
 )
 async def test_trailers_are_refused(served: Served, body: bytes, status: int) -> None:
-    """httptools would add trailers to the headers, from which the signature and the caller's address are read."""
+    """Trailers must not reach the headers.
+
+    httptools would add them there, and signature and caller's address are read from headers.
+    """
     reader, writer = await served.connect(request("POST", "/whole", CHUNKED))
     for start in range(0, len(body), 16_384):
         writer.write(body[start : start + 16_384])
@@ -215,7 +221,7 @@ async def test_trailers_are_refused(served: Served, body: bytes, status: int) ->
 
 
 async def test_each_request_on_a_connection_has_its_own_limits(served: Served) -> None:
-    """Each head has its own limit, also where a packet ends in the middle of the next one."""
+    """Each head has its own limit, even if a packet ends in the middle of the next head."""
     head = request("GET", "/headers", b"X: " + b"v" * 20_000)
     reader, writer = await served.connect(head * 3 + head[:10_000])
     assert [await answer(reader) for _ in range(3)] == [200, 200, 200]
@@ -241,7 +247,7 @@ async def test_a_bad_request_does_not_discard_the_answer_before_it(served: Serve
 
 
 async def test_a_head_after_a_body_has_the_same_limit(served: Served) -> None:
-    """Both may arrive in one read of 256 KiB."""
+    """The body and the next head may arrive in one read of 256 KiB."""
     long = request("GET", "/headers", b"X: " + b"v" * 150_000)
     reader, _ = await served.connect(post("/whole", 60_000, sent=60_000) + long)
     assert [await answer(reader) for _ in range(2)] == [200, 0]
@@ -276,7 +282,7 @@ async def test_slow_clients_are_cut_off_and_those_waiting_for_an_answer_are_not(
     idle, writer = await served.connect(answered)
     assert await answer(idle) == 200
     await until(lambda: len(served.app.state.serving.guard) == 7)
-    await asyncio.sleep(0.05)  # usually the last bytes are read by then; if not, the test only covers less
+    await asyncio.sleep(0.05)  # usually the server has read the last bytes by then; if not, the test covers less
 
     await clock.turn(timedelta(seconds=max(HEAD_S, BODY_S) + 1))
     await served.enforce()
@@ -332,7 +338,7 @@ async def test_a_client_that_reads_no_answer_is_cut_off(served: Served, clock: M
 
 
 class Line:
-    """The part of a connection that a guard or a budget uses."""
+    """The methods of a connection that a guard or a budget uses."""
 
     def __init__(self, unread: int = 0) -> None:
         self.unread = unread
@@ -397,7 +403,7 @@ def test_a_full_server_closes_the_longest_idle_connection_of_the_busiest_address
     assert (len(guard), guard._busiest) == (9, 1)
     assert [each.aborted for each in first] == [True, True, True, False], "each was busy, so the oldest were closed"
     assert refused.count("connections") == 2
-    guard.release(first[0])  # as the protocol does when it is told of the end
+    guard.release(first[0])  # as the protocol does when the connection is lost
     assert len(guard) == 9
 
 
@@ -430,7 +436,7 @@ def test_unread_answers_have_a_budget_and_the_busiest_address_loses_its_oldest()
         budget.hold(each, "a")
     assert ([each.aborted for each in lines], len(budget)) == ([True, False, False], 40)
     large = line(50)
-    budget.hold(large, "b")  # the only answer of its caller may be larger
+    budget.hold(large, "b")  # a caller's only answer may exceed the caller's budget
     assert (large.aborted, len(budget)) == (False, 90)
     budget.hold(line(20), "c")
     assert (large.aborted, len(budget)) == (True, 60)
@@ -446,8 +452,8 @@ def test_unread_answers_have_a_budget_and_the_busiest_address_loses_its_oldest()
     assert len(budget) == 80, "no single answer exceeds the budget"
 
 
-async def test_an_address_that_reads_no_answers_occupies_little_memory(served: Served) -> None:
-    """200 MiB of unread answers were held for one address before this limit."""
+async def test_unread_answers_of_an_address_occupy_little_memory(served: Served) -> None:
+    """Before this limit existed, the server held 200 MiB of unread answers for one address."""
     state = served.app.state
     budget = state.serving.answers
     budget._most_of_one = 2 * len(LARGE)
@@ -510,7 +516,7 @@ def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
 
 
 async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 unsigned bodies held 288 MiB before this limit."""
+    """Before this limit existed, 300 unsigned bodies held 288 MiB."""
     callers = CallerAddresses(["127.0.0.1"])
     async with serving(clock, callers=callers, body_limits=(("/streamed/", 1 << 30),)) as served:
         bodies = served.app.state.serving.bodies
@@ -530,11 +536,11 @@ async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkey
         assert (refused, problem.code, problem.hint) == (429, "rate-limited", "send fewer requests at a time")
         assert (problem.retryable, problem.retry_after) == (True, 5)
         assert served.refused("bodies-per-address") == 1
-        # Heartbeats are small, and files are written to disk in pieces.
+        # Small bodies, such as heartbeats, and streamed bodies, such as files, do not count towards the budget.
         small, _ = await served.connect(post("/whole", UNCOUNTED, sent=UNCOUNTED))
         assert await answer(small) == 200
         assert await answer(await send("/streamed/a", "192.0.2.4", sent=2 * MEBIBYTE)) == 200
-        # A body is also not refused half-way because others from its address wait for the disk.
+        # A streamed body is not refused half-way when other bodies from its address wait for the disk.
         later = [await send("/streamed/later", "192.0.2.9", sent=2 * MEBIBYTE) for _ in range(12)]
         served.app.state.gate.set()
         assert [await answer(reader) for reader in later] == [200] * 12
@@ -543,7 +549,7 @@ async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkey
         refused, problem = await problem_in(await send("/whole", "192.0.2.5", sent=500_000))
         assert (refused, problem.code, problem.hint) == (503, "unavailable", "send the request again in 5 s")
         assert served.refused("bodies") == 1
-        # Nothing is held for disconnected callers or for answered requests.
+        # The server holds no bytes for disconnected callers or for answered requests.
         await served._stack.pop_all().aclose()
         await until(lambda: len(bodies) == 0)
         assert bodies._held == {}
@@ -565,7 +571,7 @@ def test_the_body_budget_stays_consistent_when_bytes_are_returned() -> None:
     assert refused is not None
     assert (refused.status, refused.retryable) == (429, True)
     assert budget.change("b", 50_000) is None
-    assert budget.change("c", 1_000) is None  # a caller that holds little may use the reserve
+    assert budget.change("c", 1_000) is None  # a caller with few bytes may use the reserve
     refused = budget.change("c", 1_000)
     assert refused is not None
     assert refused.status == 503

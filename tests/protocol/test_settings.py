@@ -1,4 +1,7 @@
-"""Settings come from flags, then environment, then a file; errors name the place and never show secrets."""
+"""Settings come from flags, environment and a file, in this order of precedence.
+
+Errors name the source and never show secrets.
+"""
 
 from __future__ import annotations
 

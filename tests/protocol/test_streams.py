@@ -1,4 +1,4 @@
-"""Server-sent events: parsed at any split, bounded, and reopened after a break."""
+"""Server-sent events are parsed at any split and bounded; broken streams are reopened."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def line(sequence: int) -> LogLine:
 
 
 class BreakingPool:
-    """Streams three lines at a time and then disconnects; records the requests."""
+    """A pool whose stream breaks after every three lines; it records the requests."""
 
     def __init__(self, *, then: Exception | None = None) -> None:
         self.asked: list[int | None] = []

@@ -1,4 +1,4 @@
-"""Owner endpoints accept a token of sufficient scope or the manager's signature, and no other credentials."""
+"""Owner routes accept a token of sufficient scope or the manager's signature, nothing else."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_wrong_token_is_refused_and_not_repeated(
 
 async def test_the_managers_signature_replaces_an_admin_token(pool: httpx.AsyncClient, clock: ManualClock) -> None:
     def signer(key: object) -> RequestSigner:
-        return RequestSigner(key, audience=SERVICE.address, clock=clock)  # type: ignore[arg-type]  # keys, below
+        return RequestSigner(key, audience=SERVICE.address, clock=clock)  # type: ignore[arg-type]  # the parameters below are keys
 
     answer = await pool.post("/pool/admin", json={"text": "x"}, auth=signer(NODE))
     assert (answer.status_code, answer.json()["name"]) == (200, NODE.address)

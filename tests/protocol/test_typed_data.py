@@ -1,4 +1,4 @@
-"""Ledger signatures are EIP-712 and match another library's; fields out of range are refused."""
+"""Signatures for the ledger are EIP-712 and match those of another library."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ STRUCTS: list[TypedStruct] = [
 SALT = SlotSalt(pool_id=3, run=ONE, step=4, index=5, node=OTHER.address, version=6, digest=TWO)
 
 
-def as_others_see_it(struct: TypedStruct) -> dict[str, object]:
+def encoded_by_eth_account(struct: TypedStruct) -> dict[str, object]:
     match = re.fullmatch(r"(\w+)\((.*)\)", struct.TYPE)
     assert match is not None
     members = [member.split(" ") for member in match[2].split(",")]
@@ -85,7 +85,9 @@ def as_others_see_it(struct: TypedStruct) -> dict[str, object]:
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: type(struct).__name__)
 def test_signatures_match_those_of_another_library(struct: TypedStruct) -> None:
-    theirs = Account.sign_message(encode_typed_data(full_message=as_others_see_it(struct)), KEY.reveal()).signature
+    theirs = Account.sign_message(
+        encode_typed_data(full_message=encoded_by_eth_account(struct)), KEY.reveal()
+    ).signature
     assert struct.sign(KEY, DOMAIN) == bytes(theirs)
 
 

@@ -1,4 +1,4 @@
-"""Reason codes of verdicts: each has a text, and no uncertain one may cost stake."""
+"""Reason codes: each has a text, and no reason that leaves doubt may cost stake."""
 
 from __future__ import annotations
 

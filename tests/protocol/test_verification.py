@@ -1,4 +1,4 @@
-"""Every way in which a signed request can be invalid, each of which is refused."""
+"""Signed requests: every invalid form is refused with its error code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GOOD_BODY = json.dumps({"text": "hello"}).encode()
 
 @dataclass(frozen=True)
 class Sent:
-    """A signed request before it is sent."""
+    """A signed request before it is sent; tests alter it."""
 
     headers: dict[str, str]
     method: str = "POST"
@@ -250,7 +250,7 @@ async def test_without_redis_requests_are_refused(clock: ManualClock) -> None:
 
 
 async def test_cheap_checks_come_before_expensive_ones(http: httpx.AsyncClient, clock: ManualClock) -> None:
-    """Each request is wrong in two ways; the earlier check must answer."""
+    """Each request has two faults; the cheaper check must report its fault."""
     oversized = replace(signed(clock, body=b"x" * (BODY_LIMIT + 1)), headers={})
     assert (await oversized.to(http)).status_code == 413
     stale = signed(clock, later=timedelta(hours=-1), audience=OTHER_SERVICE.address)

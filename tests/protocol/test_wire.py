@@ -187,7 +187,7 @@ def test_a_lease_survives_serialisation() -> None:
 def test_a_lease_of_contract_version_1_is_refused_with_both_versions() -> None:
     wire = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)).model_dump()
     former = {name: value for name, value in wire.items() if name not in {"salt", "beacon_block"}}
-    with pytest.raises(ValidationError, match="this lease is of contract version 1, and this release takes version 2"):
+    with pytest.raises(ValidationError, match="this lease is for contracts of version 1; this release needs version 2"):
         SignedLease.model_validate(former)
 
 
@@ -222,7 +222,7 @@ def test_an_unknown_field_in_signed_data_is_refused_in_answers() -> None:
     grant = {"lease": lease, "beacon": "0x" + "0d" * 32}
     assert parse_answer(SlotGrant, json.dumps({**grant, "later": 1})).lease.lease == LEASE
     newer = json.dumps({**grant, "lease": {**lease, "until_block": 9}}).encode()
-    with pytest.raises(BadAnswer, match="does not know the signed fields until_block: upgrade it"):
+    with pytest.raises(BadAnswer, match="does not know the signed fields until_block: upgrade Muster"):
         ServiceResponse(200, httpx.Headers(), newer).read(SlotGrant)
 
 
@@ -236,7 +236,7 @@ def test_every_model_inside_signed_data_is_strict() -> None:
 
 
 def models_in(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """Returns the models that a model's fields hold, at any depth."""
+    """Returns the models in the fields of a model, at any depth."""
     for field in model.model_fields.values():
         waiting: list[Any] = [field.annotation]
         while waiting:

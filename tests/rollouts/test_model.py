@@ -190,6 +190,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         ),
         "window 8",
     ),
+    "layer types that are no list": (
+        lambda folder: rewrite_json(folder / "config.json", layer_types=7),
+        "layers other than full attention: 7",
+    ),
     "no end token": (
         without_end_token,
         "the end tokens of .* are None",

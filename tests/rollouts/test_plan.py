@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.errors import InvalidInput
+from protocol.errors import InvalidInput, MusterError
 from rollouts.engines.interface import FinishReason
-from rollouts.environments import is_held_out, load_environment
+from rollouts.environments import Prompt, is_held_out, load_environment
+from rollouts.environments.errors import BadDataset, EnvironmentFault
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.plan import SlotPlan, SlotPlanner
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
+from rollouts.sandbox import SandboxUnavailable
 
 SEED = bytes(range(32))
 TARGETS = LengthTargets(targets=(1, 3), alpha=0.1, template="{target}:{prompt}")
@@ -136,3 +139,15 @@ def test_the_end_token_is_not_part_of_the_answer() -> None:
 def test_a_version_with_unusable_prompts_is_refused(longest: int, eligible: range) -> None:
     with pytest.raises(BadVersionFolder):
         planner(longest=longest, eligible=eligible).plan(SEED, groups=5)
+
+
+@pytest.mark.parametrize("error", [SandboxUnavailable("it ended"), EnvironmentFault("raised"), BadDataset("changed")])
+def test_a_prompt_that_this_machine_can_not_make_is_no_fault_of_the_version(
+    error: MusterError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_environment: object, _index: int) -> Prompt:
+        raise error
+
+    monkeypatch.setattr(CheckedEnvironment, "prompt", fail)
+    with pytest.raises(type(error)):
+        planner().ask(3, None)

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
 from rollouts.sampling.noise import (
-    ULP_BOUND,
-    ULP_FLOOR,
     gumbel_numpy,
     gumbel_torch,
     noise,
@@ -28,6 +26,12 @@ from rollouts.sampling.philox import philox_numpy, philox_torch
 
 SEED = bytes(range(32))
 CPU = torch.device("cpu")
+
+ULP_BOUND = 1
+ULP_FLOOR = 2.0**-20
+"""Near g = 0 units in the last place become arbitrarily small, so the bound is relative to at least this value
+(1e-6).
+"""
 
 # (counter, key, words) from Random123's kat_vectors, "philox4x32 10".
 KNOWN_ANSWERS = [

@@ -1,4 +1,7 @@
-"""A proxy that spoils answers at byte level: flips, cuts, repeats and inserts at chosen places."""
+"""A TCP proxy that corrupts an origin's answers.
+
+It flips, inserts, repeats or cuts off bytes.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,30 @@ from typing import Literal, Self
 
 
 @dataclass(frozen=True, slots=True)
-class Spoiling:
-    """The changes to one connection's answers."""
+class Corruption:
+    """The corruption of the answers on one connection."""
 
     kind: Literal["none", "flip", "cut", "insert", "repeat", "stall"]
+    """`cut` closes the connection; `stall` sends no more bytes and keeps it open."""
     at: int
-    """Bytes of the answers before the change."""
+    """Number of bytes of the answers before the corruption."""
     byte: int = 0
+    """The byte to insert, or the mask of the bits to flip."""
 
 
 class ManglingProxy:
-    """Forwards connections; spoils the n-th one as the n-th entry says, and later ones not at all."""
+    """Forwards connections, and corrupts their answers.
 
-    def __init__(self, host: str, port: int, spoilings: list[Spoiling]) -> None:
+    Args:
+        host: Host of the origin.
+        port: Port of the origin.
+        corruptions: Corruption of the first connection, of the second one, and so on; further connections have none.
+    """
+
+    def __init__(self, host: str, port: int, corruptions: list[Corruption]) -> None:
         self.url = ""
         self._target = (host, port)
-        self._spoilings = list(spoilings)
+        self._corruptions = list(corruptions)
         self._open: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -45,12 +56,12 @@ class ManglingProxy:
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
-        spoiling = self._spoilings.pop(0) if self._spoilings else Spoiling("none", 0)
+        corruption = self._corruptions.pop(0) if self._corruptions else Corruption("none", 0)
         try:
             from_origin, to_origin = await asyncio.open_connection(*self._target)
             forward = asyncio.create_task(_pump(reader, to_origin))
             try:
-                await _spoil(from_origin, writer, spoiling)
+                await _corrupt(from_origin, writer, corruption)
             finally:
                 forward.cancel()
                 to_origin.close()
@@ -68,23 +79,23 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
 
 
-async def _spoil(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, spoiling: Spoiling) -> None:
+async def _corrupt(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, corruption: Corruption) -> None:
     passed = 0
     while data := await reader.read(1 << 16):
-        at = spoiling.at - passed
+        at = corruption.at - passed
         passed += len(data)
-        if spoiling.kind == "none" or not 0 <= at < len(data):
+        if corruption.kind == "none" or not 0 <= at < len(data):
             writer.write(data)
-        elif spoiling.kind == "flip":
-            writer.write(data[:at] + bytes((data[at] ^ (spoiling.byte or 1),)) + data[at + 1 :])
-        elif spoiling.kind == "insert":
-            writer.write(data[:at] + bytes((spoiling.byte,)) + data[at:])
-        elif spoiling.kind == "repeat":
+        elif corruption.kind == "flip":
+            writer.write(data[:at] + bytes((data[at] ^ (corruption.byte or 1),)) + data[at + 1 :])
+        elif corruption.kind == "insert":
+            writer.write(data[:at] + bytes((corruption.byte,)) + data[at:])
+        elif corruption.kind == "repeat":
             writer.write(data[:at] + data)
         else:
             writer.write(data[:at])
             await writer.drain()
-            if spoiling.kind == "stall":
-                await asyncio.sleep(3600)  # until the waiting client gives up
+            if corruption.kind == "stall":
+                await asyncio.sleep(3600)  # the client's time-out ends this
             return
         await writer.drain()

@@ -1,4 +1,4 @@
-"""The allowlist in the formats of nginx and nftables, and its installation."""
+"""The allow list in the formats of nginx and nftables, and its installation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_exactly_the_given_addresses_are_allowed(ips: list[object]) -> None:
         (["203.0.113.7"], ["203.0.113.0/24", "2001:db8::/48"], ["203.0.113.0/24", "2001:db8::/48"]),
     ],
 )
-def test_addresses_are_listed_once_and_in_the_form_of_packets(
+def test_networks_are_merged_and_ipv4_mapped_addresses_become_ipv4(
     ips: list[str], also: list[str], networks: list[str]
 ) -> None:
     assert allowed_networks(map(ip_address, ips), also=also) == tuple(map(ip_network, networks))
@@ -69,31 +69,34 @@ def test_an_allowlist_file_is_replaced_atomically_and_only_if_it_changes(tmp_pat
 
 
 async def test_a_failed_nginx_reload_is_retried(tmp_path: Path) -> None:
-    doors = FirewallRules(nginx=tmp_path / "allowed.conf", nginx_pid=tmp_path / "nginx.pid")
+    rules = FirewallRules(nginx=tmp_path / "allowed.conf", nginx_pid=tmp_path / "nginx.pid")
     networks = allowed_networks([ip_address("203.0.113.7")])
     with pytest.raises(ReloadFailed, match=r"nginx\.pid"):
-        await doors.install(networks)
-    # Under nohup a process inherits that SIGHUP is ignored.
+        await rules.install(networks)
+    # `env` restores the default action of SIGHUP: if the tests run under nohup, child processes ignore this signal.
     command = ["env", "--default-signal=HUP", "sh", "-c", "echo; exec sleep 120"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as sleeper:
         assert sleeper.stdout is not None
         sleeper.stdout.readline()  # from here on it receives the signal
         (tmp_path / "nginx.pid").write_text(f"{sleeper.pid}\n")
-        assert await doors.install(networks)
+        assert await rules.install(networks)
         assert sleeper.wait(60) == -1  # SIGHUP
-    assert not await doors.install(networks)
+    assert not await rules.install(networks)
 
 
 def in_a_namespace(script: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a separate network namespace, so that no packets of this machine are filtered."""
+    """Runs a script in its own network namespace.
+
+    So the script does not filter packets of this machine.
+    """
     command = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-ec", script]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft (Debian: apt install nftables)")
+@pytest.mark.skipif(shutil.which("nft") is None, reason="nft is not installed (Debian: apt install nftables)")
 def test_nftables_loads_the_chain_and_then_replaces_the_lists(tmp_path: Path) -> None:
     if in_a_namespace("nft list ruleset").returncode:
-        pytest.skip("this machine lets nobody make a network namespace with nftables in it")
+        pytest.skip("this machine does not allow nftables in a new network namespace")
     many = [ip_address(f"198.51.100.{2 * number}") for number in range(100)]
     (tmp_path / "first").write_text(nftables_list(allowed_networks([*many, ip_address("2001:db8::1")])))
     (tmp_path / "second").write_text(nftables_list(allowed_networks([ip_address("203.0.113.7")], also=["10.0.0.0/8"])))

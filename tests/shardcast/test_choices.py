@@ -1,4 +1,4 @@
-"""Pure choices of relays, of the blocks of a request, and of blocks that are hedged."""
+"""Scores of relays, and the schedule of block requests, tested without network and clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardcast.download.schedule import BlockClaim, BlockSchedule
 from shardcast.errors import FailureKind
 from shardcast.manifest.manifest import BlockSpan
 
-AFTER_REST = LONGEST_BACKOFF.total_seconds()
+AFTER_BACKOFF = LONGEST_BACKOFF.total_seconds()
 
 
 def peers(**bandwidths: float) -> Peers:
@@ -34,31 +34,31 @@ def test_relays_are_drawn_in_proportion_to_success_times_bandwidth() -> None:
     assert shares(made, 0.0)["fast"] == pytest.approx(0.75, abs=0.05)
     for _ in range(30):
         made["fast"].record_failure(FailureKind.STALLED, 0.0)
-    assert shares(made, AFTER_REST)["fast"] < 0.35
+    assert shares(made, AFTER_BACKOFF)["fast"] < 0.35
 
 
-def test_a_failed_relay_is_skipped_for_a_while_and_its_rating_recovers() -> None:
+def test_a_failed_relay_is_not_drawn_during_its_back_off_and_its_score_recovers() -> None:
     made = peers(a=1e6, b=1e6)
     for _ in range(10):
         made["a"].record_failure(FailureKind.REFUSED, 0.0)
     assert shares(made, 0.0) == {"b": 1.0}
-    soon = shares(made, AFTER_REST).get("a", 0.0)
+    soon = shares(made, AFTER_BACKOFF).get("a", 0.0)
     later = shares(made, 5 * RECOVERY_TIME.total_seconds()).get("a", 0.0)
     assert soon < 0.2 < later
     assert later == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_relay_that_sent_a_bad_block_is_the_last_choice_for_growing_periods() -> None:
+def test_a_relay_that_sent_a_bad_block_is_quarantined_for_growing_periods() -> None:
     made = peers(liar=1e9, honest=1.0)
     made["liar"].record_failure(FailureKind.BAD_BLOCK, 0.0)
-    assert shares(made, AFTER_REST) == {"honest": 1.0}
-    assert made.draw(AFTER_REST, without={"honest"}) == "liar"
+    assert shares(made, AFTER_BACKOFF) == {"honest": 1.0}
+    assert made.draw(AFTER_BACKOFF, without={"honest"}) == "liar"
     assert made["liar"].quarantined_until == FIRST_QUARANTINE.total_seconds()
     made["liar"].record_failure(FailureKind.BAD_BLOCK, 100.0)
     assert made["liar"].quarantined_until == 100.0 + 2 * FIRST_QUARANTINE.total_seconds()
 
 
-def test_no_relay_is_drawn_while_all_are_paused() -> None:
+def test_no_relay_is_drawn_while_all_are_in_back_off() -> None:
     made = peers(a=1.0)
     made["a"].record_failure(FailureKind.UNREACHABLE, 5.0)
     assert made.draw(5.0) is None
@@ -66,7 +66,7 @@ def test_no_relay_is_drawn_while_all_are_paused() -> None:
     assert made.draw(5.2) == "a"
 
 
-def test_requests_have_the_allowed_length_and_the_last_blocks_are_divided() -> None:
+def test_requests_have_at_most_the_allowed_blocks_and_the_last_blocks_are_divided_among_connections() -> None:
     schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 20)])
     counts = []
@@ -75,7 +75,7 @@ def test_requests_have_the_allowed_length_and_the_last_blocks_are_divided() -> N
     assert counts == [8, 6, 3, 2, 1]
 
 
-def test_a_few_blocks_of_a_growing_version_are_gathered_while_a_request_is_active() -> None:
+def test_a_few_blocks_of_a_growing_version_wait_for_more_while_a_request_is_in_flight() -> None:
     schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 2)])
     first = schedule.claim(0.0, growing=True)
@@ -89,7 +89,7 @@ def test_a_few_blocks_of_a_growing_version_are_gathered_while_a_request_is_activ
     assert (enough.span, schedule.next_gathered()) == (BlockSpan(0, 2, 8), None)
 
 
-def test_gathering_blocks_is_limited_in_time_and_needs_an_active_request() -> None:
+def test_blocks_wait_for_more_only_for_a_limited_time_and_only_while_a_request_is_in_flight() -> None:
     schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 2)])
     first = schedule.claim(0.0, growing=True)
@@ -109,7 +109,7 @@ def test_gathering_blocks_is_limited_in_time_and_needs_an_active_request() -> No
     assert alone.span == BlockSpan(0, 5, 1)
 
 
-def test_the_claim_without_progress_for_longest_is_hedged_by_halves_from_its_end() -> None:
+def test_a_hedge_requests_the_second_half_of_the_missing_blocks_of_the_latest_claim() -> None:
     schedule = BlockSchedule(span_blocks=4)
     schedule.announce([BlockSpan(0, 0, 8)])
     slow, quick = schedule.claim(0.0), schedule.claim(1.0)
@@ -132,7 +132,7 @@ def test_the_claim_without_progress_for_longest_is_hedged_by_halves_from_its_end
     assert schedule.missing == 3
 
 
-def test_a_slow_claim_and_its_hedge_meet_without_duplicate_blocks() -> None:
+def test_a_slow_claim_and_its_hedge_deliver_no_block_twice() -> None:
     schedule = BlockSchedule(span_blocks=16)
     schedule.announce([BlockSpan(0, 0, 16)])
     slow = schedule.claim(0.0)
@@ -147,13 +147,15 @@ def test_a_slow_claim_and_its_hedge_meet_without_duplicate_blocks() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(announced=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=6), seed=st.integers(0))
-def test_every_block_arrives_once_whatever_fails(announced: list[tuple[int, int]], seed: int) -> None:
+def test_every_block_arrives_after_any_order_of_claims_and_failures(
+    announced: list[tuple[int, int]], seed: int
+) -> None:
     schedule, wanted = announced_schedule(announced)
     here: set[tuple[int, int]] = set()
     chance = random.Random(seed)
     claims: list[BlockClaim] = []
     for now in range(200):
-        act = chance.choice(["claim", "hedge", "bring", "bring", "give up"])
+        act = chance.choice(["claim", "hedge", "deliver", "deliver", "fail"])
         if act in {"claim", "hedge"} and len(claims) < 4:
             growing = chance.random() < 0.5
             claim = (
@@ -162,16 +164,16 @@ def test_every_block_arrives_once_whatever_fails(announced: list[tuple[int, int]
                 else schedule.hedge(now, after=1.0)
             )
             claims += [] if claim is None else [claim]
-        elif act == "bring" and claims:
-            bring_one(schedule, chance.choice(claims), here, now)
-        elif act == "give up" and claims:
+        elif act == "deliver" and claims:
+            deliver_one(schedule, chance.choice(claims), here, now)
+        elif act == "fail" and claims:
             schedule.release(claims.pop(chance.randrange(len(claims))))
         assert schedule.missing == len(wanted - here)
     for claim in claims:
         schedule.release(claim)
     while (claim := schedule.claim(200.0)) is not None:
         while claim.remaining:
-            bring_one(schedule, claim, here, 200.0)
+            deliver_one(schedule, claim, here, 200.0)
         schedule.release(claim)
     assert (here, schedule.missing) == (wanted, 0)
 
@@ -185,7 +187,7 @@ def announced_schedule(announced: list[tuple[int, int]]) -> tuple[BlockSchedule,
     return schedule, {(file, block) for file, count in ends.items() for block in range(count)}
 
 
-def bring_one(schedule: BlockSchedule, claim: BlockClaim, here: set[tuple[int, int]], now: float) -> None:
+def deliver_one(schedule: BlockSchedule, claim: BlockClaim, here: set[tuple[int, int]], now: float) -> None:
     if claim.remaining:
         block = min(claim.remaining)
         schedule.record_block(claim, block, now)

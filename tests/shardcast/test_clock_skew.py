@@ -1,4 +1,4 @@
-"""The ledger decides the newest version, so a machine whose clock is hours off fetches like any other."""
+"""Downloads work with a wrong clock, because the ledger names the newest version."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.kit.shardcast import QUICK, RUN_NAME, content, read_folder, write_fol
 Clients = Callable[..., Client]
 
 
-class Skewed(SystemClock):
-    """A clock whose wall time is off, and whose seconds have the normal length."""
+class SkewedClock(SystemClock):
+    """A clock whose time of day is wrong by some hours, while durations are correct."""
 
     def __init__(self, hours: float) -> None:
         self._off = timedelta(hours=hours)
@@ -32,7 +32,7 @@ class Skewed(SystemClock):
 
 
 class Ledger:
-    """Names one version after the other as the newest."""
+    """Stands for the ledger; the test sets the newest announced version."""
 
     def __init__(self) -> None:
         self.announced: AnnouncedVersion | None = None
@@ -47,7 +47,7 @@ async def test_a_client_with_a_clock_hours_off_fetches_the_announced_version(
     of_relay: float, of_client: float, tmp_path: Path, stack: AsyncExitStack, client_of: Clients
 ) -> None:
     origin = await stack.enter_async_context(
-        Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, clock=Skewed(of_client / 2))
+        Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, clock=SkewedClock(of_client / 2))
     )
     relay = await stack.enter_async_context(
         Relay(
@@ -56,12 +56,12 @@ async def test_a_client_with_a_clock_hours_off_fetches_the_announced_version(
             run=RUN_NAME,
             signer=PUBLISHER.address,
             timeouts=QUICK,
-            clock=Skewed(of_relay),
+            clock=SkewedClock(of_relay),
         )
     )
     ledger = Ledger()
     client = await stack.enter_async_context(
-        client_of(relay.url, announcements=ledger, clock=Skewed(of_client), allow_plain_http=True)
+        client_of(relay.url, announcements=ledger, clock=SkewedClock(of_client), allow_plain_http=True)
     )
     for version in (1, 2):
         files = content(version, size=(1 << 20) + version)

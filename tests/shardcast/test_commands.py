@@ -1,4 +1,4 @@
-"""`muster shardcast` as users run it: processes that print their state, stop on request, and survive `kill -9`."""
+"""The `muster shardcast` commands as processes that stop on Ctrl-C and resume after a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ SIGNED = ("--signer", PUBLISHER.address, "--run", "test")
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `muster shardcast ...`; processes still running at the end are killed."""
+    """Returns a function that starts `muster shardcast` with arguments.
+
+    All processes are killed after the test.
+    """
     running: list[subprocess.Popen[str]] = []
     environment = os.environ | {"MUSTER_PUBLISHER_KEY": PUBLISHER.reveal().hex(), "PYTHONPATH": str(Path.cwd())}
 
@@ -43,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def url_of(process: subprocess.Popen[str]) -> str:
-    """Returns the URL that a service prints."""
+    """Returns the URL that a service prints in its first line."""
     assert process.stdout is not None
     found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
     assert found is not None

@@ -1,4 +1,4 @@
-"""One connection to a peer: blocks arrive complete in any packets, and progress is visible meanwhile."""
+"""A connection receives complete blocks in packets of any size, and shows its progress."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_connection_cut_by_another_thread_ends_at_once() -> None:
 
         working = threading.Thread(target=work)
         working.start()
-        working.join(15)  # and not the 20 s of a stall time-out
+        working.join(15)  # less than the stall time-out of 20 s, which must not be the reason for the end
         assert not working.is_alive()
         ended.set()
     assert [error.kind for error in errors] == [FailureKind.CUT]

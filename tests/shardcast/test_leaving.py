@@ -1,4 +1,4 @@
-"""Cancelling a client or a request succeeds at once, even if a time-out fires at that moment."""
+"""Cancelling a client or a request takes effect at once, even at the moment of a time-out."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.kit.shardcast import QUICK
 from tests.kit.silent_server import SilentServer, as_it_falls_due
 
 ANSWER_S = 0.5
-HASTY = replace(QUICK, answer=timedelta(seconds=ANSWER_S))
+SHORT = replace(QUICK, answer=timedelta(seconds=ANSWER_S))
 
 
 async def test_closing_a_client_when_a_relay_times_out_ends_at_once(client_of: Callable[..., Client]) -> None:
-    async with SilentServer() as relay, asyncio.timeout(60), client_of(relay.url, timeouts=HASTY):
+    async with SilentServer() as relay, asyncio.timeout(60), client_of(relay.url, timeouts=SHORT):
         await relay.asked()
         await as_it_falls_due(ANSWER_S)
 
@@ -29,7 +29,7 @@ async def test_closing_a_client_when_a_relay_times_out_ends_at_once(client_of: C
 async def test_cancelling_a_request_at_its_timeout_raises_cancelled_error(
     ask: Callable[[PeerClient, str], Coroutine[Any, Any, object]],
 ) -> None:
-    async with SilentServer() as relay, PeerClient(timeouts=HASTY) as upstream:
+    async with SilentServer() as relay, PeerClient(timeouts=SHORT) as upstream:
         asking = asyncio.create_task(ask(upstream, relay.url))
         await relay.asked()
         await as_it_falls_due(ANSWER_S)

@@ -1,4 +1,4 @@
-"""A manifest contains only what its publisher signed, in order, and nothing inconsistent."""
+"""A manifest accepts only extensions that the publisher signed, in order and consistent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_all(lines: list[bytes], manifest: Manifest | None = None) -> Manifest:
     return manifest
 
 
-def test_a_reader_of_the_manifest_knows_the_authors_files_and_blocks() -> None:
+def test_a_reader_gets_the_files_and_blocks_from_the_manifests_lines() -> None:
     manifest = read_all(lines_of(DATA))
     files = [VersionFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in DATA.items()]
     assert manifest.content() == files
@@ -48,14 +48,14 @@ def test_a_reader_of_the_manifest_knows_the_authors_files_and_blocks() -> None:
     assert [manifest.files[0].size_of(block) for block in range(4)] == [BLOCK, BLOCK, BLOCK, 17]
 
 
-def test_an_unsealed_manifest_is_not_a_version() -> None:
+def test_only_the_last_extension_seals_a_manifest() -> None:
     lines = lines_of(DATA)
     for length in range(len(lines)):
         assert not read_all(lines[:length]).sealed
     assert read_all(lines).sealed
 
 
-def test_each_extension_names_the_blocks_it_announces() -> None:
+def test_reading_an_extension_returns_the_blocks_that_it_announces() -> None:
     manifest = empty()
     spans = [span for line in lines_of(DATA) for span in manifest.read(line)]
     assert spans == [BlockSpan(0, 0, 2), BlockSpan(0, 2, 2), BlockSpan(1, 0, 1)]
@@ -191,7 +191,7 @@ def test_an_inconsistent_extension_is_refused_even_from_the_publisher(line: int,
 
 
 def _sign_whatever(fields: dict[str, Any]) -> bytes:
-    """Returns a line with the publisher's valid signature over any content."""
+    """Returns a manifest line with any fields, and the publisher's valid signature."""
     body = canonical_json(fields)
     hashed = "0x" + hashlib.sha256(body).hexdigest()
     named = [fields[name] for name in ("run", "version", "attempt", "sequence", "previous")]
@@ -200,12 +200,12 @@ def _sign_whatever(fields: dict[str, Any]) -> bytes:
     return canonical_json({"extension": fields, "signature": signature}) + b"\n"
 
 
-def test_a_line_signed_by_the_documented_procedure_is_valid() -> None:
+def test_signing_the_documented_text_gives_a_valid_line() -> None:
     line = lines_of(DATA)[0]
     assert _sign_whatever(json.loads(line)["extension"]) == line
 
 
-def test_no_block_follows_a_short_block() -> None:
+def test_a_file_cannot_grow_after_a_short_block() -> None:
     writer = author()
     writer.extend(files=[FileEntry(path="a")], shards=[shard_of(0, 0, b"short")])
     with pytest.raises(BadManifest):
@@ -252,7 +252,7 @@ LINES = lines_of(DATA)
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, len(LINES) - 1), st.data())
-def test_no_altered_line_is_accepted(at: int, data: st.DataObject) -> None:
+def test_an_altered_line_is_refused(at: int, data: st.DataObject) -> None:
     line = LINES[at][:-1]
     where = data.draw(st.integers(0, len(line) - 1))
     kind = data.draw(st.sampled_from(["flip", "cut", "insert", "delete"]))
@@ -273,7 +273,7 @@ def test_no_altered_line_is_accepted(at: int, data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
-def test_no_bytes_crash_the_manifest_reader(line: bytes) -> None:
+def test_arbitrary_bytes_are_refused_with_a_clear_error(line: bytes) -> None:
     with pytest.raises(MusterError):
         empty().read(line)
 

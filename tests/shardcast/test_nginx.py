@@ -1,4 +1,4 @@
-"""The shipped nginx configuration in a real nginx: access, rates, and addresses passed on."""
+"""Tests of the nginx configuration in `deploy/nginx`, in a real nginx."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_client_fetches_through_nginx_while_the_version_grows(
                     await writing.write("model.safetensors", data[: len(data) // 2])
                     fetching = asyncio.create_task(client.fetch(1, tmp_path / "to", on_progress=progress))
                     async with asyncio.timeout(PATIENCE):
-                        await heard.wait()  # before anything could be awaited to its end
+                        await heard.wait()  # the first block arrives while half of the file is not yet written
                     await writing.write("model.safetensors", data[len(data) // 2 :])
                 fetched = await fetching
     assert read_folder(fetched.path) == {"model.safetensors": data}
@@ -87,7 +87,7 @@ async def test_nginx_passes_only_read_requests_and_no_metrics(front: Front) -> N
 async def test_a_flood_from_one_address_is_throttled_and_others_are_served(front: Front) -> None:
     await front.install(allowed_networks((), also=["127.0.0.1", "127.0.0.2"]))
     reader, writer = await asyncio.open_connection("127.0.0.1", front.port, local_addr=("127.0.0.1", 0))
-    # At 100 a second and 200 at once, none is refused only if these requests take eight seconds.
+    # nginx allows 100 requests a second, and 200 at once. It refuses some, unless these take more than eight seconds.
     writer.write(
         b"GET /block HTTP/1.1\r\nHost: x\r\n\r\n" * 999 + b"GET /block HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     )
@@ -128,7 +128,7 @@ def test_nginx_accepts_the_tls_example(tmp_path: Path) -> None:
         "/CN=relay.example",
     ]
     if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl to make a certificate with")
+        pytest.skip("openssl is not installed, which makes the certificate")
     subprocess.run(certificate, check=True, capture_output=True)
     example = tmp_path / "muster" / "shardcast.conf"
     text = replaced(example.read_text(), "/etc/letsencrypt/live/relay.example/fullchain.pem", f"{tmp_path}/cert")
@@ -139,7 +139,8 @@ def test_nginx_accepts_the_tls_example(tmp_path: Path) -> None:
     )
     command = [str(NGINX), "-t", "-e", f"{tmp_path}/error.log", "-c", f"{tmp_path}/nginx.conf"]
     without = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "allowed.conf" in without.stderr  # without a list nginx does not start, instead of admitting every address
+    # Without the allow list nginx does not start. If it started, it would admit every address.
+    assert "allowed.conf" in without.stderr
     (tmp_path / "muster" / "allowed.conf").write_text("")
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""From an origin directly to a client: the published files arrive, during and after writing."""
+"""A client gets the published files directly from an origin, during and after their writing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from tests.kit.shardcast import RUN_NAME, content, read_folder, write_folder
 Clients = Callable[..., Client]
 
 
-async def test_a_published_folder_arrives_completely(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
+async def test_a_client_downloads_a_published_folder_completely(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
     files = content(1)
     published = await origin.publish_folder(1, write_folder(tmp_path / "source", files))
     async with client_of(origin.url) as client:
@@ -58,7 +60,7 @@ async def test_a_client_receives_blocks_before_the_trainer_has_written_the_next(
 
 
 async def test_a_failed_publication_is_reported_to_the_writer(origin: Origin) -> None:
-    async def spoil_and_go_on() -> None:
+    async def write_after_truncation() -> None:
         async with origin.publish(version=4) as writing:
             await writing.write("model.safetensors", bytes(2 * BLOCK))
             await writing.catch_up()
@@ -67,7 +69,7 @@ async def test_a_failed_publication_is_reported_to_the_writer(origin: Origin) ->
             await writing.write("other", b"and more")
 
     with pytest.raises(InvalidInput, match="became shorter"):
-        await spoil_and_go_on()
+        await write_after_truncation()
     assert origin.newest is None
 
 

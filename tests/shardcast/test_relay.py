@@ -1,4 +1,4 @@
-"""A relay passes on verified blocks at once, holds the newest versions, and resumes after a crash."""
+"""A relay serves verified blocks at once, holds the newest versions, and survives crashes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from protocol.runtime.budgets import KeepRule, Needs
 from shardcast.client import Client
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from shardcast.relay import Relay
-from tests.kit.manifests import PUBLISHER
-from tests.kit.shardcast import QUICK, RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
+from tests.kit.shardcast import (
+    content,
+    eventually,
+    read_folder,
+    relay_of,
+    status_of,
+    total,
+    write_folder,
+)
 
 Clients = Callable[..., Client]
-
-
-def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
-    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "timeouts": QUICK}
-    return Relay(store, upstreams=upstreams, **(settings | other))
 
 
 def complete(relay: Relay, version: int) -> bool:
@@ -89,7 +90,7 @@ async def test_a_relay_on_a_small_disk_removes_the_oldest_and_does_not_fetch_the
         await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": bytes(1000)}))
     store, rule = tmp_path / "relay", KeepRule(most=5, budget=2500)
     relay = await stack.enter_async_context(relay_of(store, origin.url, keep=rule))
-    # Version 1 may be in transit when 2 is removed, and would count as received.
+    # Waits until the relay has removed versions 1 and 2. A transfer of version 1 that still runs would count below.
     await eventually(lambda: all(complete(relay, version) for version in (3, 4)) and len(list(relay.versions)) == 2)
     received = total(relay.metrics.received)
     await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": bytes(1000)}))
@@ -109,19 +110,20 @@ async def test_a_relay_keeps_versions_needed_by_leases_or_open_work_and_frees_th
     for version in (1, 2, 3, 4, 5):
         await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": bytes(1000)}))
         await eventually(partial(complete, relay, version))
-    assert relay.held() == [5, 4, 3, 2, 1]  # no needs have been reported yet
+    assert relay.held() == [5, 4, 3, 2, 1]  # the needs are unknown, so the relay removes no version
     now, hour = time.time(), timedelta(hours=1)
     for version, came in enumerate((9000, 9000, 9000, 4000, 3000), start=1):
         os.utime(store / f"{version}.1", (now - came, now - came))
     relay.need(Needs(at=now, leases=hour, work=frozenset({1})))
-    await eventually(holds(5, 4, 3, 1))  # 3 was leased until at most an hour after 5 arrived
+    await eventually(holds(5, 4, 3, 1))  # open work needs 1, and leases for 3 may last until an hour after 5 arrived
     assert over_budget(relay) == 2500
     relay.need(None)
     await origin.publish_folder(6, write_folder(tmp_path / "6", {"a": bytes(1000)}))
-    await eventually(holds(6, 5, 4, 3, 1))  # the ledger cannot be read: nothing is removed, and new versions arrive
+    await eventually(holds(6, 5, 4, 3, 1))  # the needs are unknown again: no version is removed, new ones arrive
     relay.need(Needs(at=now + 2 * 3600, leases=hour))
     await eventually(holds(6, 5))
-    assert sorted(path.name for path in store.iterdir()) == ["5.1", "6.1"]
+    # The relay deletes a removed version's folder after it has removed the version from its index.
+    await eventually(lambda: sorted(path.name for path in store.iterdir()) == ["5.1", "6.1"])
 
 
 async def test_after_a_restart_no_valid_block_is_fetched_again(

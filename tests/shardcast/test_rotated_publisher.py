@@ -1,6 +1,4 @@
-"""After a rotation of the publisher's key, versions signed by the former key are served and accepted for a stated
-time.
-"""
+"""Versions of the publisher's former key are valid for a given time after a rotation."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +20,7 @@ from shardcast.origin import Origin
 from shardcast.publish.anchors import next_form
 from shardcast.relay import Relay
 from tests.kit.manifests import PUBLISHER, RUN, STRANGER, author, lines_of
-from tests.kit.shardcast import QUICK, RUN_NAME, content, eventually, read_folder, write_folder
+from tests.kit.shardcast import RUN_NAME, content, eventually, read_folder, relay_of, write_folder
 
 Clients = Callable[..., Client]
 SUCCESSOR = Key(b"\x33" * 32)
@@ -33,13 +30,8 @@ OVER = Signers(publisher=SUCCESSOR.address, former=PUBLISHER.address, former_unt
 LINES = lines_of({"a": b"weights"})
 
 
-def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
-    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "timeouts": QUICK}
-    return Relay(store, upstreams=upstreams, **(settings | other))
-
-
 def has(relay: Relay, *versions: int) -> Callable[[], bool]:
-    """Returns whether a relay holds these versions completely."""
+    """Returns a function that tells whether a relay holds these versions completely."""
 
     def look() -> bool:
         held = [relay.versions.get(version) for version in versions]
@@ -49,7 +41,7 @@ def has(relay: Relay, *versions: int) -> Callable[[], bool]:
 
 
 async def publish(folder: Path, key: Key, *versions: int) -> None:
-    """Publishes versions from an origin with a key, and stops the origin."""
+    """Publishes versions from an origin that signs with this key, and stops the origin."""
     async with Origin(folder, run=RUN_NAME, key=key) as origin:
         for version in versions:
             source = folder / str(version)
@@ -81,10 +73,10 @@ def test_the_signer_of_a_manifests_first_line_must_sign_all_lines() -> None:
     assert (strange.signer, strange.length) == (SUCCESSOR.address, 0)
 
 
-async def test_workers_of_both_versions_are_served_while_both_keys_are_valid(
+async def test_relays_serve_versions_of_both_keys_during_the_grace_period(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
-    """A worker accepts only the key that announced its version."""
+    """Each worker accepts one key: the one that announced the version of its step."""
     await publish(tmp_path / "origin", PUBLISHER, 1, 2)
     await publish(tmp_path / "origin", SUCCESSOR, 3)
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR))
@@ -152,7 +144,7 @@ async def test_a_relay_restarted_after_the_grace_period_removes_versions_of_the_
 
 
 async def test_a_folder_moved_away_and_back_is_signed_again(tmp_path: Path) -> None:
-    """An operator does this with a version that the former key signed and the new key announced."""
+    """An operator does this if the former key signed a version, but the new key announced it."""
     write_folder(tmp_path / "7", content(7, size=3000))
     async with Origin(tmp_path, run=RUN_NAME, key=PUBLISHER) as origin:
         await FolderWatcher(origin).look()
@@ -186,7 +178,7 @@ async def test_the_first_version_of_a_new_key_has_no_base_of_the_former_key(tmp_
 async def test_versions_of_an_expired_key_do_not_displace_those_of_its_successor(
     stack: AsyncExitStack, tmp_path: Path, thief: tuple[int, int]
 ) -> None:
-    """A key may be rotated because it was stolen, and the thief may have signed versions of any number."""
+    """The key may be rotated because it was stolen; the thief can sign versions of any number."""
     await publish(tmp_path / "stolen", PUBLISHER, *thief)
     async with Origin(tmp_path / "stolen", run=RUN_NAME, key=PUBLISHER) as stolen:
         port = stolen.server.port

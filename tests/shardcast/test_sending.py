@@ -1,4 +1,4 @@
-"""The size of the pieces sent to a reader: as much as it takes at once, and only data that has arrived."""
+"""The server sends blocks to a reader in batches whose size adapts to the reader's speed."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ QUICKLY, SLOWLY = QUICK_S / 2, QUICK_S * 2
         ([SLOWLY] * 9 + [QUICKLY], 2 * LEAST_BLOCKS),
     ],
 )
-def test_a_fast_reader_gets_larger_pieces(took: list[float], blocks: int) -> None:
+def test_a_fast_reader_gets_larger_batches(took: list[float], blocks: int) -> None:
     batch = BatchSize()
     for seconds in took:
         batch.record(seconds)
     assert batch.blocks == blocks
 
 
-async def test_a_connections_measured_speed_is_used_for_its_next_request(
+async def test_a_connection_keeps_its_batch_size_for_its_next_request(
     stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardcast.serve.sender.QUICK_S", 60.0)  # however slow this machine is
+    monkeypatch.setattr("shardcast.serve.sender.QUICK_S", 60.0)  # so that even a slow machine counts as a fast reader
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
     data = Random(1).randbytes(MOST_BLOCKS * BLOCK)
     await origin.publish_folder(1, write_folder(tmp_path / "source", {"model.safetensors": data}))
@@ -60,8 +60,8 @@ async def test_a_connections_measured_speed_is_used_for_its_next_request(
     assert given == [4, 8, 4, 16]
 
 
-class Here:
-    """A local version with all blocks of one file."""
+class CompleteVersion:
+    """Stands for a local version that has all blocks of one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,24 +77,24 @@ class Here:
 
 
 @pytest.mark.parametrize("stalls", [False, True])
-async def test_pieces_absorbed_by_the_kernel_do_not_shorten_the_readers_time_limit(
+async def test_a_larger_batch_gets_a_proportionally_longer_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stalls: bool
 ) -> None:
-    patience = timedelta(seconds=1 if stalls else 3)
+    timeout = timedelta(seconds=1 if stalls else 3)
     sizes: list[int] = []
 
     async def hand_over(*_: object) -> None:
         if len(sizes) == 2:
-            await asyncio.sleep(60 if stalls else 1.5 * patience.total_seconds())
+            await asyncio.sleep(60 if stalls else 1.5 * timeout.total_seconds())
 
     monkeypatch.setattr("shardcast.serve.sender._send_batch", hand_over)
     monkeypatch.setattr("shardcast.serve.sender.QUICK_S", 60.0)
     (tmp_path / "file").touch()
-    sender = RangeSender(timeout=patience, sent=lambda size: sizes.append(int(size) // BLOCK))
+    sender = RangeSender(timeout=timeout, sent=lambda size: sizes.append(int(size) // BLOCK))
     sending = sender.send(
         cast("Any", SimpleNamespace(transport=None)),
         cast("Any", None),
-        cast("Any", Here(tmp_path / "file")),
+        cast("Any", CompleteVersion(tmp_path / "file")),
         file=0,
         span=(0, 28 * BLOCK - 1),
     )

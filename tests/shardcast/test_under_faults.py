@@ -1,4 +1,4 @@
-"""A run's broadcast while one relay is killed and restarted, and the other spoils every tenth block."""
+"""Broadcast over two faulty relays: one is killed and restarted, the other corrupts blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from benchmarks.broadcast_under_faults import Plan, measure
 
 
 def test_four_clients_follow_the_newest_version_under_faults_without_corrupt_files(tmp_path: Path) -> None:
-    # A checkpoint a second; the time-out is long because other tests share the machine, and a hang would exceed any.
+    # The origin publishes one checkpoint per second. The time limit is long, because other tests use the same machine;
+    # a download that hangs would exceed any limit.
     plan = Plan(versions=3, mebibytes=8, every_s=1.0, within_s=30.0)
     outcome = measure(plan, tmp_path)
     assert outcome.failures(plan) == []

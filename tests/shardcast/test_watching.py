@@ -1,4 +1,4 @@
-"""Checkpoints that appear in a watched folder are published: complete ones at once, growing ones as they grow."""
+"""The origin publishes checkpoints in a watched folder, even while they are written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sealed(origin: Origin, version: int, attempt: int = 1) -> bool:
     return held is not None and held.manifest.sealed and held.manifest.key == VersionKey(version, attempt)
 
 
-async def test_a_folder_moved_into_the_watched_folder_is_published_completely(
+async def test_a_complete_folder_that_is_moved_into_the_watched_folder_is_published(
     watched: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     files = content(1)

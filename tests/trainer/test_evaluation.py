@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_DIGEST
@@ -17,6 +19,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
 from trainer.evaluator import Evaluation, Evaluator, held_out_prompts, pass_at
+from trainer.presets import devnet_base
 
 LETTERS = load_environment("letters")
 
@@ -61,12 +64,19 @@ def test_pass_at_k_is_the_share_of_k_subsets_with_a_right_answer(data: st.DataOb
     assert pass_at(k, samples=samples, solved=solved) == pytest.approx(expected)
 
 
-def evaluate(folder: Path, *, max_batch: int, samples: int = 3, length: LengthTargets | None = None) -> Evaluation:
+def evaluate(
+    folder: Path,
+    *,
+    max_batch: int,
+    samples: int = 3,
+    length: LengthTargets | None = None,
+    options: Mapping[str, JsonValue] | None = None,
+) -> Evaluation:
     recipe = recipe_of(held_out=0.1, length=length)
     engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device="cpu", max_batch=max_batch)
     engine.load(folder, version=ZERO_DIGEST)
     evaluator = Evaluator(
-        environment=LETTERS,
+        environment=load_environment("letters", options=options),
         recipe=recipe,
         tokenizer=FolderTokenizer(folder),
         indices=held_out_prompts(LETTERS, recipe, count=6),
@@ -104,6 +114,18 @@ def test_answer_lengths_are_compared_with_target_lengths(llama: Path, samples: i
     assert found.distance == pytest.approx(9 - found.lengths[9])
     if samples:
         assert found.reward == pytest.approx(found.pass_at[1] - 0.1 * found.distance)
+
+
+def test_partial_credit_counts_in_rewards_and_not_as_solved() -> None:
+    """Of the same answers, exactly the full scores count as solved."""
+    base = devnet_base()
+    exact, partial = evaluate(base, max_batch=64), evaluate(base, max_batch=64, options={"partial": True})
+    assert (partial.greedy, partial.pass_at) == (exact.greedy, exact.pass_at)
+    assert exact.greedy_reward == exact.greedy
+    assert exact.reward is not None
+    assert partial.reward is not None
+    assert partial.reward > exact.reward
+    assert partial.environments == {}
 
 
 def test_without_target_lengths_there_is_no_distance(llama: Path) -> None:

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
+from rollouts.environments import load_environment
 from rollouts.models.facts import read_model
-from rollouts.recipe import read_recipe
+from rollouts.recipe import EnvironmentChoice, PromptRange, read_recipe
 from tests.kit.devnet import run_muster
+from tests.kit.tiny_model import tiny_folder
 from trainer.errors import BadSettings
 from trainer.learning.settings import LearningSettings
 from trainer.presets import devnet_base
@@ -55,6 +58,47 @@ def test_a_trained_trial_can_be_written_as_a_version(tmp_path: Path) -> None:
     assert read_recipe(folder) == read_recipe(devnet_base())
     assert read_model(folder).parameters == read_model(devnet_base()).parameters
     one.close()
+
+
+def test_a_trial_trains_on_a_mixture_and_reports_each_environment(tmp_path: Path) -> None:
+    options: dict[str, JsonValue] = {
+        "environments": [
+            {"name": "letters", "options": {"partial": True}},
+            {"name": "arithmetic", "options": {"digits": 1, "answer": "last-number"}},
+        ]
+    }
+    version = load_environment("mixture", options=options).version
+    recipe = read_recipe(devnet_base()).model_copy(
+        update={
+            "environment": EnvironmentChoice(name="mixture", version=version, options=options),
+            "held_out": 0.2,
+            "length": None,
+            "prompts": PromptRange(count=200),
+        }
+    )
+    base = tiny_folder(tmp_path / "base")
+    settings = TrialSettings.model_validate(
+        SMALL | {"groups_per_step": 8, "learning": LearningSettings(row_tokens=256)}
+    )
+    one = Trial(tmp_path / "scratch", settings, base=base, recipe=recipe)
+    try:
+        before = one.evaluate()
+        steps = [one.step() for _ in range(2)]
+    finally:
+        one.close()
+    for step in steps:
+        assert set(step.environments) == {"letters", "arithmetic"}
+        answers = sum(each.answers for each in step.environments.values())
+        assert answers == step.generated * recipe.group_size
+        assert sum(each.reward * each.answers for each in step.environments.values()) / answers == pytest.approx(
+            step.reward
+        )
+        assert sum(each.solved * each.answers for each in step.environments.values()) / answers == pytest.approx(
+            step.solved
+        )
+    assert any(step.environments["letters"].reward > step.environments["letters"].solved for step in steps), "partial"
+    assert sum(each.answers for each in before.environments.values()) == before.prompts == 8
+    assert sum(each.answers for each in before.sampled_environments.values()) == 8
 
 
 def test_rows_that_are_too_short_are_refused_before_anything_is_generated(tmp_path: Path) -> None:

@@ -120,6 +120,12 @@ def test_after_an_interruption_at_the_very_end_only_cleaning_up_is_left(unbroken
     assert weights(tmp_path / "version") == weights(unbroken)
 
 
+def test_a_refused_warm_up_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(MusterError):
+        warm_up(small(start={"folder": tmp_path / "nothing"}), tmp_path / "version", device=CPU)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_unfinished_work_is_not_resumed_under_other_settings(tmp_path: Path) -> None:
     run(small(), tmp_path / "version", until=2)
     with pytest.raises(Conflict, match="optimiser, steps differs"):

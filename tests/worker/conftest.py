@@ -43,7 +43,7 @@ class Engine:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """Returns the local Docker engine with a small image."""
+    """Returns the local Docker engine with a small image for tests."""
     socket = engine_socket()
     try:
         client = docker.DockerClient(base_url=f"unix://{socket}", version="auto", timeout=60)
@@ -59,17 +59,20 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def node() -> Address:
-    """Returns a node address for this test, so that its containers are separate."""
+    """Returns a different node address for each test.
+
+    So tests do not see each other's containers.
+    """
     return Key.generate().address
 
 
 @pytest.fixture
 async def docker_runtime(engine: Engine, node: Address) -> AsyncIterator[DockerRuntime]:
-    """Returns the runtime of one worker; leftovers are removed."""
+    """Yields the Docker runtime of one worker; removes leftover containers afterwards."""
     runtime = DockerRuntime(node, socket=engine.socket)
     yield runtime
-    # A test that ends while a container is being created leaves the engine's call to its thread: it may appear only
-    # now.
+    # If a test ends while a container is being created, the call continues in its thread, so the container may appear
+    # only now.
     quiet = 0
     for _ in range(100):
         for container in await runtime.containers():
@@ -105,8 +108,9 @@ def state(tmp_path: Path) -> StateDirectory:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that use Docker's engine; other folders have fixtures named `engine` too, and this hook gets all
-    items.
+    """Marks tests that use a Docker engine.
+
+    pytest passes all tests to this hook, and other folders have other fixtures named `engine`.
     """
     here = Path(__file__).parent
     for item in items:

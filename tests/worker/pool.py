@@ -1,4 +1,7 @@
-"""A whole pool as separate processes: chain, Redis, discovery, orchestrator, and workers to start and kill."""
+"""A whole pool as separate processes: chain, Redis, discovery, orchestrator and workers.
+
+Tests start and kill these processes.
+"""
 
 from __future__ import annotations
 
@@ -39,25 +42,25 @@ INTERVAL_S = 0.5
 
 @dataclass
 class Program:
-    """One process with its log."""
+    """One process, with its log file."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def kill(self) -> None:
-        """Sends SIGKILL, and waits for the end."""
+        """Sends SIGKILL and waits for the end of the process."""
         self.process.kill()
         self.process.wait(60)
 
     def terminate(self, timeout: float = 30) -> int:
-        """Sends SIGTERM, and waits for the end; returns the exit code."""
+        """Sends SIGTERM and waits for the end of the process; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
 
 @dataclass
 class Pool:
-    """The pool's services, and an owner's client for the orchestrator."""
+    """The services of the pool, and a client of the orchestrator for its owner."""
 
     home: Path
     chain: ChainProcess
@@ -111,7 +114,7 @@ class Pool:
             "MUSTER_ORCHESTRATOR_DISCOVERY_EVERY_S": "0.3",
             "MUSTER_ORCHESTRATOR_LEDGER_EVERY_S": "0.3",
             "MUSTER_ORCHESTRATOR_REMOVALS_EVERY_S": "0.5",
-            # A worker that restarts on a busy machine needs many of these short intervals.
+            # The deadline is many intervals long, because a worker takes that long to restart on a busy machine.
             "MUSTER_ORCHESTRATOR_DEAD_AFTER": "120",
             **self.settings,
         }
@@ -175,7 +178,7 @@ class Pool:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process in any state."""
+    """Ends a process in whatever state it is."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -186,7 +189,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str, within: float = 90) -> T:
-    """Asks repeatedly until the answer is true; returns it."""
+    """Calls a function repeatedly until its result is true; returns that result."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         answer = await question()
@@ -197,7 +200,10 @@ async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str
 
 
 async def found_pool(home: Path, chain: ChainProcess, redis_url: str, stack: ExitStack) -> Pool:
-    """Deploys and sets up the pool without the processes; `node`, `node-2` and `node-3` are registered and staked."""
+    """Deploys the contracts and sets up the pool, without starting processes.
+
+    The nodes `node`, `node-2` and `node-3` are registered and staked.
+    """
     directory, pairs = DevnetDirectory(home), worker_names(3)
     economy = await found_economy(chain.url, chain.chain_id, directory, workers=pairs, on_event=lambda _: None)
     keys = dict(economy.keys)

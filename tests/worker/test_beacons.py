@@ -1,4 +1,4 @@
-"""A node's checks of its leases on a real chain, before it generates anything."""
+"""Checks that a node makes on a real chain before it generates anything under a lease."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ OTHER = Digest("0x" + "cd" * 32)
 
 @pytest.fixture
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """Returns the chain as the node sees it."""
+    """Returns the chain from the node's point of view."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL)
     yield chain
     await chain.close()
 
 
 async def announced(world: World, *, version: int = 0, attempt: int = 0, digest: Digest = VERSION) -> int:
-    """Announces a version; returns the block."""
+    """Announces a version on the ledger; returns the number of the block."""
     publisher = await world.as_("publisher")
     receipt = await publisher.checkpoints.announce(
         pool_id=POOL, run=run_id("main"), version=version, attempt=attempt, digest=digest
@@ -37,7 +37,7 @@ async def announced(world: World, *, version: int = 0, attempt: int = 0, digest:
 
 
 async def joined(world: World) -> int:
-    """Returns the block of the node's current joining."""
+    """Returns the number of the block in which the node joined last."""
     found = await (await world.as_("owner")).pools.membership(POOL, world.keys["node"].address)
     assert found is not None
     return found.joined_block
@@ -72,7 +72,7 @@ async def test_a_dishonest_orchestrator_cannot_give_a_node_another_seed(world: W
     assert await chain.fault_of(granted, real) == ""
     assert f"block {block} has the hash {real}" in await chain.fault_of(granted, OTHER)
     before = replace(granted, beacon_block=await joined(world))
-    assert f"announcement and joining give {block}" in await chain.fault_of(before, earlier)
+    assert f"announcement and joining require {block}" in await chain.fault_of(before, earlier)
     for other in (replace(granted, digest=OTHER), replace(granted, version=1), replace(granted, run=run_id("other"))):
         assert "is not announced" in await chain.fault_of(other, real)
     stranger = replace(granted, node=world.keys["third"].address)
@@ -101,7 +101,7 @@ async def test_the_chain_is_read_once_per_version_and_a_missing_block_is_waited_
     await world.member()
     block = await announced(world)
     real, granted = await (await world.as_("owner")).block_hash(block), lease(world, block=block)
-    with pytest.raises(ChainUnavailable, match="no block"):
+    with pytest.raises(ChainUnavailable, match="does not have block"):
         await chain.fault_of(replace(granted, beacon_block=block + 1000), real)
     assert await chain.fault_of(granted, real) == ""
 
@@ -123,14 +123,17 @@ async def test_a_lease_longer_than_the_notice_period_is_refused_by_the_node(worl
     assert await chain.pay_fault_of(replace(granted, expiry=longest + 60), NOW) == "", "clocks may differ by a minute"
     said = await chain.pay_fault_of(replace(granted, expiry=longest + 61), NOW)
     assert "lasts 14461 s" in said
-    assert "for the notice period only, 14400 s" in said
+    assert "only for the notice period of 14400 s" in said
     assert "notice period" in await chain.pay_fault_of(replace(granted, expiry=2**62), NOW)
 
 
 async def test_a_lease_that_the_escrow_may_not_cover_is_refused(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An announced withdrawal counts as withdrawn, because the owner may withdraw at any moment once it is ready."""
+    """An announced withdrawal reduces the escrow at once.
+
+    The owner may make it at any moment when the notice period is over.
+    """
     monkeypatch.setattr("worker.chain.ledger_chain.ESCROW_CACHE_TTL", timedelta())
     await world.member()
     block = await announced(world)
@@ -162,4 +165,4 @@ async def test_a_lease_that_may_be_settled_under_worse_terms_is_refused(
     now = datetime.fromtimestamp(binds, UTC) - timedelta(seconds=60)
     before, after = (replace(lease(world, block=block), expiry=binds + late) for late in (-30, 30))
     assert await chain.pay_fault_of(before, now) == ""
-    assert ("it ends after worse terms" in await chain.pay_fault_of(after, now)) is refused
+    assert ("when worse terms" in await chain.pay_fault_of(after, now)) is refused

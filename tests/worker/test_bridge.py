@@ -1,4 +1,4 @@
-"""The bridge over a real unix socket: tokens, bounds, path escapes, and files that are handed over."""
+"""The bridge over a real unix socket: tokens, limits, paths out of the volume, added files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
 from protocol.runtime.clock import ManualClock
 from worker.delivery.queue.store import QueueStore
-from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.bridge.app import BridgeDependencies, create_bridge
 from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
 from worker.tasks.saved_state import RunningTask
@@ -46,7 +46,7 @@ def idle_slots(home: Path, node: Address) -> TaskSlots:
 
 @dataclass
 class Bridged:
-    """A bridge and its task's side."""
+    """A bridge, and a task's client for it."""
 
     volume: Path
     queue: QueueStore
@@ -63,14 +63,14 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
     (volume / "link").symlink_to("/etc/passwd")
     (tmp_path / "outside").write_text("the host's")
     queue = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
-    deep = tmp_path / ("d" * 100) / "bridge.sock"  # deeper than the name of a socket may be long
+    deep = tmp_path / ("d" * 100) / "bridge.sock"  # longer than the kernel allows for a socket
     with short_path(tmp_path) as _:
         transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "s"))
     client = httpx.AsyncClient(
         transport=transport, base_url="http://bridge", headers={"Authorization": f"Bearer {TASK.token}"}
     )
     bridged = Bridged(volume, queue, client)
-    parts = BridgeParts(
+    dependencies = BridgeDependencies(
         task=TASK,
         node=node,
         pool_id=7,
@@ -83,7 +83,7 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
         most_spooled_bytes=6000,
         slots=idle_slots(tmp_path, node),
     )
-    server = UnixServer(create_bridge(parts), deep, mode=0o666)
+    server = UnixServer(create_bridge(dependencies), deep, mode=0o666)
     await server.start()
     (tmp_path / "s").symlink_to(deep)
     yield bridged
@@ -195,7 +195,7 @@ async def test_a_file_too_large_or_without_space_is_refused_and_not_copied(bridg
 
 
 async def test_a_task_cannot_forge_the_metadata_of_its_files(bridged: Bridged) -> None:
-    """The task's metadata must not be mistaken for the worker's own."""
+    """A task must not be able to set the metadata that the worker itself adds."""
     body = {"path": "out.bin", "metadata": {"task_id": "forged"}}
     answer = await bridged.client.post("/v1/files", json=body)
     assert answer.status_code in {202, 422}

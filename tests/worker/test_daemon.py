@@ -1,4 +1,4 @@
-"""The worker in a real pool: it joins, runs, survives, drains and leaves.
+"""The worker in a real pool: it joins, runs tasks, survives failures, drains and leaves.
 
 Starting a pool takes seconds, so all tests share one. No test relies on an earlier one: each begins with `at_work`.
 """
@@ -97,12 +97,14 @@ async def in_state(pool: Pool, *states: AssignmentState, name: str = "node", tas
 
 
 async def at_work(pool: Pool, task_name: str = "", program: str = TALK) -> WorkerStatus:
-    """Makes sure that the worker is alive, is a member and runs a task, whatever happened before.
+    """Ensures that the worker is alive, a member, and runs a task.
+
+    Earlier tests may have left any state.
 
     Args:
         pool: The pool.
-        task_name: The required task; any task if empty.
-        program: The task's program, if it has to be posted.
+        task_name: Name of the required task; any task if empty.
+        program: Program of the task, in case the task must be created.
     """
     worker = pool.programs.get("worker-node")
     if worker is None or worker.process.poll() is not None:
@@ -220,7 +222,7 @@ async def test_a_task_leases_a_slot_and_its_file_is_listed_with_a_link(pool: Poo
 
 
 async def first_lines(pool: Pool) -> int:
-    """Counts starts of the task by its first output line; waits for at least one."""
+    """Counts the starts of a task by the first line of its output; waits for at least one."""
 
     async def counted() -> int:
         lines = (await asyncio.to_thread(lambda: pool.control().logs(since=0))).lines
@@ -249,7 +251,7 @@ async def test_killing_the_orchestrator_with_9_stops_no_task(pool: Pool) -> None
     await until(heard, what="the worker hears it again")
     assert _keepers(pool) == before
 
-    # At another URL, too: it posts an invite with its new URL.
+    # It also works at another URL, because the orchestrator deposits an invite with its new URL.
     pool.programs["orchestrator"].kill()
     await until(silent, what="the worker notices")
     del pool.ports["orchestrator"]
@@ -289,7 +291,10 @@ async def test_two_workers_on_one_machine_do_not_affect_each_other(pool: Pool) -
 
 
 async def test_a_container_keeps_running_when_its_worker_is_killed_with_9(pool: Pool, engine: Engine) -> None:
-    """The same with Docker, compared by the container's id and start time."""
+    """As with the process runtime, but with Docker.
+
+    The container's id and start time must stay the same.
+    """
     await at_work(pool, "talk")  # a task that keeps running without its bridge
     pool.start_worker("node-3", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
     node = pool.keys["node-3"].address
@@ -415,7 +420,7 @@ async def test_a_worker_that_vanishes_is_declared_dead_and_joins_again_by_anothe
         async with pool.owner() as owner, pool.ledger("node") as ledger:
 
             async def gone() -> bool:
-                # Its deadlines are shortened, because half a minute of silence is too long for a test.
+                # The node's deadlines are shortened, because half a minute of silence is too long for a test.
                 redis.zadd(f"muster:{{pool-{POOL}}}:deadlines", {node: 0}, xx=True)
                 return await ledger.pools.membership(POOL, node) is None
 
@@ -467,7 +472,7 @@ async def test_leaving_frees_the_stake_and_ends_the_daemon(pool: Pool) -> None:
 
 
 def _keepers(pool: Pool, name: str = "node") -> dict[str, int]:
-    """Returns the living tasks of a worker: name and process."""
+    """Returns the running tasks of a worker with the process ids of their keepers."""
     found = {}
     for place in pool.state_of(name).processes.glob("*/keeper.json"):
         keeper = json.loads(place.read_text())

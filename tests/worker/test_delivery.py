@@ -1,4 +1,7 @@
-"""Delivery of files with a real orchestrator, store and chain; only the relayer's behaviour is scripted."""
+"""Delivery of files with a real orchestrator, store and chain.
+
+Only the relayer is scripted.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ import pytest
 import pytest_asyncio
 
 from ledger.amounts import UNIT
-from ledger.devchain import ChainControls, ChainProcess
+from ledger.devchain import ChainProcess
 from ledger.events.types import WorkSubmitted
 from orchestrator.app import build_orchestrator
 from orchestrator.domain.slots import SlotState
@@ -36,6 +39,7 @@ from protocol.runtime.clock import ManualClock
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.relayed import ReceiptState, SubmissionReceipt
 from protocol.wire.uploads import UploadRequest, UploadTicket
+from tests.kit.chain_controls import ChainControls
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import MemoryLedger, PoolUnderTest
 from tests.kit.orchestrator import under_test
@@ -58,7 +62,7 @@ URL = "http://127.0.0.1:8002"
 
 @dataclass
 class Relay:
-    """The pool's orchestrator with a relayer that behaves in a chosen way."""
+    """The pool's orchestrator, with a relayer that behaves as the test chooses."""
 
     orchestrator: OrchestratorSession
     world: World
@@ -104,7 +108,7 @@ class Relay:
 
 @dataclass
 class Scene:
-    """One worker's queue and all services that it calls."""
+    """One worker's queue, and all services that it calls."""
 
     home: Path
     world: World
@@ -142,13 +146,13 @@ class Scene:
     async def hand_over(
         self, lease: SignedLease | None = None, *, content: bytes = CONTENT, key: str = "k", units: int = 100
     ) -> str:
-        """Hands over a file of the node's work; returns its id in the queue."""
+        """Adds a file of the node's work to the queue; returns its id."""
         lease = lease or await self.leased()
         work = LeasedWork.model_construct(lease=lease, units=units, figures={"reward": 0.5})
         return self._take(content, key, {LEASED_WORK: work.model_dump_json(), "task_id": "a" * 32})
 
     def hand_over_file(self, content: bytes = CONTENT) -> str:
-        """Hands over a file that is no work."""
+        """Adds a file that is not work to the queue; returns its id."""
         return self._take(content, "file", {"task_id": "a" * 32})
 
     def _take(self, content: bytes, key: str, metadata: dict[str, str]) -> str:
@@ -174,7 +178,7 @@ class Scene:
         return QueueRunner(store or self.store, self.delivery, clock=self.clock)
 
     async def work(self, store: QueueStore | None = None, *, rounds: int = 1, pause: timedelta = LONGEST_LOOK) -> None:
-        """Runs rounds of the queue, with time between them."""
+        """Runs several rounds of the queue and advances the clock between them."""
         runner = self.runner(store)
         for number in range(rounds):
             if number:
@@ -195,7 +199,7 @@ class Scene:
         return item
 
     async def delivered(self) -> bool:
-        """Checks for one object, one submission and an empty queue."""
+        """Checks that there is one object, one submission and an empty queue."""
         (event,) = await self.on_ledger()
         return (event.sha256, event.units, event.node, self.objects(), self.store.items(), self.spool()) == (
             SHA,
@@ -208,7 +212,10 @@ class Scene:
 
 
 class EveryLease:
-    """The orchestrator's lease rows, in which every lease is live; the orchestrator's tests cover its checks."""
+    """Replaces the orchestrator's lease rows: every lease is live.
+
+    The orchestrator's own tests cover the real ones.
+    """
 
     async def slot(self, name: str) -> Any:
         lease = SimpleNamespace(state=SlotState.LEASED)
@@ -223,7 +230,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(founded: Founded, development_process: ChainProcess) -> AsyncIterator[World]:
-    """Returns a chain on which the node is a member, with open connections: each test reverts its changes."""
+    """Returns a chain on which the node is a member.
+
+    It stays open for all tests; each test reverts its changes.
+    """
     async with ChainControls(development_process.url) as controls, AsyncExitStack() as stack:
         world = World(development_process.url, controls, founded.deployment, founded.keys, stack)
         before = await controls.snapshot()
@@ -234,7 +244,7 @@ async def world(founded: Founded, development_process: ChainProcess) -> AsyncIte
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """Returns the ledger as the worker sees it."""
+    """Returns the ledger from the worker's point of view."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL, policy=QUICK)
     yield chain
     await chain.close()
@@ -330,13 +340,13 @@ async def test_work_refused_for_lack_of_escrow_counts_as_unpaid_after_its_lease(
 # The relayer
 
 
-async def test_work_that_the_relayer_has_is_waited_for_and_not_submitted_twice(scene: Scene) -> None:
+async def test_while_the_relayer_has_the_work_the_node_waits_and_does_not_submit_it_again(scene: Scene) -> None:
     scene.relay.mood = "takes its time"
     await scene.hand_over()
     await scene.work(rounds=3)
     assert (scene.item().stage, scene.item().error) == (
         DeliveryStage.SUBMITTED,
-        "the relayer has the work, the ledger does not have it yet",
+        "the relayer has the work, but the ledger does not have it yet",
     )
     await scene.relay.carry()
     await scene.work(rounds=2)
@@ -371,7 +381,7 @@ async def test_after_an_orchestrator_outage_the_node_submits_itself(scene: Scene
     assert await scene.delivered()
 
 
-async def test_a_relayer_that_lost_the_work_is_sent_it_again(scene: Scene) -> None:
+async def test_work_that_the_relayer_lost_is_sent_to_it_again(scene: Scene) -> None:
     scene.relay.mood = "takes its time"
     await scene.hand_over()
     await scene.work()
@@ -389,7 +399,7 @@ async def test_a_relayer_gets_half_of_the_remaining_time_of_a_short_lease(scene:
     await scene.work(rounds=2)
     assert (scene.item().stage, scene.item().error) == (
         DeliveryStage.SUBMITTED,
-        "the relayer has the work, the ledger does not have it yet",
+        "the relayer has the work, but the ledger does not have it yet",
     )
     await scene.clock.turn(timedelta(seconds=30))
     await scene.work()
@@ -500,8 +510,11 @@ async def test_a_lease_not_signed_by_the_pool_is_given_up_after_the_ledger_refus
     assert (scene.spool(), await scene.on_ledger()) == ([], [])
 
 
-async def test_a_refusal_that_may_be_lifted_is_waited_for(scene: Scene) -> None:
-    """A removed node may still use leases that end within the notice period; this one lasts longer."""
+async def test_after_a_temporary_refusal_the_node_tries_again(scene: Scene) -> None:
+    """A removed node may use leases that end within the notice period.
+
+    This lease lasts longer.
+    """
     manager = await scene.world.as_("manager")
     longer = TERMS.notice_period + timedelta(hours=1)
     await scene.hand_over(await scene.leased(expiry=int((scene.clock.now() + longer).timestamp())))
@@ -521,7 +534,7 @@ async def test_a_refusal_that_may_be_lifted_is_waited_for(scene: Scene) -> None:
 async def test_an_expired_url_is_requested_again(scene: Scene) -> None:
     await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 10_000))
     runner = scene.runner()
-    # The first round ends with a ticket: the store is unreachable.
+    # The first round ends after the ticket was issued, because the store is unreachable.
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
     await runner.work()
     assert scene.item().stage is DeliveryStage.REQUESTED
@@ -558,7 +571,7 @@ def answering(status: int, code: str = "", **headers: str) -> httpx.MockTranspor
         (answering(413), DeliveryStage.REQUESTED),
         (answering(507), DeliveryStage.REQUESTED),
         (httpx.MockTransport(silent), DeliveryStage.REQUESTED),
-        (answering(200), DeliveryStage.HASHED),  # a false answer: the object does not exist
+        (answering(200), DeliveryStage.HASHED),  # a wrong answer: the object does not exist
     ],
     ids=["403", "500", "redirect", "digest", "bucket", "413", "507", "never", "lie"],
 )
@@ -593,7 +606,7 @@ async def test_work_whose_local_copy_is_lost_is_given_up(scene: Scene, harm: str
     item = await scene.hand_over()
     path = scene.item().path
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
-    await scene.work()  # the file is hashed now
+    await scene.work()  # this round hashes the file
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
     if harm == "gone":
         path.unlink()
@@ -640,7 +653,7 @@ async def test_a_chain_outage_delays_work_and_loses_none(scene: Scene, monkeypat
 
 
 class Killed(BaseException):
-    """Ends a process between two instructions; the worker never catches it."""
+    """Ends a process between two instructions, because the worker never catches it."""
 
 
 STAGES = [
@@ -657,7 +670,10 @@ MOODS = ["carries", "never", "refuses"]
 async def test_a_crash_between_an_action_and_recording_it_neither_loses_nor_duplicates_work(
     scene: Scene, mood: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every stage in turn: each run dies after one more step was done, and before it was recorded."""
+    """Crashes at every stage in turn.
+
+    Each run crashes one step later than the previous one, after the step's effect and before its record.
+    """
     scene.relay.mood = mood
     await scene.hand_over()
     died: list[DeliveryStage] = []
@@ -765,7 +781,10 @@ asyncio.run(main())
 async def test_a_worker_killed_before_recording_its_submission_submits_once(
     scene: Scene, tmp_path: Path, redis_url: str
 ) -> None:
-    """A real process with a real orchestrator, store and chain; the pool has no relayer."""
+    """Kills a real process, with a real orchestrator, store and chain.
+
+    The pool has no relayer.
+    """
     scene.world.deployment.save(tmp_path / "deployment.json")
     await scene.hand_over()
     settings, service = scene.pool.dependencies.settings, scene.pool.dependencies.key

@@ -1,4 +1,4 @@
-"""A node without gas: its file is stored by the pool, and the pool's relayer submits and lists its work."""
+"""A node without gas: the pool stores its file, and the pool's relayer submits its work."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_nodes_file_is_stored_submitted_listed_and_read_back(
         (item,) = store.items()
         assert (item.stage, item.error) == (
             DeliveryStage.SUBMITTED,
-            "the relayer has the work, the ledger does not have it yet",
+            "the relayer has the work, but the ledger does not have it yet",
         )
         assert await run.relayer.round() == 1
         await clock.turn(LONGEST_LOOK)

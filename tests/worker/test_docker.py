@@ -1,4 +1,4 @@
-"""The Docker runtime on a real engine: limits, confinement, scope and errors."""
+"""The Docker runtime on a real engine: limits, confinement, other workers, and errors."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_bridged_tasks_get_a_network_of_their_own_worker(docker_runtime: D
 
 
 class _Registry(BaseHTTPRequestHandler):
-    """A registry on loopback that has no image, or requires a login that it never accepts."""
+    """A registry on loopback that has no image, or that rejects every login."""
 
     def do_GET(self) -> None:
         status, code = (200, "") if self.path == "/v2/" else (404, "MANIFEST_UNKNOWN")

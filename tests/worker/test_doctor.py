@@ -1,4 +1,4 @@
-"""The doctor on machines with missing software, and with services that are down, wrong or slow."""
+"""The doctor with missing software, and with services that are down, wrong or slow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RTX = InstalledGpu(gpu=Gpu(index=1, model="NVIDIA RTX 4090", memory_bytes=24 << 
 
 
 class _Service(BaseHTTPRequestHandler):
-    """A service with its own clock."""
+    """An HTTP service with a clock of its own."""
 
     skew = timedelta()
     ready = 200
@@ -103,10 +103,10 @@ async def test_an_unready_an_unreachable_and_an_invalid_service_are_distinguishe
     [
         (GpuInventory(), [], Level.WARNING, "none"),
         (GpuInventory(), ["nvidia0"], Level.WARNING, "no driver"),
-        (GpuInventory(trouble="NVML: broken"), [], Level.WARNING, "broken"),
+        (GpuInventory(error="NVML: broken"), [], Level.WARNING, "broken"),
         (GpuInventory(gpus=(H200,), driver="570"), [], Level.OK, "1 of NVIDIA H200 with 141 GiB"),
         (GpuInventory(gpus=(H200, RTX), driver="570"), [], Level.OK, "RTX 4090 with 24 GiB"),
-        (GpuInventory(gpus=(H200,), driver="570", trouble="GPU 1 does not answer"), [], Level.WARNING, "GPU 1"),
+        (GpuInventory(gpus=(H200,), driver="570", error="GPU 1 does not answer"), [], Level.WARNING, "GPU 1"),
     ],
 )
 def test_gpus_are_counted_and_missing_drivers_reported(
@@ -157,7 +157,7 @@ def test_memory_and_disk_have_minimums(tmp_path: Path) -> None:
 
 
 def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
-    """Returns the orchestrator's answer about the step."""
+    """Returns an orchestrator's step answer with the given engines."""
     version = CheckpointRef(
         version=3, attempt=0, digest=ZERO_DIGEST, block=1, publisher=ZERO_ADDRESS, arithmetic=arithmetic
     )
@@ -183,7 +183,9 @@ def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
     ],
     ids=["taken", "with a gpu", "without a gpu", "none named", "no version"],
 )
-def test_a_member_hears_what_the_run_pays_for(answer: StepAnswer, level: Level, words: str, *, has_gpu: bool) -> None:
+def test_the_doctor_reports_for_which_engines_the_run_pays(
+    answer: StepAnswer, level: Level, words: str, *, has_gpu: bool
+) -> None:
     found = paid_engines(answer, has_gpu=has_gpu)
     assert (found.check, found.level) == ("run", level)
     assert words in found.found
@@ -200,11 +202,15 @@ async def test_an_unreachable_orchestrator_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("record", "level", "words"),
     [
-        (PoolRecord(), Level.OK, "no work has ended lately"),
-        (PoolRecord(accepted=95, expired=5), Level.OK, "95% accepted, 0% refused by validators, 5% expired unjudged"),
-        (PoolRecord(accepted=94, expired=6), Level.WARNING, "6% expired unjudged"),
+        (PoolRecord(), Level.OK, "no work has finished lately"),
+        (
+            PoolRecord(accepted=95, expired=5),
+            Level.OK,
+            "95% were accepted, 0% refused by validators, 5% expired without",
+        ),
+        (PoolRecord(accepted=94, expired=6), Level.WARNING, "6% expired without a verdict"),
         (PoolRecord(accepted=49, refused=51), Level.WARNING, "51% refused by validators"),
-        (PoolRecord(expired=9), Level.OK, "100% expired unjudged"),
+        (PoolRecord(expired=9), Level.OK, "100% expired without a verdict"),
         (PoolRecord(leaving=6 * UNIT, free=10 * UNIT), Level.WARNING, "withdraws 6 of 10 MUST free escrow"),
         (PoolRecord(leaving=5 * UNIT, free=10 * UNIT), Level.OK, "withdraws 5 of 10 MUST free escrow"),
     ],

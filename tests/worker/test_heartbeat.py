@@ -1,4 +1,4 @@
-"""Heartbeats to a test orchestrator with real signatures: which answers are accepted, and their effects."""
+"""Heartbeats to a test orchestrator with real signatures: valid answers and their effects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, NodeSt
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWorkClaim
 from tests.kit.event_loop import at_rest, one_thread
-from worker.chain.ledger_chain import NodeStatus, Payment
+from worker.chain.ledger_chain import LedgerChain, NodeStatus, Payment
 from worker.chain.pool_record import PoolRecord
 from worker.heartbeat import (
     FIRST_CHECK_PAUSE,
@@ -93,35 +93,35 @@ class ScriptedChain:
         return who == self.key
 
     async def join(self, invite: SignedInvite) -> None:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
     async def leave(self) -> None:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
     async def payment(self, key: WorkKey) -> Payment | None:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
     async def pool_record(self) -> PoolRecord:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
     async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
     async def fault_of(self, lease: Lease, beacon: Digest) -> str:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
     async def now(self) -> datetime:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
     async def work(self, key: WorkKey) -> WorkRecord | None:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
     async def submit(self, work: SignedWorkClaim) -> None:
-        raise AssertionError("not in these tests")
+        raise AssertionError("the tests do not call this")
 
 
 class Side:
-    """The orchestrator's side: scripted answers and signatures, and a record of the heartbeats."""
+    """A test orchestrator: scripted answers and signatures, and a record of the heartbeats."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.key = Key.generate()
@@ -195,7 +195,7 @@ async def heart(side: Side, clock: ManualClock, state: StateDirectory, node: Add
         orchestrator=orchestrator,
         known_key=side.key.address,
         pool_id=1,
-        chain=ScriptedChain(side.key.address),
+        chain=cast("LedgerChain", ScriptedChain(side.key.address)),
         reconciler=reconciler,
         pusher=LogPusher(lambda _: None, clock=clock),
         gauges=lambda: {"cpu.busy": 0.5},
@@ -209,7 +209,7 @@ async def heart(side: Side, clock: ManualClock, state: StateDirectory, node: Add
 
 
 async def turned(clock: ManualClock, seconds: float) -> None:
-    """Advances the clock in small steps, and lets threads keep up."""
+    """Advances the clock in small steps, so that threads can keep up."""
     for _ in range(int(seconds * 2)):
         await clock.turn(timedelta(seconds=0.5))
         await at_rest()
@@ -318,7 +318,7 @@ async def test_an_answer_resets_the_count_of_failed_heartbeats(
     side.moved = True
     beating = asyncio.create_task(heart.run())
     for _ in range(3):
-        side.signature = False  # a refused answer is not requested again, so one request is one heartbeat
+        side.signature = False  # the client does not repeat a request after such an answer
         before = len(side.beats)
         while not beating.done() and len(side.beats) < before + SILENT_AFTER - 1:
             await turned(clock, 0.5)
@@ -406,7 +406,7 @@ async def test_a_node_unknown_to_the_pool_waits_for_an_invite_again(
     side.answer.update(state=said, reason="gone")
     beating = asyncio.create_task(heart.run())
     await turned(clock, 3)
-    assert not beating.done()  # the ledger still lists the node: the orchestrator lags behind
+    assert not beating.done()  # the ledger still lists the node, so the orchestrator lags behind
     chain.at = replace(MEMBER, member=False)
     await turned(clock, 25)
     assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
@@ -483,7 +483,9 @@ async def test_logs_are_pushed_while_a_reader_follows(side: Side, clock: ManualC
     pusher.orchestrator = orchestrator
     pushing = asyncio.create_task(pusher.run())
     pusher.want("a" * 32, since=100, until_ms=unix_ms(clock.now()) + 10_000)
-    pusher.want("d" * 32, since=0, until_ms=unix_ms(clock.now()) + 10_000)  # a key without any role
+    pusher.want(
+        "d" * 32, since=0, until_ms=unix_ms(clock.now()) + 10_000
+    )  # an assignment that this worker has no log of
     await turned(clock, 3)
     pushed = [line.sequence for batch in side.batches for line in batch.lines]
     assert pushed == list(range(100, 1200))
@@ -504,7 +506,7 @@ async def test_no_orchestrator_can_make_a_worker_loop_without_pause(
     side.answer["next_interval_seconds"] = 1e-9
     beating = asyncio.create_task(heart.run())
     await at_rest()
-    assert len(side.beats) == 1  # the clock stands still, and so do the heartbeats
+    assert len(side.beats) == 1  # the clock stands still, so no further heartbeat is sent
     await turned(clock, 5)
     assert len(side.beats) > 2
     heart._stopping.set()

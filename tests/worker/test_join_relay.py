@@ -1,4 +1,4 @@
-"""A node without gas joins through the orchestrator, and by itself where that fails."""
+"""A node without gas joins through the relayer; if that fails, it joins by itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Orchestrator:
 
 
 class HastyClock(ManualClock):
-    """A clock that advances by itself whenever a caller waits."""
+    """A clock that advances at once whenever a caller sleeps."""
 
     async def sleep(self, duration: timedelta) -> None:
         self.waited = getattr(self, "waited", timedelta()) + duration

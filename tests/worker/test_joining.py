@@ -1,4 +1,4 @@
-"""A dishonest discovery service harms only its own users' use of it."""
+"""A dishonest discovery service can't stop a node from joining through another one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,6 +20,7 @@ from protocol.wire.base import MAX_INT64
 from protocol.wire.invites import SignedInvite
 from tests.kit.event_loop import at_rest, one_thread
 from tests.worker.test_heartbeat import ScriptedChain
+from worker.chain.ledger_chain import LedgerChain
 from worker.chain.pool_record import PoolRecord
 from worker.membership.joining import Joiner
 from worker.membership.registration import Registrar
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Newcomer(ScriptedChain):
-    """A ledger on which the node is not a member yet, with a pool's record."""
+    """A ledger on which the node is not a member yet, with a pool's payment record."""
 
     def __init__(self, orchestrator: Address, record: PoolRecord | Unavailable) -> None:
         super().__init__(orchestrator)
@@ -50,7 +51,7 @@ class Newcomer(ScriptedChain):
 
 
 class LyingService:
-    """The part of a discovery client that joining uses."""
+    """The methods of a discovery client that joining uses, with dishonest answers."""
 
     location = SimpleNamespace(url="https://discovery.example")
 
@@ -67,7 +68,7 @@ class LyingService:
 
 
 def registrar_of(services: Any, clock: ManualClock, situation: Situation) -> Registrar:
-    describe: Any = lambda: None  # noqa: E731 - nothing of it is looked at
+    describe: Any = lambda: None  # noqa: E731 - the description is not used
     return Registrar(services, describe=describe, clock=clock, situation=situation, longest_pause=timedelta(seconds=30))
 
 
@@ -89,7 +90,7 @@ async def test_forged_invites_do_not_delay_the_valid_one(clock: ManualClock) -> 
     joiner = Joiner(
         node=node.address,
         pool_id=1,
-        chain=chain,
+        chain=cast("LedgerChain", chain),
         registrar=registrar,
         clock=clock,
         situation=situation,
@@ -119,8 +120,8 @@ async def test_registration_succeeds_with_a_service_that_states_impossible_times
 @pytest.mark.parametrize(
     ("record", "level", "words"),
     [
-        (PoolRecord(accepted=20), "info", "100% accepted"),
-        (PoolRecord(accepted=10, expired=10), "warning", "50% expired unjudged"),
+        (PoolRecord(accepted=20), "info", "100% were accepted"),
+        (PoolRecord(accepted=10, expired=10), "warning", "50% expired without a verdict"),
         (Unavailable("the chain is down"), "info", "could not be read"),
     ],
 )
@@ -135,7 +136,7 @@ async def test_a_joining_node_logs_whether_the_pool_pays(
     joiner = Joiner(
         node=node.address,
         pool_id=1,
-        chain=chain,
+        chain=cast("LedgerChain", chain),
         registrar=registrar_of((), clock, Situation()),
         clock=clock,
         situation=Situation(),

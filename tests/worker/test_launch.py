@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol.identifiers import address
 from protocol.wire.nodes import Gpu
 from protocol.wire.tasks import VARIABLES, Assignment, GpuNeeds
+from worker.runtime.docker_arguments import creation_arguments
 from worker.runtime.interface import ContainerSpec, LaunchRefused
 from worker.tasks.container_spec import (
     TOKEN_VARIABLE,
@@ -32,7 +33,7 @@ GPUS = tuple(
 )
 
 
-def asked(**changes: Any) -> Assignment:
+def assignment_of(**changes: Any) -> Assignment:
     whole = {name: changes.pop(name) for name in ("generation", "secrets", "group", "restart_nonce") if name in changes}
     spec = {"name": "task", "image": "image:1", **changes}
     return Assignment.model_validate({"id": "a" * 32, "task_id": "b" * 32, "generation": 4, "spec": spec, **whole})
@@ -46,7 +47,7 @@ def made(assignment: Assignment, gpus: tuple[InstalledGpu, ...] = GPUS) -> Conta
 
 def test_every_variable_is_set_and_can_be_expanded() -> None:
     every = " ".join(f"${{{name}}}" for name in VARIABLES)
-    spec = made(asked(command=("sh", "-c", every), environment={"ALL": every}, gpus={"count": 1}))
+    spec = made(assignment_of(command=("sh", "-c", every), environment={"ALL": every}, gpus={"count": 1}))
     assert set(VARIABLES) <= spec.environment.keys()
     assert "$" not in spec.command[2]
     assert spec.environment["ALL"] == spec.command[2]
@@ -56,19 +57,29 @@ def test_every_variable_is_set_and_can_be_expanded() -> None:
     assert spec.environment[TOKEN_VARIABLE] == "token"
 
 
-def test_a_group_member_knows_the_places_of_its_group() -> None:
-    spec = made(asked(group={"id": "c" * 32, "rank": 1, "size": 4}))
+def test_a_container_sees_what_the_contributor_made_readable_and_may_not_change_it() -> None:
+    spec, readable = made(assignment_of()), (Path("/sets/rows.jsonl"), Path("/packages"))
+    arguments = creation_arguments(
+        spec, node=NODE, network="net", allow_host_network=False, readable=readable, user=None
+    )
+    own = [mount for mount in arguments["mounts"] if mount["Source"] in map(str, readable)]
+    assert [(each["Target"], each["ReadOnly"]) for each in own] == [("/sets/rows.jsonl", True), ("/packages", True)]
+    assert len(arguments["mounts"]) == len(spec.mounts) + 2
+
+
+def test_a_group_member_gets_its_rank_and_the_size_of_its_group() -> None:
+    spec = made(assignment_of(group={"id": "c" * 32, "rank": 1, "size": 4}))
     assert [spec.environment[f"MUSTER_GROUP_{name}"] for name in ("ID", "RANK", "SIZE")] == ["c" * 32, "1", "4"]
 
 
 def test_a_task_cannot_override_identity_variables() -> None:
-    spec = made(asked(environment={"MUSTER_NODE_ADDRESS": "0x0"}, secrets={"MUSTER_BRIDGE_TOKEN": "mine"}))
+    spec = made(assignment_of(environment={"MUSTER_NODE_ADDRESS": "0x0"}, secrets={"MUSTER_BRIDGE_TOKEN": "mine"}))
     assert spec.environment["MUSTER_NODE_ADDRESS"] == NODE
     assert spec.environment[TOKEN_VARIABLE] == "token"
 
 
 def test_secrets_are_neither_expanded_nor_shown() -> None:
-    spec = made(asked(secrets={"KEY": "${MUSTER_POOL_ID} hunter2"}))
+    spec = made(assignment_of(secrets={"KEY": "${MUSTER_POOL_ID} hunter2"}))
     assert spec.environment["KEY"] == "${MUSTER_POOL_ID} hunter2"
     assert "hunter2" not in repr(spec)
 
@@ -96,7 +107,7 @@ def test_expansion_never_crashes_and_never_expands_twice(text: str) -> None:
 
 def test_volumes_are_per_worker_and_one_is_the_data_volume() -> None:
     spec = made(
-        asked(
+        assignment_of(
             volumes=[
                 {"target": "/weights", "shared": True, "read_only": True},
                 {"target": "/work"},
@@ -112,14 +123,14 @@ def test_volumes_are_per_worker_and_one_is_the_data_volume() -> None:
     assert mounts["/muster/bridge"].read_only
     assert spec.environment["MUSTER_DATA_DIR"] == "/work"
     assert spec.environment["MUSTER_SHARED_DIR"] == "/weights"
-    plain = made(asked())
+    plain = made(assignment_of())
     assert {mount.target for mount in plain.mounts} == {"/muster/bridge", "/muster/data", "/muster/shared"}
 
 
 @pytest.mark.parametrize("target", ["/", "//", "//proc", "/proc", "/sys/fs", "/dev", "/etc/ssl", "/a/../etc"])
 def test_a_volume_over_a_system_directory_is_refused(target: str) -> None:
     with pytest.raises(LaunchRefused):
-        made(asked(volumes=[{"target": target}]))
+        made(assignment_of(volumes=[{"target": target}]))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +161,7 @@ def test_suitable_gpus_are_chosen_on_mixed_machines(needs: GpuNeeds, chosen: lis
         ({"replicas": 3}, True),
         ({"selector": {"labels": {"a": "b"}}}, True),
         ({"restart": {"kind": "never"}}, True),
-        ({"restart_nonce": 1}, True),  # a restart is requested besides the content
+        ({"restart_nonce": 1}, True),  # a requested restart is not part of the fingerprint
         ({"image": "image:2"}, False),
         ({"environment": {"A": "1"}}, False),
         ({"secrets": {"A": "1"}}, False),
@@ -160,22 +171,22 @@ def test_suitable_gpus_are_chosen_on_mixed_machines(needs: GpuNeeds, chosen: lis
     ],
 )
 def test_only_changes_to_the_containers_definition_need_a_new_container(change: dict[str, Any], same: bool) -> None:
-    assert (fingerprint(asked(), secret=SECRET) == fingerprint(asked(**change), secret=SECRET)) is same
+    assert (fingerprint(assignment_of(), secret=SECRET) == fingerprint(assignment_of(**change), secret=SECRET)) is same
 
 
 def test_a_task_that_refers_to_its_generation_is_recreated_with_it() -> None:
     def print_of(generation: int) -> str:
-        return fingerprint(asked(generation=generation, command=("x", "${MUSTER_GENERATION}")), secret=SECRET)
+        return fingerprint(assignment_of(generation=generation, command=("x", "${MUSTER_GENERATION}")), secret=SECRET)
 
     assert print_of(4) != print_of(5)
 
 
 def test_a_fingerprint_does_not_reveal_secrets() -> None:
-    guess = asked(secrets={"PIN": "1234"})
+    guess = assignment_of(secrets={"PIN": "1234"})
     assert fingerprint(guess, secret=SECRET) != fingerprint(guess, secret=b"t" * 32)
 
 
 def test_container_names_are_per_worker_and_short_enough_for_a_host_name() -> None:
-    spec = made(asked())
+    spec = made(assignment_of())
     assert spec.name == f"muster-{NODE[2:].lower()}-aaaaaaaaaaaa-2"
     assert len(spec.name) <= 64

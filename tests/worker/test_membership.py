@@ -1,4 +1,4 @@
-"""Invites: only one that the pool signed, for this node and this ledger, is redeemed."""
+"""Invites: a worker redeems only one that the pool signed for this node and ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protocol.invites import LONGEST_INVITE, Invite
 from protocol.runtime.clock import ManualClock
 from protocol.wire.invites import SignedInvite
 from tests.worker.test_heartbeat import MEMBER
-from worker.chain.ledger_chain import NodeStatus, WorkerChain
+from worker.chain.ledger_chain import LedgerChain, NodeStatus
 from worker.membership.joining import OrchestratorLocation, check_invite, load_membership, save_membership
 from worker.membership.relocation import MOST_INVITES, Relocation
 from worker.state import StateDirectory
@@ -30,7 +30,7 @@ NOW = time.time()
 
 
 def invited(**changes: Any) -> SignedInvite:
-    """Returns a valid invite except for the given changes, which are signed too."""
+    """Returns a valid invite with the given changes, which the signature covers."""
     fields: dict[str, Any] = {
         "pool_id": 1,
         "domain_id": 1,
@@ -95,7 +95,7 @@ READY = replace(MEMBER, member=False, free_stake=10, needed_stake=10)
         (MEMBER, None),
         (replace(READY, provider=None), "no provider"),
         (replace(READY, banned=True), "banned"),
-        (replace(READY, active=False), "not open"),
+        (replace(READY, active=False), "not active"),
         (replace(READY, min_capacity=2), "capacity"),
         (replace(READY, free_stake=9), "stake"),
     ],
@@ -117,7 +117,7 @@ HERE = OrchestratorLocation(pool_id=1, url=OLD_URL, orchestrator=ORCHESTRATOR.ad
 
 
 class Mailbox:
-    """The part of a discovery client that finding a new URL uses."""
+    """The methods of a discovery client that finding a new URL uses."""
 
     location = SimpleNamespace(url="https://discovery.example")
 
@@ -132,7 +132,7 @@ class Mailbox:
 
 
 class RoleChain:
-    """A ledger that knows the pool's orchestrator."""
+    """A ledger that knows the current orchestrator of the pool."""
 
     invites_domain = DOMAIN
 
@@ -140,7 +140,7 @@ class RoleChain:
         self.down, self.asked = down, 0
 
     async def is_orchestrator(self, who: Address) -> bool:
-        return True  # a replaced key is valid, too, until its stated end
+        return True  # a replaced key is also valid until its stated end
 
     async def orchestrator(self) -> Address:
         self.asked += 1
@@ -152,7 +152,7 @@ class RoleChain:
 def relocation(*services: Mailbox, chain: RoleChain | None = None) -> Relocation:
     return Relocation(
         node=NODE.address,
-        chain=cast("WorkerChain", chain or RoleChain()),
+        chain=cast("LedgerChain", chain or RoleChain()),
         services=cast("list[DiscoveryClient]", services),
         clock=ManualClock(datetime.fromtimestamp(NOW, UTC)),
         allow_plain_http=False,
@@ -201,7 +201,7 @@ async def test_an_invite_that_is_not_newer_or_not_valid_is_ignored(change: dict[
     assert await relocation(mailbox).find(HERE) is None
 
 
-async def test_the_newest_valid_invite_decides_even_if_it_names_the_present_url() -> None:
+async def test_the_newest_valid_invite_decides_even_if_it_names_the_current_url() -> None:
     mailbox = Mailbox(invited(url=NEW_URL, expiry=SOON + 10), invited(url=OLD_URL, expiry=SOON + 20))
     assert await relocation(mailbox).find(HERE) is None
 

@@ -1,4 +1,7 @@
-"""Files named by a task: every path out of its volume is refused, whatever the task changes meanwhile."""
+"""Files that a task names: the worker refuses every path out of the task's volume.
+
+The task may change its files meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def test_a_missing_or_oversized_file_is_reported(volume: Path) -> None:
 
 
 def test_replacing_a_directory_by_a_link_during_opening_never_leads_outside(volume: Path, tmp_path: Path) -> None:
-    """A check before the opening would lose this race."""
+    """A program that checked the path before opening it would lose this race."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("the host's")
     stop = threading.Event()

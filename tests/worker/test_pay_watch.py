@@ -1,4 +1,4 @@
-"""A worker stops leasing when delivered work is not paid: the rule alone, and on a real chain."""
+"""A worker stops leasing when work is not paid: the rule alone, and on a real chain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
 from tests.kit.verdicts import verdict_on
 from tests.kit.world import POOL, QUICK, TERMS, World
-from worker.chain.ledger_chain import LedgerChain, Payment, WorkerChain
+from worker.chain.ledger_chain import LedgerChain, Payment
 from worker.delivery.pay_watch import CHECKS_PER_ROUND, MOST_WATCHED, PayWatch
 from worker.state import StateDirectory
 
@@ -28,7 +28,7 @@ SECOND = timedelta(seconds=1)
 
 @dataclass
 class Ends:
-    """A ledger on which work ends as the test says."""
+    """A ledger on which each piece of work ends as the test specifies."""
 
     found: dict[Digest, Payment] = field(default_factory=dict)
     time: datetime = NOW
@@ -63,11 +63,14 @@ def lease(index: int, *, pool_id: int = POOL) -> Lease:
 
 
 def watch(state: StateDirectory, ends: Ends) -> PayWatch:
-    return PayWatch(state=state, chain=cast("WorkerChain", ends), clock=ManualClock(NOW))
+    return PayWatch(state=state, chain=cast("LedgerChain", ends), clock=ManualClock(NOW))
 
 
 async def ended(pay: PayWatch, ends: Ends, *how: Payment | None, first: int = 0) -> None:
-    """Delivers works that end as given; None stands for those that the ledger refused until their lease had ended."""
+    """Delivers pieces of work that end as given.
+
+    None stands for work that the ledger refused until its lease had ended.
+    """
     for index, one in enumerate(how, first):
         if one is None:
             pay.refused(lease(index), "EscrowTooLow(1, 0, 5)")
@@ -90,7 +93,7 @@ async def ended(pay: PayWatch, ends: Ends, *how: Payment | None, first: int = 0)
         ((Payment.OPEN,) * 9, False),
     ],
 )
-async def test_three_unpaid_works_in_a_row_stop_a_worker_and_verdicts_against_it_do_not(
+async def test_three_unpaid_works_in_a_row_stop_leasing_and_rejections_do_not(
     state: StateDirectory, how: tuple[Payment | None, ...], stops: bool
 ) -> None:
     ends = Ends(time=NOW + timedelta(minutes=11))
@@ -111,7 +114,7 @@ async def test_the_reason_for_stopping_lists_the_unpaid_works(state: StateDirect
     )
 
 
-async def test_a_stop_survives_a_restart_and_ends_by_a_persons_command(state: StateDirectory) -> None:
+async def test_a_stop_survives_a_restart_and_ends_with_the_command_resume(state: StateDirectory) -> None:
     ends = Ends()
     pay = watch(state, ends)
     await ended(pay, ends, *[Payment.EXPIRED] * 3)
@@ -149,7 +152,9 @@ async def test_work_that_was_refused_and_later_accepted_is_no_loss(state: StateD
     assert pay.stopped == ""
 
 
-@pytest.mark.parametrize("reason", ["StakeTooLow(1, 2)", "LeaseExpired", "it takes too long", "", "NodeNotWilling"])
+@pytest.mark.parametrize(
+    "reason", ["StakeTooLow(1, 2)", "LeaseExpired", "the relayer takes too long", "", "NodeNotWilling"]
+)
 async def test_refusals_not_caused_by_the_pool_do_not_count(state: StateDirectory, reason: str) -> None:
     ends = Ends(time=NOW + timedelta(hours=1))
     pay = watch(state, ends)
@@ -193,7 +198,7 @@ async def test_a_damaged_state_file_is_replaced(state: StateDirectory) -> None:
 
 @pytest.fixture
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """Returns the chain as the node sees it."""
+    """Returns the chain from the node's point of view."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL, policy=QUICK)
     yield chain
     await chain.close()
@@ -244,7 +249,7 @@ async def test_a_contributor_sees_a_pools_payment_record_and_announced_withdrawa
 ) -> None:
     await world.member()
     await (await world.as_("provider")).stake.add(100 * UNIT)
-    assert (await chain.pool_record()).summary == "no work has ended lately"
+    assert (await chain.pool_record()).summary == "no work has finished lately"
     leases = [await submitted(world, index) for index in range(12)]
     validator, owner = await world.as_("validator"), await world.as_("owner")
     first, second, third, *silent = (one.key.hash for one in leases)
@@ -258,7 +263,7 @@ async def test_a_contributor_sees_a_pools_payment_record_and_announced_withdrawa
     assert (record.accepted, record.refused, record.expired) == (2, 1, 9)
     assert record.is_bad
     assert record.summary == (
-        "of the newest 12 pieces of work 17% accepted, 8% refused by validators, 75% expired unjudged"
+        "of the newest 12 pieces of work, 17% were accepted, 8% refused by validators, 75% expired without a verdict"
     )
     await owner.pools.announce_withdrawal(POOL, 90 * UNIT)
     free = format_amount((await owner.pools.escrow(POOL)).free)
@@ -268,7 +273,7 @@ async def test_a_contributor_sees_a_pools_payment_record_and_announced_withdrawa
 async def test_the_number_of_blocks_read_is_bounded(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old results are ignored, so that each `doctor` does not read years of blocks again."""
+    """Old results are ignored, so that the doctor does not read years of blocks."""
     await world.member()
     one = await submitted(world, 0)
     await world.warp(TERMS.judge_period + SECOND)

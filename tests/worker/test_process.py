@@ -158,13 +158,16 @@ async def test_a_removed_task_leaves_no_process_and_no_file(process_runtime: Pro
     assert left()
     await process_runtime.remove(spec.name)
     async with asyncio.timeout(60):
-        while left():  # noqa: ASYNC110 - nobody tells
+        while left():  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.05)
     assert list((tmp_path / "processes").iterdir()) == []
 
 
 async def test_a_task_outlives_its_worker_and_is_found_again(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
-    """The worker that started it is killed; the next one continues reading where the first one stopped."""
+    """The worker that started the task is killed.
+
+    The next worker continues to read the output where the first one stopped.
+    """
     spec_text = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
@@ -199,7 +202,7 @@ async def test_killing_the_keeper_ends_the_task_and_counts_as_a_failure(
     keeper = json.loads((tmp_path / "processes" / spec.name / "keeper.json").read_text())
     os.kill(keeper["pid"], signal.SIGKILL)
     async with asyncio.timeout(60):
-        while (await process_runtime.containers())[0].status is not ContainerStatus.EXITED:  # noqa: ASYNC110 - nobody tells
+        while (await process_runtime.containers())[0].status is not ContainerStatus.EXITED:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.02)
     (container,) = await process_runtime.containers()
     assert container.exit_code == 137
@@ -226,7 +229,7 @@ async def test_two_workers_do_not_affect_each_others_tasks(process_runtime: Proc
     [
         ({"command": ()}, "launch-refused"),
         ({"network": NetworkMode.HOST}, "host-network-refused"),
-        # there is no bridge network: the task uses the machine's network
+        # without Docker there is no bridge network, so the task uses the machine's network
         ({"network": NetworkMode.BRIDGE}, "host-network-refused"),
     ],
 )
@@ -258,7 +261,10 @@ async def test_a_task_that_cannot_run_here_is_refused_with_a_code(
 async def test_a_volume_cannot_replace_code_that_runs_before_the_task(
     process_runtime: ProcessRuntime, tmp_path: Path, target: str
 ) -> None:
-    """A worker that is root enters the sandbox as root, and would execute the task owner's Python there."""
+    """A worker that is root enters the sandbox as root.
+
+    It would execute the task owner's Python there.
+    """
     module = tmp_path / "volume" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "encodings"
     module.mkdir(parents=True)
     (module / "__init__.py").write_text("import posix\nposix.write(1, b'user %d' % posix.getuid())\nposix._exit(0)\n")
@@ -294,10 +300,27 @@ async def test_readable_paths_are_visible_even_below_tmp(process_runtime: Proces
     assert "all of them" in text_of(lines)
 
 
+async def test_a_single_readable_file_is_visible_and_its_neighbours_are_not(
+    process_runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    for name in ("rows.jsonl", "private"):
+        (tmp_path / name).write_text(name)
+    named = tmp_path / "named.jsonl"
+    named.symlink_to("rows.jsonl")
+    runtime = ProcessRuntime(process_runtime._node, directory=tmp_path / "processes", readable=(named,))
+    look = f"import os; print(os.listdir({str(tmp_path)!r}), open({str(named)!r}).read()); open({str(named)!r}, 'a')"
+    container, lines = await run_to_end(runtime, spec_for(runtime._node, "x", ["python3", "-c", look]))
+    await runtime.close()
+    assert container.exit_code == 1
+    assert "rows.jsonl" in text_of(lines)
+    assert "private" not in text_of(lines)
+    assert "Read-only file system" in text_of(lines) or "Permission denied" in text_of(lines)
+
+
 async def test_an_environment_behind_symbolic_links_is_visible(
     process_runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An example is a checkout whose `.venv` is a link below a folder that is itself a link."""
+    """An example is a checkout with a link `.venv`, below a folder that is itself a link."""
     checkout, real = tmp_path / "checkout", tmp_path / "disk" / "environments" / "one"
     for place in (checkout, real / "bin"):
         place.mkdir(parents=True)

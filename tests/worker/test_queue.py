@@ -1,4 +1,4 @@
-"""The durable queue: order of stages, bounded retries, parking, and `kill -9` at every stage."""
+"""The durable queue: order of stages, bounded retries, parking, `kill -9` at every stage."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_retry_after_is_respected(store: QueueStore, tmp_path: Path, clock
     assert store.items() == []
 
 
-async def test_an_expired_answer_returns_an_item_to_an_earlier_stage_a_bounded_number_of_times(
+async def test_an_expired_url_returns_an_item_to_an_earlier_stage_a_bounded_number_of_times(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
@@ -169,7 +169,7 @@ async def test_an_expired_answer_returns_an_item_to_an_earlier_stage_a_bounded_n
     assert "expired" in store.items()[0].parked
 
 
-async def test_an_item_with_a_permanent_error_is_parked_until_a_person_releases_it(
+async def test_an_item_with_a_permanent_error_is_parked_until_a_person_retries_it(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     item_id = hand_over(store, tmp_path)
@@ -246,7 +246,7 @@ async def test_a_slow_file_does_not_delay_others(store: QueueStore, tmp_path: Pa
     assert Counter(delivery.calls)["put"] == 7
 
 
-async def test_a_final_attempt_ignores_delays_and_counts_remaining_items(
+async def test_delivery_at_shutdown_ignores_delays_and_counts_remaining_items(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path, "good")
@@ -287,7 +287,7 @@ async def test_an_abandoned_item_is_recorded_with_its_reason_and_its_copy_delete
     (ended,) = store.given_up()
     assert (ended.id, ended.name, ended.given_up) == (item, "f", "its lease ended")
     assert (store.counts()["given_up"], store.counts()["delivered"]) == (1, 0)
-    assert hand_over(store, tmp_path) == item  # the same file is not queued again
+    assert hand_over(store, tmp_path) == item  # adding the same file again does not queue it again
 
 
 async def test_waiting_for_an_acknowledgement_is_checked_often_and_is_no_failure(
@@ -304,7 +304,7 @@ async def test_waiting_for_an_acknowledgement_is_checked_often_and_is_no_failure
     assert delivery.calls.count("acknowledge") == 6
 
 
-async def test_the_final_attempt_waits_for_submitted_items_only(
+async def test_delivery_at_shutdown_waits_for_submitted_items_only(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     delivery = Recorded()
@@ -388,7 +388,7 @@ def test_a_worker_killed_at_any_point_delivers_eventually(tmp_path: Path, point:
     assert run("", "resume") == 0
     effects = Counter((tmp_path / "effects").read_text().split())
     assert set(effects) == set(STEPS)
-    # Only the step interrupted between its effect and its record is repeated.
+    # Only the step that was interrupted between its effect and its record is repeated.
     repeated = {step for step, count in effects.items() if count > 1}
     assert repeated == ({point.removeprefix("after ")} & set(STEPS) if point.startswith("after") else set())
     store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")

@@ -1,4 +1,4 @@
-"""Reconciling: every case of desired and observed state, and invariants under any history."""
+"""Reconciliation: every case of desired and observed state, and invariants of any history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.wire.tasks import AssignmentState, RestartKind, RestartRule
 from worker.runtime.interface import Container, ContainerStatus
-from worker.tasks.reconcile import (
+from worker.tasks.reconcile_plan import (
     LONGEST_BACKOFF,
     STABLE_AFTER,
     Action,
@@ -95,24 +95,24 @@ def kinds(actions: tuple[Action, ...]) -> str:
         (wanted(ALWAYS), [there(EXITED, 1)], so_far(failures=2), "", "failed"),
         (wanted(NEVER), [there(EXITED, 1)], so_far(), "", "failed"),
         (wanted(attempts=0), [there(EXITED, 1)], so_far(), "", "failed"),
-        # counted already, but the worker died before it removed the container
+        # the exit was counted, but the worker was killed before it removed the container
         (wanted(), [there(EXITED, 1)], so_far(AssignmentState.RESTARTING, counted="c-1"), "Remove:c-1", "restarting"),
-        # permanently ended: stays ended, and the container is kept as evidence
+        # the assignment has ended for good: it stays so, and the container is kept for inspection
         (wanted(), [there(EXITED, 0)], so_far(AssignmentState.COMPLETED), "", "completed"),
         (wanted(), [], so_far(AssignmentState.COMPLETED), "", "completed"),
         (wanted(), [], so_far(AssignmentState.FAILED), "", "failed"),
-        # new content or a requested restart: the old container ends before a new one starts
+        # a changed container or a requested restart: the old container ends before a new one starts
         (wanted(content="g"), [there(RUNNING)], so_far(), "Stop:c-1", "pending"),
         (wanted(content="g"), [], so_far(AssignmentState.FAILED), "Launch", "pending"),
         (wanted(nonce=1), [there(RUNNING)], so_far(), "Stop:c-1", "pending"),
         (wanted(nonce=1), [there(EXITED, 0)], so_far(AssignmentState.COMPLETED), "Remove:c-1", "pending"),
         (wanted(nonce=1), [there(RUNNING, nonce=1)], so_far(), "", "running"),
-        # another assignment's container
+        # a container of another assignment
         (wanted(), [there(RUNNING, assignment="b")], None, "Stop:c-1", "pending"),
         # two of our containers: the running one is kept
         (wanted(), [there(EXITED, 1, name="c-1"), there(RUNNING, name="c-2")], so_far(), "Remove:c-1", "running"),
         (wanted(), [there(RUNNING, name="c-1"), there(RUNNING, name="c-2")], so_far(), "Stop:c-1", "running"),
-        # it vanished
+        # the container has disappeared
         (wanted(), [], so_far(), "Launch", "restarting"),
     ],
 )
@@ -198,8 +198,9 @@ def test_the_backoff_grows_is_jittered_and_bounded(failures: int, jitter: float)
 def test_any_history_follows_the_restart_rule_and_never_runs_two_containers(
     rule: RestartRule, codes: list[int], crash_after: int
 ) -> None:
-    """Simulates a whole assignment: launches exit with the given codes, and the worker is killed once after a
-    decision.
+    """Simulates a whole assignment.
+
+    Launches exit with the given codes, and the worker is killed once after a decision.
     """
     desired = replace(wanted(), restart=rule)
     progress: AssignmentProgress | None = None
@@ -207,7 +208,7 @@ def test_any_history_follows_the_restart_rule_and_never_runs_two_containers(
     now, launches, crashed = 0.0, 0, False
     for step in range(200):
         decision = reconcile(desired, [container] if container else [], progress, now=now, jitter=0.5)
-        if step == crash_after and not crashed:  # the decision was not carried out; the state on disk stays
+        if step == crash_after and not crashed:  # killed before it executed the decision; only the saved state remains
             crashed = True
             progress = decision.progress and replace(decision.progress, retry_at=None)
             continue

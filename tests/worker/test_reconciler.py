@@ -1,4 +1,4 @@
-"""The reconciler on real runtimes: assignments run, survive the worker, and are reported with reasons."""
+"""The reconciler on real runtimes: tasks run, outlive the worker, and are reported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def asked(image: str, program: str, **changes: Any) -> Assignment:
     )
 
 
-def converger_of(runtime: Any, state: StateDirectory) -> Reconciler:
+def reconciler_of(runtime: Any, state: StateDirectory) -> Reconciler:
     async def no_bridge(task: RunningTask) -> None:
         (state.bridges / task.assignment_id).mkdir(parents=True, exist_ok=True)
 
@@ -75,7 +75,7 @@ def converger_of(runtime: Any, state: StateDirectory) -> Reconciler:
 
 @asynccontextmanager
 async def running(reconciler: Reconciler) -> AsyncIterator[Reconciler]:
-    """Runs the reconciler, and stops it as abruptly as a kill: nothing is handed over."""
+    """Runs the reconciler, and stops it abruptly as a kill would, without shutdown."""
     task = asyncio.create_task(reconciler.run())
     try:
         yield reconciler
@@ -113,7 +113,7 @@ async def nothing_left(runtime: Runtime) -> None:
 async def test_a_task_runs_to_completion_and_its_output_is_kept(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
-    async with running(converger_of(runtime, state)) as reconciler:
+    async with running(reconciler_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, "import os; print(os.environ['MUSTER_TASK_NAME'], '${MUSTER_GPU_COUNT}')"))
         await until(state_is(reconciler, COMPLETED), "it completes")
         await until(lambda: written(reconciler) == ["task 0"], "its output arrives")
@@ -128,11 +128,11 @@ async def test_a_running_task_continues_when_the_worker_restarts(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
     assignment = asked(image, TICK)
-    async with running(converger_of(runtime, state)) as first:
+    async with running(reconciler_of(runtime, state)) as first:
         first.offer(assignment)
         await until(lambda: first.logs is not None and first.logs.next_sequence > 3, "it talks")
     (before,) = await runtime.containers()
-    async with running(converger_of(runtime, state)) as second:
+    async with running(reconciler_of(runtime, state)) as second:
         await until(lambda: second.logs is not None and second.logs.next_sequence > 10, "it is heard before any answer")
         second.offer(assignment)
         await asyncio.sleep(0.5)
@@ -154,10 +154,10 @@ async def test_a_completed_task_is_not_run_again_after_a_restart(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
     assignment = asked(image, "print('once')")
-    async with running(converger_of(runtime, state)) as first:
+    async with running(reconciler_of(runtime, state)) as first:
         first.offer(assignment)
         await until(state_is(first, COMPLETED), "it completes")
-    async with running(converger_of(runtime, state)) as second:
+    async with running(reconciler_of(runtime, state)) as second:
         second.offer(assignment)
         await asyncio.sleep(1.5)
         report = second.report()
@@ -168,7 +168,7 @@ async def test_a_completed_task_is_not_run_again_after_a_restart(
 
 
 async def test_a_failing_task_is_retried_and_then_given_up(runtime: Any, image: str, state: StateDirectory) -> None:
-    async with running(converger_of(runtime, state)) as reconciler:
+    async with running(reconciler_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, "raise SystemExit(3)", restart={"kind": "on-failure", "attempts": 1}))
         await until(state_is(reconciler, FAILED), "it is given up")
         report = reconciler.report()
@@ -180,7 +180,7 @@ async def test_a_failing_task_is_retried_and_then_given_up(runtime: Any, image: 
 async def test_a_refused_task_is_remembered_until_another_starts(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
-    async with running(converger_of(runtime, state)) as converger:
+    async with running(reconciler_of(runtime, state)) as converger:
         converger.offer(asked(image, "pass", network="host"))
         await until(state_is(converger, FAILED), "it is refused")
         converger.offer(None)
@@ -195,7 +195,7 @@ async def test_a_failure_is_reported_with_the_last_lines_of_output(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
     program = "print('line\\n' * 20)\nprint('no GPU here \\x1b[2J\\x00')\nprint('x' * 5000)\nraise SystemExit(3)"
-    async with running(converger_of(runtime, state)) as reconciler:
+    async with running(reconciler_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, program, restart={"kind": "never"}))
         await until(state_is(reconciler, FAILED), "it failed")
         report = reconciler.report()
@@ -204,7 +204,7 @@ async def test_a_failure_is_reported_with_the_last_lines_of_output(
     assert first == "ended with exit code 3"
     assert quoted[-2:] == ["no GPU here \\x1b[2J\\x00", "x" * 240 + "…"]
     assert len(quoted) <= 8
-    again = converger_of(runtime, state).report()
+    again = reconciler_of(runtime, state).report()
     assert again is not None
     assert again.detail == report.detail, "it outlives the worker"
 
@@ -213,7 +213,7 @@ async def test_a_changed_task_replaces_the_container_and_keeps_the_volume(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
     write = "open('/muster/data/kept', 'w').write('x'); import time; time.sleep(600)"
-    async with running(converger_of(runtime, state)) as reconciler:
+    async with running(reconciler_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, write))
         kept = state.tasks / ("b" * 32) / "data" / "kept"
         await until(kept.exists, "the file is written")
@@ -238,7 +238,7 @@ async def test_a_changed_task_replaces_the_container_and_keeps_the_volume(
 async def test_a_task_that_cannot_run_here_fails_at_once_with_a_reason(
     runtime: Any, image: str, state: StateDirectory, changes: dict[str, Any], words: str
 ) -> None:
-    async with running(converger_of(runtime, state)) as reconciler:
+    async with running(reconciler_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, "print()", **changes))
         await until(state_is(reconciler, FAILED), "it fails")
         report = reconciler.report()
@@ -250,7 +250,7 @@ async def test_a_task_that_cannot_run_here_fails_at_once_with_a_reason(
 
 async def test_a_missing_image_is_reported_by_its_name(docker_runtime: DockerRuntime, state: StateDirectory) -> None:
     missing = f"127.0.0.1:9/nobody/{secrets.token_hex(4)}:1"
-    async with running(converger_of(docker_runtime, state)) as reconciler:
+    async with running(reconciler_of(docker_runtime, state)) as reconciler:
         reconciler.offer(asked(missing, "print()", restart={"kind": "never"}))
         await until(state_is(reconciler, FAILED), "it fails")
         report = reconciler.report()
@@ -258,12 +258,12 @@ async def test_a_missing_image_is_reported_by_its_name(docker_runtime: DockerRun
         assert missing in report.detail
 
 
-async def test_an_unreachable_engine_is_waited_for_and_reported(
+async def test_an_unreachable_engine_is_reported_and_tried_again(
     engine: Engine, docker_runtime: DockerRuntime, state: StateDirectory, tmp_path: Path
 ) -> None:
     socket = tmp_path / "docker.sock"
     late = DockerRuntime(docker_runtime._node, socket=socket)
-    async with running(converger_of(late, state)) as reconciler:
+    async with running(reconciler_of(late, state)) as reconciler:
         reconciler.offer(asked(engine.image, "print('at last')", restart={"kind": "never"}))
         await until(lambda: "does not answer" in reconciler.runtime_error, "the trouble is named")
         socket.symlink_to(engine.socket)
@@ -271,13 +271,13 @@ async def test_an_unreachable_engine_is_waited_for_and_reported(
     await late.close()
 
 
-async def test_a_hand_over_stops_the_task_within_its_grace_period(
+async def test_a_shutdown_stops_the_task_within_its_grace_period(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
-    async with running(converger_of(runtime, state)) as reconciler:
+    async with running(reconciler_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, TICK))
         await until(state_is(reconciler, RUNNING), "it runs")
-    await asyncio.wait_for(reconciler.hand_over(), 60)
+    await asyncio.wait_for(reconciler.shut_down(), 60)
     assert await runtime.containers() == ()
     report = reconciler.report()
     assert report is not None

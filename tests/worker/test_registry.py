@@ -1,4 +1,4 @@
-"""The identity that the worker shows to a registry."""
+"""The login that the worker sends to an image registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.runtime.docker import DockerRuntime
 
 
 class _Engine(BaseHTTPRequestHandler):
-    """The part of a Docker engine that a pull uses; records the login of each pull."""
+    """The routes of a Docker engine that a pull uses; records the login of each pull."""
 
     logins: ClassVar[list[dict[str, str]]] = []
 
@@ -47,7 +47,7 @@ class _Engine(BaseHTTPRequestHandler):
 async def test_an_image_of_a_pool_is_never_pulled_with_the_contributors_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a pool's owner could run and read any private image that the contributor may pull."""
+    """A pool's owner could otherwise run and read private images of the contributor."""
     mine = {"auths": {"registry.example": {"auth": base64.b64encode(b"me:mine").decode()}}}
     (tmp_path / "config.json").write_text(json.dumps(mine))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))

@@ -1,4 +1,4 @@
-"""`muster worker status` and `resume` for a worker that stopped because its work was not paid."""
+"""`muster worker status` and `resume` after leasing stopped because work was not paid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHY = "3 delivered pieces of work in a row were not paid: step 3, index 0 expire
 
 
 class Daemon:
-    """The part of a daemon that its control socket shows."""
+    """The part of a daemon that its control socket serves."""
 
     def __init__(self) -> None:
         self.stopped = WHY
@@ -43,7 +43,7 @@ class Daemon:
             stopped=self.stopped,
             draining=False,
             runtime="process",
-            runtime_trouble="",
+            runtime_error="",
             task="",
             task_id="",
             assignment=None,
@@ -58,7 +58,7 @@ class Daemon:
 
 @pytest.fixture
 async def daemon(state: StateDirectory) -> AsyncIterator[Daemon]:
-    """Runs a daemon that has stopped leasing, behind its real socket."""
+    """Runs a daemon that has stopped leasing, with a real control socket."""
     found = Daemon()
     queue = QueueStore(state.queue, state.spool)
 
@@ -80,7 +80,7 @@ async def daemon(state: StateDirectory) -> AsyncIterator[Daemon]:
     queue.close()
 
 
-async def test_a_person_sees_why_a_worker_leases_nothing_and_resumes_it(
+async def test_status_shows_why_leasing_has_stopped_and_resume_starts_it_again(
     daemon: Daemon, state: StateDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await asyncio.to_thread(cli.status, None, state.root, False)

@@ -1,4 +1,4 @@
-"""A task's slots over the bridge: leased by the worker, named by the task, attached by the worker."""
+"""Slots of a task over the bridge: the worker leases them, and the task names them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from worker.delivery.queue.store import QueueStore
 from worker.delivery.work_signing import LEASED_WORK, LeasedWork
 from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession
-from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.bridge.app import BridgeDependencies, create_bridge
 from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
 from worker.tasks.saved_state import RunningTask
@@ -41,7 +41,7 @@ POOL = 7
 
 @dataclass
 class Pool:
-    """The orchestrator's side: grants requests, with changes, or fails."""
+    """A test orchestrator that grants leases, with changes, or fails."""
 
     node: Address
     clock: ManualClock
@@ -97,7 +97,7 @@ class Pool:
 
 @dataclass
 class Bridged:
-    """A bridge, its task's side, and the pool behind it."""
+    """A bridge, a task's client for it, and the test orchestrator behind it."""
 
     pool: Pool
     home: Path
@@ -106,9 +106,9 @@ class Bridged:
     reachable: bool = True
     fault: str | Exception = ""
     unpaid: str = ""
-    """The reason why the chain would not pay for a lease."""
+    """Reason why the pool might not pay for a lease; empty if it will."""
     stopped: str = ""
-    """Why the worker leases nothing."""
+    """Reason why the worker has stopped leasing; empty if it leases."""
     slots: TaskSlots = field(init=False)
     http: httpx.AsyncClient = field(init=False)
 
@@ -116,7 +116,7 @@ class Bridged:
         self.restart()
 
     def restart(self, assignment: str = TASK.assignment_id) -> None:
-        """Restarts the worker over the same directory."""
+        """Restarts the worker with the same state directory."""
         task = replace(TASK, assignment_id=assignment)
         self.slots = TaskSlots(
             assignment_id=assignment,
@@ -130,7 +130,7 @@ class Bridged:
             stopped=lambda: self.stopped,
             clock=self.clock,
         )
-        parts = BridgeParts(
+        dependencies = BridgeDependencies(
             task=task,
             node=self.pool.node,
             pool_id=POOL,
@@ -143,7 +143,7 @@ class Bridged:
             most_spooled_bytes=50_000,
             slots=self.slots,
         )
-        transport = httpx.ASGITransport(app=create_bridge(parts))
+        transport = httpx.ASGITransport(app=create_bridge(dependencies))
         headers = {"Authorization": "Bearer right"}
         self.http = httpx.AsyncClient(transport=transport, base_url="http://bridge", headers=headers)
 
@@ -256,11 +256,11 @@ async def test_a_lease_that_contradicts_the_chain_is_refused_and_the_contributor
     answer = await bridged.lease()
     assert (answer.status_code, answer.json()["code"]) == (503, "false-grant")
     assert "block 7" in answer.json()["detail"]
-    assert "block 7" in bridged.slots.trouble
+    assert "block 7" in bridged.slots.last_error
     assert (await bridged.hand_over()).json()["code"] == "no-lease"
     bridged.fault = ""
     assert (await bridged.lease()).status_code == 200
-    assert bridged.slots.trouble == ""
+    assert bridged.slots.last_error == ""
     first, second = (asked.request_id for asked in bridged.pool.asked)
     assert first != second, "a refused lease is not requested again"
 
@@ -272,7 +272,7 @@ async def test_during_a_chain_outage_no_task_generates_unverified_and_no_lease_i
         await bridged.clock.turn(timedelta(seconds=1))
     answer = await asking
     assert (answer.status_code, answer.json()["retryable"]) == (503, True)
-    assert "the chain is down" in bridged.slots.trouble
+    assert "the chain is down" in bridged.slots.last_error
     bridged.fault = ""
     assert (await bridged.lease()).status_code == 200
     first, second = (asked.request_id for asked in bridged.pool.asked)
@@ -330,21 +330,27 @@ async def test_an_unpaid_worker_leases_nothing_and_states_the_reason(bridged: Br
 
 
 async def test_at_most_one_lease_is_lost_while_the_pool_may_not_pay(bridged: Bridged) -> None:
-    """A refused lease counts as undelivered, so the next one is requested when the pool would pay the last."""
+    """The orchestrator counts a refused lease as undelivered.
+
+    So the worker requests the next lease only when the pool would pay for the refused one.
+    """
     bridged.unpaid = "its work may cost 5 MUST, and the pool's escrow has 1 MUST"
     for _ in range(3):
         answer = await bridged.lease()
         assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "not-paid", True)
         assert "may cost 5 MUST" in answer.json()["detail"]
     assert len(bridged.pool.asked) == 1
-    assert "may cost 5 MUST" in bridged.slots.trouble
+    assert "may cost 5 MUST" in bridged.slots.last_error
     bridged.unpaid = ""
     assert (await bridged.lease()).status_code == 200
-    assert bridged.slots.trouble == ""
+    assert bridged.slots.last_error == ""
 
 
-async def test_an_orchestrator_of_a_former_release_is_distinguished_from_a_broken_one(bridged: Bridged) -> None:
-    """Its leases have no salt; the worker's client reports that, and the task gets the report."""
+async def test_an_orchestrator_of_an_earlier_release_is_reported_as_such(bridged: Bridged) -> None:
+    """Leases of such an orchestrator have no salt.
+
+    The worker's client reports this, and the task gets the report.
+    """
     grant = (await bridged.pool.slot(SlotRequest(step=0, groups=1, request_id="a" * 32))).model_dump(mode="json")
     del grant["lease"]["salt"], grant["lease"]["beacon_block"]
     key = bridged.pool.key
@@ -363,6 +369,6 @@ async def test_an_orchestrator_of_a_former_release_is_distinguished_from_a_broke
         clock=bridged.clock,
         transport=httpx.ASGITransport(app=old),
     )
-    with pytest.raises(BadAnswer, match="contract version 1, and this release takes version 2"):
+    with pytest.raises(BadAnswer, match="contracts of version 1; this release needs version 2"):
         await orchestrator.slot(SlotRequest(step=0, groups=1, request_id="a" * 32))
     await orchestrator.aclose()

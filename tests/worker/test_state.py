@@ -1,4 +1,4 @@
-"""Files that strangers wrote into the worker's directory are removed, however they were written."""
+"""Files that strangers wrote into the worker's directory can always be removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from worker.state import remove_tree
 
 
 def test_a_directory_of_any_depth_is_removed(tmp_path: Path) -> None:
-    """The tree is deeper than Python's own removal can recurse, and its path longer than the kernel accepts."""
+    """The tree is deeper than Python can remove recursively.
+
+    Its path is longer than the kernel accepts.
+    """
     volume = tmp_path / "volume"
     volume.mkdir()
     descriptor = os.open(volume, os.O_RDONLY)
@@ -66,7 +69,10 @@ def test_directories_without_permissions_are_removed(tmp_path: Path) -> None:
     "identifier", ["", ".", "..", "../outside", "{tmp}/outside", "A" * 32, "a" * 32 + "\n", "b" * 32]
 )
 def test_only_a_known_assignments_id_names_a_log(tmp_path: Path, identifier: str) -> None:
-    """The id comes from the orchestrator, which must not choose where the worker reads and writes."""
+    """The id comes from the orchestrator.
+
+    The orchestrator must not choose where the worker reads and writes.
+    """
     logs = tmp_path / "logs"
     (tmp_path / "outside").mkdir()
     LogStore(logs / ("a" * 32)).close()

@@ -1,4 +1,4 @@
-"""The server behind the bridge: the resources that a task can take up."""
+"""The server behind the bridge limits the resources that a task can occupy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ async def test_a_task_cannot_use_up_the_workers_file_descriptors(tmp_path: Path)
     try:
         ended = [asyncio.ensure_future(reader.read()) for reader, _ in opened]
         async with asyncio.timeout(60):
-            while sum(each.done() for each in ended) < 20:  # noqa: ASYNC110 - nobody tells
+            while sum(each.done() for each in ended) < 20:  # noqa: ASYNC110 - no event announces it
                 await asyncio.sleep(0.01)
-        done, waiting = await asyncio.wait(ended, timeout=0.3)  # no more of them than necessary
+        done, waiting = await asyncio.wait(ended, timeout=0.3)  # no further connections end
         assert (len(done), len(waiting)) == (20, MOST_CONNECTIONS)
         opened[0][1].close()
         await opened[0][1].wait_closed()

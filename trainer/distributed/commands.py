@@ -26,7 +26,7 @@ _SMALL_BYTES = 16 * 1024
 """State tensors of at most this size are sent whole to all processes; larger ones are sent as shards."""
 
 
-class CommandKind(StrEnum):
+class GroupCommandKind(StrEnum):
     """Kind of a command."""
 
     TERMS = "terms"
@@ -54,7 +54,7 @@ class GroupCommand:
         arrays: Arrays by name.
     """
 
-    word: CommandKind
+    word: GroupCommandKind
     facts: Mapping[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
 
@@ -77,14 +77,14 @@ class GroupCommand:
         with np.load(io.BytesIO(encoded), allow_pickle=False) as read:
             header = json.loads(read[""].tobytes())
             arrays = {name[1:]: read[name] for name in read.files if name}
-        return cls(word=CommandKind(header["word"]), facts=header["facts"], arrays=arrays)
+        return cls(word=GroupCommandKind(header["word"]), facts=header["facts"], arrays=arrays)
 
 
 def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
     """Returns the `add` command for some groups, without their work keys and prompt indices."""
     samples = [sample for group in groups for sample in group.samples]
     return GroupCommand(
-        word=CommandKind.ADD,
+        word=GroupCommandKind.ADD,
         arrays={
             "prompts": _joined([group.prompt_tokens for group in groups], np.int32),
             "prompt_lengths": np.array([len(group.prompt_tokens) for group in groups], np.int64),
@@ -129,7 +129,7 @@ def state_command(state: LearnerState) -> GroupCommand:
     small = {name: tensor for name, tensor in state.tensors.items() if tensor.nbytes <= _SMALL_BYTES}
     shapes = [(name, list(tensor.shape), name in small) for name, tensor in state.tensors.items()]
     return GroupCommand(
-        word=CommandKind.RESTORE,
+        word=GroupCommandKind.RESTORE,
         facts={"shapes": shapes, "facts": state.facts},
         arrays={name: tensor.numpy() for name, tensor in small.items()},
     )

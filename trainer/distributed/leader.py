@@ -11,7 +11,7 @@ import torch
 
 from protocol.errors import MusterError
 from trainer.distributed.channel import Channel, mesh_errors
-from trainer.distributed.commands import CommandKind, GroupCommand
+from trainer.distributed.commands import GroupCommand, GroupCommandKind
 from trainer.distributed.shutdown import ShutdownSignal
 from trainer.errors import MeshBroken
 
@@ -82,7 +82,7 @@ class Leader:
         with self._command_lock:
             if self._broken is None:
                 try:
-                    self._channel.send(GroupCommand(word=CommandKind.END))
+                    self._channel.send(GroupCommand(word=GroupCommandKind.END))
                     self._channel.agree(failed=False, ending=True)
                 except MeshBroken as error:
                     self._broken = error
@@ -115,7 +115,7 @@ class Leader:
         pause = min(HEARTBEAT_S, self._channel.timeout.total_seconds() / 4)
         while not self._closing.wait(pause):
             try:
-                self.together(GroupCommand(word=CommandKind.STAY), lambda: None)
+                self.together(GroupCommand(word=GroupCommandKind.STAY), lambda: None)
             except MeshBroken as error:
                 _log.error("mesh-broken", why=error.detail)
                 return

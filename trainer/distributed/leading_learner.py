@@ -8,7 +8,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from rollouts.precision import Dtype
-from trainer.distributed.commands import CommandKind, GroupCommand, groups_command, state_command
+from trainer.distributed.commands import GroupCommand, GroupCommandKind, groups_command, state_command
 from trainer.distributed.leader import Leader
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import LearnerState
@@ -45,7 +45,7 @@ class LeadingLearner(PolicyLearner):
 
     def begin(self, *, step: int) -> None:
         """Begins a step on all processes."""
-        command = GroupCommand(word=CommandKind.BEGIN, facts={"step": step})
+        command = GroupCommand(word=GroupCommandKind.BEGIN, facts={"step": step})
         self._leader.together(command, lambda: super(LeadingLearner, self).begin(step=step))
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
@@ -58,12 +58,12 @@ class LeadingLearner(PolicyLearner):
         Raises:
             TrainingDiverged: Loss or gradient was NaN or infinite too often in a row.
         """
-        return self._leader.together(GroupCommand(word=CommandKind.FINISH), super().finish)
+        return self._leader.together(GroupCommand(word=GroupCommandKind.FINISH), super().finish)
 
     def state(self, *, keep: bool = True) -> LearnerState:
         """Gathers the state on this process."""
         return self._leader.together(
-            GroupCommand(word=CommandKind.STATE), lambda: super(LeadingLearner, self).state(keep=keep)
+            GroupCommand(word=GroupCommandKind.STATE), lambda: super(LeadingLearner, self).state(keep=keep)
         )
 
     def restore(self, state: LearnerState) -> None:
@@ -77,6 +77,6 @@ class LeadingLearner(PolicyLearner):
     def weights(self, *, dtype: torch.dtype = torch.float32, keep: bool = True) -> dict[str, torch.Tensor]:
         """Gathers copies of the weights on this process; the other processes do not wait until they are on disk."""
         return self._leader.together(
-            GroupCommand(word=CommandKind.WEIGHTS),
+            GroupCommand(word=GroupCommandKind.WEIGHTS),
             lambda: super(LeadingLearner, self).weights(dtype=dtype, keep=keep),
         )

@@ -78,7 +78,7 @@ class MaskedTerm(_LossTerm):
         return masked_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high)
 
 
-_NAMED: dict[str, dict[str, Any]] = {
+NAMED: dict[str, dict[str, Any]] = {
     "grpo": {},
     "intellect-2": {"entropy": 1e-4, "kl": 1e-3},
     "dapo": {"term": {"kind": "clipped", "low": 0.2, "high": 0.28, "cap": None}},
@@ -116,12 +116,7 @@ _NAMED: dict[str, dict[str, Any]] = {
         "term": {"kind": "masked", "low": 0.5, "high": 5.0},
     },
 }
-"""Differences from the defaults of `Algorithm`, which are those of `grpo`."""
-
-
-def algorithm_names() -> list[str]:
-    """Returns the names of the algorithms."""
-    return list(_NAMED)
+"""Named algorithms, as differences from the defaults of `Algorithm`, which are those of `grpo`."""
 
 
 class Algorithm(_LossTerm):
@@ -149,9 +144,9 @@ class Algorithm(_LossTerm):
             given = {"name": given}
         if not isinstance(given, Mapping):
             return given
-        named = _NAMED.get(str(given.get("name", "grpo")))
+        named = NAMED.get(str(given.get("name", "grpo")))
         if named is None:
-            raise ValueError(f"there is no algorithm {given.get('name')!r}; choose one of {', '.join(_NAMED)}")
+            raise ValueError(f"there is no algorithm {given.get('name')!r}; choose one of {', '.join(NAMED)}")
         return {**named, **given, **_merged_term(named.get("term"), given.get("term"))}
 
     @model_validator(mode="after")

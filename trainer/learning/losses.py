@@ -24,18 +24,18 @@ MOST_LOG_RATIO = 20.0
 
 
 class Aggregation(StrEnum):
-    """Weight of a token of an answer with T tokens, and divisor of the sum."""
+    """Weight of a token of an answer with T tokens, and divisor of the sum over the global batch."""
 
     TOKENS = "tokens"
-    """Weight 1, divided by the tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3."""
+    """Weight 1, divided by the number of tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3."""
     GROUP_TOKENS = "group-tokens"
-    """Weight 1 / (tokens of the group), divided by the groups. DAPO equation (8)."""
+    """Weight 1 / (tokens of the group), divided by the number of groups. DAPO equation (8)."""
     ANSWERS = "answers"
     """Weight 1 / T, divided by the number of answers. GRPO (DeepSeekMath, equation 3), GSPO equation (5)."""
     CONSTANT = "constant"
-    """Weight 1 / (a fixed length), divided by the answers: no bias by length. Dr. GRPO section 3.2."""
+    """Weight 1 / (a fixed length), divided by the number of answers: no bias by length. Dr. GRPO section 3.2."""
     SEQUENCES = "sequences"
-    """Weight 1, divided by the answers: an answer is one action. RLOO."""
+    """Weight 1, divided by the number of answers: an answer is one action. RLOO."""
 
 
 class Count(StrEnum):

@@ -21,6 +21,7 @@ from protocol.identity.keystores import find_key
 from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.threads import run_in_thread
+from rollouts.environments.mixture import parts_of
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.sandboxed_decoder import Decoder
 from shardcast.origin import KEPT_VERSIONS as PUBLISHED_VERSIONS
@@ -206,7 +207,7 @@ async def _prepare(
         progress.serve(settings.metrics_port)
     evaluation: EvaluationProcess | None = None
     if settings.evaluate_every:
-        evaluation = EvaluationProcess(settings, progress=progress, clock=clock)
+        evaluation = EvaluationProcess(settings, progress=progress, clock=clock, show=client.put_answers)
         stack.push_async_callback(evaluation.aclose)
 
     def intake(step: int) -> RolloutIntake:
@@ -230,6 +231,7 @@ async def _prepare(
         learner=learner,
         learner_thread=links.learner_thread,
         candidates=base.candidates,
+        parts=parts_of(base.recipe.environment.name, base.recipe.environment.options),
         journal=journal,
         publisher=publisher,
         demand=DemandPublisher(client, retry=outage_retry, lease=lease),

@@ -73,7 +73,7 @@ class RolloutCollector:
             view = await self._ask(step)
             times.wait += time.perf_counter() - since
             now = standings(view).get(step, StepStanding())
-            news = now.accepted != looked_at or intake.is_late
+            news = now.accepted != looked_at or intake.has_unavailable
             if news:
                 since = time.perf_counter()
                 looked_at = now.accepted if await self._look(intake) else -1

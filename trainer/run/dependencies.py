@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.runtime.clock import Clock
+from rollouts.environments.mixture import Parts
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.demand import DemandPublisher
 from trainer.run.evaluation_process import EvaluationProcess
@@ -34,6 +35,8 @@ class Dependencies:
     learner_thread: LearnerThread
     candidates: NDArray[np.uint64] | None
     """The base's table of prompts, of which every version has a subset; None if the recipe has no table."""
+    parts: Parts
+    """The environments that the recipe's prompts belong to."""
     journal: Journal
     publisher: Publisher
     demand: DemandPublisher

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from typing import Any
 import structlog
 
 import trainer
+from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.wire.runs import MOST_ANSWER_CHARACTERS, MOST_ANSWERS, NewAnswers, SampledAnswer
 from trainer.run.progress import ProgressLog
 from trainer.run.settings import TrainerSettings
 
@@ -35,10 +38,19 @@ class EvaluationProcess:
         settings: Number of prompts and samples, device and dtype.
         progress: Receives the results.
         clock: Clock of the run.
+        show: Sends answers to the orchestrator, for the pool's page; a failure is only logged.
     """
 
-    def __init__(self, settings: TrainerSettings, *, progress: ProgressLog, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        *,
+        progress: ProgressLog,
+        clock: Clock,
+        show: Callable[[NewAnswers], Awaitable[object]] | None = None,
+    ) -> None:
         self._settings = settings
+        self._show = show
         self._progress = progress
         self._clock = clock
         self._waiting: tuple[int, Path] | None = None
@@ -82,8 +94,25 @@ class EvaluationProcess:
                 await self._end()
             else:
                 self._progress.record("evaluation", version=version, **found)
+                await self._show_answers(version, found)
             finally:
                 self._evaluated = None
+
+    async def _show_answers(self, version: int, found: Mapping[str, Any]) -> None:
+        if self._show is None:
+            return
+        answers = tuple(
+            SampledAnswer(
+                prompt=str(one["prompt"])[:MOST_ANSWER_CHARACTERS],
+                answer=str(one["answer"])[:MOST_ANSWER_CHARACTERS],
+                correct=bool(one["correct"]),
+            )
+            for one in found.get("examples", ())[:MOST_ANSWERS]
+        )
+        try:
+            await self._show(NewAnswers(version=version, answers=answers))
+        except MusterError as error:  # an older orchestrator has no such route
+            _log.info("answers-not-shown", version=version, why=error.detail)
 
     async def _answer(self, version: int, folder: Path) -> dict[str, Any]:
         process = self._process = self._process or await self._start()

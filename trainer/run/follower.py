@@ -14,7 +14,7 @@ import torch
 from protocol.errors import Conflict, MusterError
 from rollouts.precision import Dtype
 from trainer.distributed.channel import Channel, mesh_errors
-from trainer.distributed.commands import CommandKind, GroupCommand, groups_of, state_of
+from trainer.distributed.commands import GroupCommand, GroupCommandKind, groups_of, state_of
 from trainer.distributed.ranks import RankInfo, device_of
 from trainer.distributed.shutdown import ShutdownSignal
 from trainer.errors import MeshBroken
@@ -55,7 +55,7 @@ def terms_command(base: PolicyBase, learning: LearningSettings, settings: Traine
         "dtype": settings.dtype.value,
         "seed": settings.seed,
     }
-    return GroupCommand(word=CommandKind.TERMS, facts=facts)
+    return GroupCommand(word=GroupCommandKind.TERMS, facts=facts)
 
 
 class Follower:
@@ -86,7 +86,7 @@ class Follower:
             self._channel.leave()
 
     def _follow(self) -> None:
-        while (command := self._channel.receive()).word is not CommandKind.END:
+        while (command := self._channel.receive()).word is not GroupCommandKind.END:
             error: MusterError | None = None
             try:
                 with mesh_errors(f"all do {command.word.value!r}"):
@@ -102,21 +102,21 @@ class Follower:
 
     def _do(self, command: GroupCommand) -> None:
         match command.word:
-            case CommandKind.TERMS:
+            case GroupCommandKind.TERMS:
                 self._opened = self._open_learner(command.facts)
-            case CommandKind.BEGIN:
+            case GroupCommandKind.BEGIN:
                 self._learner.begin(step=command.facts["step"])
-            case CommandKind.ADD:
+            case GroupCommandKind.ADD:
                 self._learner.add(groups_of(command))
-            case CommandKind.FINISH:
+            case GroupCommandKind.FINISH:
                 self._learner.finish()
-            case CommandKind.STATE:
+            case GroupCommandKind.STATE:
                 self._learner.state(keep=False)
-            case CommandKind.RESTORE:
+            case GroupCommandKind.RESTORE:
                 self._learner.restore(state_of(command))
-            case CommandKind.WEIGHTS:
+            case GroupCommandKind.WEIGHTS:
                 self._learner.weights(keep=False)
-            case CommandKind.STAY | CommandKind.END:
+            case GroupCommandKind.STAY | GroupCommandKind.END:
                 pass
 
     @property

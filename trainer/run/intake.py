@@ -100,7 +100,7 @@ class RolloutIntake:
         self._longest_wait = patience.total_seconds()
         self._taken: dict[Digest, SeenFile] = {}
         self._refused: dict[Digest, str] = {}
-        self._late: dict[Digest, tuple[str, float]] = {}
+        self._unavailable: dict[Digest, tuple[str, float]] = {}
         """Reason and monotonic time of the first failure."""
         self._listed: list[RolloutItem] = []
 
@@ -132,12 +132,12 @@ class RolloutIntake:
     @property
     def dropped(self) -> Counter[str]:
         """Number of unused files by reason, including those currently unavailable."""
-        return Counter([*self._refused.values(), *(why for why, _ in self._late.values())])
+        return Counter([*self._refused.values(), *(why for why, _ in self._unavailable.values())])
 
     @property
-    def is_late(self) -> bool:
+    def has_unavailable(self) -> bool:
         """Returns whether an accepted file is currently unavailable."""
-        return bool(self._late)
+        return bool(self._unavailable)
 
     async def _take_each(self, items: Sequence[RolloutItem]) -> None:
         """Takes files with equal bytes one after the other, because they share a path."""
@@ -149,18 +149,18 @@ class RolloutIntake:
             try:
                 entry = await self._checked(item)
                 self._taken[item.key] = await self._read(item, entry)
-                self._late.pop(item.key, None)
+                self._unavailable.pop(item.key, None)
             except OSError as error:
                 raise NotWritten(f"{self._folder} can't be used: {error.strerror or error}") from error
             except (InvalidInput, BytesRefused, TooLarge) as error:
                 self._refused[item.key] = error.code
-                self._late.pop(item.key, None)
+                self._unavailable.pop(item.key, None)
                 _log.warning("file-dropped", work=item.key, node=item.node, code=error.code, why=error.detail)
             except MusterError as error:
-                if item.key not in self._late:
+                if item.key not in self._unavailable:
                     _log.warning("file-late", work=item.key, node=item.node, code=error.code, why=error.detail)
-                _, since = self._late.get(item.key, ("", self._clock.monotonic()))
-                self._late[item.key] = _VANISHED if isinstance(error, NotFound) else error.code, since
+                _, since = self._unavailable.get(item.key, ("", self._clock.monotonic()))
+                self._unavailable[item.key] = _VANISHED if isinstance(error, NotFound) else error.code, since
 
     async def _checked(self, item: RolloutItem) -> JournalFile:
         """Checks a listed file and returns its journal entry.
@@ -208,7 +208,7 @@ class RolloutIntake:
 
     def coming(self) -> int:
         """Returns the number of accepted groups that are not fetched yet and not known to be unavailable."""
-        gone = self._taken.keys() | self._refused.keys() | self._late.keys()
+        gone = self._taken.keys() | self._refused.keys() | self._unavailable.keys()
         return sum(item.groups for item in self._listed if item.key not in gone)
 
     def held_up(self) -> int:
@@ -216,7 +216,7 @@ class RolloutIntake:
         now = self._clock.monotonic()
         waited = {
             key
-            for key, (why, since) in self._late.items()
+            for key, (why, since) in self._unavailable.items()
             if why not in _NOT_WAITED_FOR and now - since < self._longest_wait
         }
         return sum(item.groups for item in self._listed if item.key in waited)

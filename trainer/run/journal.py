@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from protocol.errors import Conflict
 from protocol.identifiers import Digest, WireAddress, WireDigest
-from protocol.runtime.files import sync_directory
+from protocol.runtime.files import sync_path
 from protocol.wire.base import Milliseconds
 from protocol.wire.runs import SlotIndex, Step, Version
 from trainer.errors import NotWritten
@@ -118,7 +118,7 @@ class Journal:
                     os.truncate(self.path, size)
                 raise
             if size == 0:
-                sync_directory(self.folder)
+                sync_path(self.folder)
         except OSError as error:
             raise NotWritten(f"{self.path} can't be written: {error.strerror or error}") from error
 

@@ -2,8 +2,9 @@
 
 A restarted trainer gets a new lease at once if it held the last one; its earlier process is fenced. Each request
 carries the id of this trainer process. If an answer is lost, the orchestrator recognises the id and repeats the answer,
-even after the lease has expired. Where the orchestrator can't fence (a second orchestrator, a lost Redis),
-announcements on the ledger do.
+even after the lease has expired. If the orchestrator can't refuse the other trainer, because that one uses a second
+orchestrator or because Redis was lost, the ledger shows the conflict: a trainer ends when the ledger has an
+announcement that it did not make.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class RunLease:
         self.check()
 
     def check(self) -> None:
-        """Checks that no earlier request found the lease lost.
+        """Raises the error if an earlier request found that another trainer holds the lease.
 
         Raises:
             AnotherTrainer: Another trainer holds it.

@@ -88,7 +88,7 @@ class TrainingRun:
             self._evaluate(self._versions.newest)
         self._collector.forget(step)
         times.total = time.perf_counter() - began
-        facts = step_facts(done, times, state=self._state, pools=self._settings.pools)
+        facts = step_facts(done, times, state=self._state, pools=self._settings.pools, parts=self._dependencies.parts)
         idle = self._idle.after(times)
         self._dependencies.progress.record("step", **facts, idle_share=idle)
         _log.info("step-learned", step=step, reward=facts["reward"], seconds=round(times.total, 2), idle=idle)

@@ -11,9 +11,11 @@ from typing import Any
 
 import psutil
 
+from rollouts.environments.mixture import Parts
+from trainer.by_environment import ResultsByEnvironment
 from trainer.learning.metrics import LearnedStep
 from trainer.run.asynchrony import StepStanding
-from trainer.run.batches import Chosen, SeenFile, groups_at, staleness
+from trainer.run.batches import Chosen, SeenFile, SeenGroup, groups_at, staleness
 from trainer.run.journal import StepBatch
 from trainer.run.pools import PoolSettings
 from trainer.run.state import TrainerState
@@ -63,11 +65,14 @@ class StepDone:
     """None if no group had differing rewards."""
 
 
-def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: PoolSettings) -> dict[str, Any]:
+def step_facts(
+    done: StepDone, times: StepTimes, *, state: TrainerState, pools: PoolSettings, parts: Parts
+) -> dict[str, Any]:
     """Returns the content of a `step` line.
 
     `reward` and `solved` cover all decided groups, including those with equal rewards. Over the batch alone they would
     measure the selection, not the policy. `distance` is the mean distance from the target length, if there is one.
+    `environments` has reward and solved share by environment, if the recipe has a mixture.
     """
     groups, learned = groups_at(done.files, done.chosen.places), done.learned
     tokens = learned.tokens if learned is not None else 0
@@ -81,6 +86,7 @@ def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: 
         "bad": learned is not None and learned.bad,
         "reward": _mean(rewards),
         "solved": _mean(solved),
+        "environments": _environments(seen, parts),
         "length": _mean(lengths),
         "distance": _mean([one.distance for one in seen if one.distance is not None]),
         "figures": learned.figures if learned is not None else {},
@@ -95,6 +101,15 @@ def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: 
         "signal_share": state.signal_share,
         "pools": {pool.value: count for pool, count in state.pools.counts(pools).items()},
     }
+
+
+def _environments(seen: Sequence[SeenGroup], parts: Parts) -> dict[str, Any]:
+    results = ResultsByEnvironment(parts)
+    for one in seen:
+        if one.group is not None and one.solved is not None:
+            for sample in one.group.samples:
+                results.add(one.prompt_index, reward=sample.reward, solved=one.solved)
+    return {label: asdict(found) for label, found in results.results().items()}
 
 
 def memory() -> dict[str, int]:

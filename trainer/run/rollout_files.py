@@ -18,6 +18,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile, AuditRow
+from rollouts.environments import is_solved
 from rollouts.errors import BadRolloutFile, NotDecoded
 from rollouts.files.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import ReadLimits
@@ -187,7 +188,7 @@ def _group(
             if reward is not None
         ),
     )
-    solved = sum(task == 1.0 for task in tasks) / len(tasks)
+    solved = sum(task is not None and is_solved(task) for task in tasks) / len(tasks)
     distance = _distance([judged[row].length_penalty for row, _ in rows], rules.recipe)
     return SeenGroup(prompt_index=first.prompt_index, solved=solved, group=group, distance=distance)
 

@@ -5,26 +5,19 @@ A restart repeats the steps after the saved state, from the journal and the file
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
-from protocol.errors import Conflict
 from protocol.runtime.files import FileLocked, locked_file
 from trainer.errors import AnotherTrainer, NotWritten
-from trainer.files import write_whole
 from trainer.learning.learner import LearnerState
 from trainer.run.pools import DifficultyPools
-from trainer.tensor_file import tensor_file
+from trainer.saved_state import read_state, write_state
 
 STATE_FILE = "state.safetensors"
 _LOCK_FILE = "trainer.lock"
-_FORMAT = 1
 _HINT = "give the --state of this run, or an empty one to begin anew"
 
 
@@ -72,16 +65,14 @@ def save_state(folder: Path, *, state: TrainerState, learner_state: LearnerState
     Raises:
         NotWritten: The disk is full or refuses the write; the previous state is unchanged.
     """
-    saved = {
-        "format": _FORMAT,
-        "about": dict(identity),
+    facts = {
         "step": state.step,
         "pools": state.pools.as_json(),
         "signal_share": state.signal_share,
         "empty_steps": state.empty_steps,
         "student": learner_state.facts,
     }
-    write_whole(folder / STATE_FILE, tensor_file(learner_state.tensors, metadata={"muster": json.dumps(saved)}))
+    write_state(folder / STATE_FILE, learner_state.tensors, about=identity, facts=facts)
 
 
 def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerState, LearnerState] | None:
@@ -93,11 +84,7 @@ def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerSta
     path = folder / STATE_FILE
     if not path.exists():
         return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            saved: dict[str, Any] = json.loads(file.metadata()["muster"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-        _check(path, saved, identity)
+    with read_state(path, about=identity, owner="trainer", work="run", hint=_HINT) as (saved, tensors):
         state = TrainerState(
             step=int(saved["step"]),
             pools=DifficultyPools.of_json(saved["pools"]),
@@ -105,14 +92,3 @@ def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerSta
             empty_steps=int(saved["empty_steps"]),
         )
         return state, LearnerState(tensors=tensors, facts=saved["student"])
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise Conflict(f"{path} is not a trainer's state: {error}", hint=_HINT) from error
-
-
-def _check(path: Path, saved: Mapping[str, Any], identity: Mapping[str, str]) -> None:
-    if saved.get("format") != _FORMAT:
-        raise Conflict(f"{path} is of another release", hint=_HINT)
-    found: Mapping[str, str] = saved["about"]
-    changed = sorted(name for name in {*found, *identity} if found.get(name) != identity.get(name))
-    if changed:
-        raise Conflict(f"{path} is of another run: {', '.join(changed)} differs", hint=_HINT)

@@ -58,7 +58,7 @@ class VersionPublisher:
         await self._publish(self.newest)
 
     async def write(self, times: StepTimes) -> bool:
-        """Writes the version of the current state, if its number is published, and starts publishing and saving.
+        """Writes the current state as a version, if one is due at this step, and starts publishing and saving.
 
         Returns:
             Whether a version was written.

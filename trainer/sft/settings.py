@@ -133,7 +133,7 @@ class WarmUpSettings(_SftModel):
     steps: _Count = 1000
     examples_per_step: _Count = 64
     row_tokens: _Count = 1024
-    """Maximum tokens of a packed row; longer examples are skipped."""
+    """Maximum tokens of a packed row; longer examples are skipped. Default: at most the model's context."""
     rows_at_once: _Count = 8
     """Rows per forward pass; gradients of a step's further rows are accumulated."""
     optimiser: Optimiser = Optimiser()

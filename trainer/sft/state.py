@@ -6,23 +6,17 @@ settings is refused, because the result would match neither set of settings.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
-from protocol.errors import Conflict
-from trainer.files import write_whole
-from trainer.tensor_file import tensor_file
+from trainer.saved_state import read_state, write_state
 from trainer.training_state import restore_training, training_tensors
 
 STATE_FILE = "state.safetensors"
-_FORMAT = 1
 _OTHER_FOLDER = "give another --to, or delete the folder to begin anew"
 
 
@@ -64,8 +58,7 @@ def save_state(
         NotWritten: The disk is full or refuses the write; the previous state is unchanged.
     """
     tensors = training_tensors(model, [optimiser])
-    saved = {"format": _FORMAT, "about": dict(about), **_as_json(place)}
-    write_whole(folder / STATE_FILE, tensor_file(tensors, metadata={"muster": json.dumps(saved)}))
+    write_state(folder / STATE_FILE, tensors, about=about, facts=asdict(place))
 
 
 def load_state(
@@ -79,11 +72,7 @@ def load_state(
     path = folder / STATE_FILE
     if not path.exists():
         return WarmUpState()
-    try:
-        with safe_open(path, framework="pt") as file:
-            saved = json.loads(file.metadata()["muster"])
-            _check(path, saved, about)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+    with read_state(path, about=about, owner="warm-up", work="warm-up", hint=_OTHER_FOLDER) as (saved, tensors):
         restore_training(tensors, model, [optimiser])
         return WarmUpState(
             step=saved["step"],
@@ -91,18 +80,3 @@ def load_state(
             skipped=saved["skipped"],
             skipped_in_a_row=saved["skipped_in_a_row"],
         )
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise Conflict(f"{path} is not a warm-up's state: {error}", hint=_OTHER_FOLDER) from error
-
-
-def _as_json(place: WarmUpState) -> dict[str, int]:
-    return {name: getattr(place, name) for name in WarmUpState.__slots__}
-
-
-def _check(path: Path, saved: Mapping[str, Any], about: Mapping[str, object]) -> None:
-    if saved.get("format") != _FORMAT:
-        raise Conflict(f"{path} is of another release", hint=_OTHER_FOLDER)
-    found: Mapping[str, object] = saved["about"]
-    changed = sorted(name for name in {*found, *about} if found.get(name) != about.get(name))
-    if changed:
-        raise Conflict(f"{path} is of another warm-up: {', '.join(changed)} differs", hint=_OTHER_FOLDER)

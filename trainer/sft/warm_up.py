@@ -95,9 +95,15 @@ def warm_up(
     taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if taken and not (work / STATE_FILE).exists():
         raise Conflict(f"{target} already exists", hint="give another --to, or delete it")
+    new = not work.exists()
     work.mkdir(parents=True, exist_ok=True)
-    work_left = WarmUp(settings, work, device=device)
-    evaluation = work_left.run(None if taken else target, progress)
+    try:
+        prepared = WarmUp(settings, work, device=device)
+    except BaseException:
+        if new:  # no step was done, so there is nothing to resume
+            shutil.rmtree(work)
+        raise
+    evaluation = prepared.run(None if taken else target, progress)
     shutil.rmtree(work)
     return evaluation
 
@@ -112,11 +118,13 @@ class WarmUp:
     """
 
     def __init__(self, settings: WarmUpSettings, work: Path, *, device: torch.device) -> None:
-        self._settings = settings
         self._work = work
         self._device = device
         self._start = start_of(settings, work)
         self._model, facts = open_model(self._start, device=device)
+        if "row_tokens" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"row_tokens": min(settings.row_tokens, facts.context)})
+        self._settings = settings
         if settings.row_tokens > facts.context:
             raise BadSettings(
                 f"rows of {settings.row_tokens} tokens, and the model's context is {facts.context}",

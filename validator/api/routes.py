@@ -30,11 +30,13 @@ from validator.api.views import (
 )
 from validator.dependencies import Dependencies, dependencies_of
 from validator.domain.items import ItemId, ParkedItem, Resolution, read_item_id
-from validator.queue.parking_order import MOST_LOOKED_AT, fairly
+from validator.queue.parking_order import MOST_LOOKED_AT, interleaved_by_node
 from validator.store.members import Member, MemberId
 
 SHOWN_PARKED = 20
+"""Maximum number of parked items in the status."""
 BODY = 16 * 1024
+"""Maximum size of a request's body, in bytes."""
 
 router = APIRouter(prefix="/v1", tags=["validator"])
 
@@ -44,9 +46,10 @@ async def _is_me(address: Address, request: Request) -> bool:
 
 
 Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_me, body_limit=BODY))]
-"""A token with scope `read`, or the validator's own key."""
+"""Access for a bearer token with scope `read`, or for a request signed with the validator's own key."""
 Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_me, body_limit=BODY))]
-ItemPath = Annotated[str, Path(max_length=100, description="A work key, or WORKKEY.KIND")]
+"""Access for a bearer token with scope `operate`, or for a request signed with the validator's own key."""
+ItemPath = Annotated[str, Path(max_length=100, description="A work key (its first verdict), or WORKKEY.KIND")]
 
 
 def _body(model: type[BaseModel]) -> dict[str, Any]:
@@ -56,18 +59,18 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
 
 @router.get("/status")
 async def status(_reader: Reader, request: Request) -> StatusView:
-    """Return the status of the validator."""
+    """Return health, queue, verdicts, latency, rates and loops of this validator."""
     dependencies = dependencies_of(request)
     lengths = await dependencies.queue.lengths()
-    parked = fairly(await dependencies.queue.parked(limit=MOST_LOOKED_AT), limit=SHOWN_PARKED)
+    parked = interleaved_by_node(await dependencies.queue.parked(limit=MOST_LOOKED_AT), limit=SHOWN_PARKED)
     read_to = dependencies.intake.read_to
-    measures = dependencies.measures
-    files, rows, tokens = measures.rates()
+    metrics = dependencies.metrics
+    files, rows, tokens = metrics.rates()
     return StatusView(
         validator=dependencies.key.address,
         pool_id=dependencies.settings.pool_id,
         version=release(),
-        seated=await _seated(dependencies),
+        seated=await _is_validator(dependencies),
         chain_block=None if read_to is None else read_to[1],
         next_block=None if read_to is None else read_to[0],
         epoch=await _epoch(dependencies),
@@ -83,9 +86,9 @@ async def status(_reader: Reader, request: Request) -> StatusView:
             for (outcome, reason), count in sorted((await dependencies.counts.all()).items())
         ),
         latency=LatencyView(
-            p50_s=dependencies.measures.latency(0.5),
-            p99_s=dependencies.measures.latency(0.99),
-            of=dependencies.measures.judged,
+            p50_s=dependencies.metrics.latency(0.5),
+            p99_s=dependencies.metrics.latency(0.99),
+            of=dependencies.metrics.judged,
         ),
         rates=RatesView(files=files, rows=rows, prefilled_tokens=tokens),
         validators=await _validators(dependencies),
@@ -101,18 +104,21 @@ async def status(_reader: Reader, request: Request) -> StatusView:
 
 @router.get("/parked")
 async def parked(_reader: Reader, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> ParkedList:
-    """List parked work. Each node's oldest item comes first, so that no node can hide the others' items."""
+    """List parked items: each node's oldest item, then each node's second oldest, and so on.
+
+    So no node can hide other nodes' items behind its own items.
+    """
     found = await dependencies_of(request).queue.parked(limit=MOST_LOOKED_AT)
-    return ParkedList(items=tuple(_parked(each) for each in fairly(found, limit=limit)))
+    return ParkedList(items=tuple(_parked(each) for each in interleaved_by_node(found, limit=limit)))
 
 
 @router.post("/parked/retry")
 async def retry_all(
     _operator: Operator,
     request: Request,
-    code: Annotated[str | None, Query(max_length=100, description="Only work with this trouble")] = None,
+    code: Annotated[str | None, Query(max_length=100, description="Retry only items with this error code")] = None,
 ) -> Unparked:
-    """Retry all parked work from the beginning."""
+    """Put all parked items, or those with one error code, back into the queue, with all attempts left."""
     dependencies = dependencies_of(request)
     names = [
         each.item.id for each in await dependencies.queue.parked(limit=MOST_LOOKED_AT) if code in {None, each.code}
@@ -122,13 +128,13 @@ async def retry_all(
 
 @router.post("/parked/{item}/retry")
 async def retry(_operator: Operator, request: Request, item: ItemPath) -> Unparked:
-    """Retry one parked item from the beginning."""
+    """Put one parked item back into the queue, with all attempts left."""
     return _some(await _unpark(dependencies_of(request), [read_item_id(item)]), item)
 
 
 @router.post("/parked/{item}/resolve", openapi_extra=_body(Resolve))
 async def resolve(operator: Operator, request: Request, item: ItemPath) -> Unparked:
-    """Decide parked work by hand: accept it, or reject it without a slash. The contributor can read the reason."""
+    """Decide a parked item by hand: accept it, or reject it without a slash. The contributor can read the reason."""
     decided = operator.read(Resolve)
     resolution = Resolution(outcome=Outcome[decided.outcome.upper()], words=decided.words, by=operator.name)
     return _some(await _unpark(dependencies_of(request), [read_item_id(item)], resolution=resolution), item)
@@ -142,13 +148,15 @@ async def _unpark(dependencies: Dependencies, names: list[ItemId], *, resolution
 
 def _some(unparked: Unparked, item: str) -> Unparked:
     if not unparked.ids:
-        raise NotFound(f"{item} is not parked", hint="`muster validator parked` lists what is", code="not-parked")
+        raise NotFound(
+            f"{item} is not parked", hint="`muster validator parked` lists the parked items", code="not-parked"
+        )
     return unparked
 
 
-async def _seated(dependencies: Dependencies) -> bool | None:
+async def _is_validator(dependencies: Dependencies) -> bool | None:
     try:
-        return await dependencies.chain.is_seated()
+        return await dependencies.chain.is_pool_validator()
     except Unavailable:
         return None
 

@@ -1,4 +1,4 @@
-"""Response models of the validator's API."""
+"""Request and response models of the validator's API."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from protocol.wire.leases import Count
 
 
 class QueueView(WireModel):
-    """Lengths of the queue."""
+    """Number of items in the work queue by state."""
 
     waiting: Count
-    """Items that wait for another validator's turn or for their next attempt."""
+    """Number of items whose delay has not passed: another validator goes first, or the next attempt is later."""
     ready: Count
+    """Number of items that a process may take now."""
     in_hand: Count
+    """Number of items that a process has leased."""
     parked: Count
+    """Number of items that wait for a person."""
     not_final: Count
-    """Work that is not final yet."""
+    """Number of submissions of the pool that are not final on the ledger yet, judged ones included."""
 
 
 class VerdictCount(WireModel):
-    """Number of verdicts of one kind."""
+    """Number of verdicts with one outcome and reason that the ledger accepted."""
 
     outcome: ShortText
     reason: ShortText
@@ -35,8 +38,11 @@ class LatencyView(WireModel):
     """Latency from reading a submission on the ledger to its verdict, for recent verdicts of this process."""
 
     p50_s: float | None
+    """Median in seconds; None before the first verdict."""
     p99_s: float | None
+    """99th percentile in seconds; None before the first verdict."""
     of: Count
+    """Number of verdicts from which both percentiles are computed, at most the last 1000."""
 
 
 class RatesView(WireModel):
@@ -52,89 +58,110 @@ class ValidatorSeen(WireModel):
 
     address: WireAddress
     here: bool
-    """True if the validator shares this Redis."""
+    """True if a process with this validator's key now uses the same Redis as the responding process."""
     heard_at_ms: Milliseconds | None
-    """Ledger time of its last verdict or epoch."""
+    """Chain time of the validator's last verdict or audit commitment; None if the validator has not been active."""
 
 
 class MemberView(WireModel):
-    """A process that shares this validator's Redis."""
+    """A validator process that uses the same Redis as the responding process."""
 
     address: WireAddress
+    """Address of the process's key; several processes may share a key."""
     place: LongText
-    """Its host and directory."""
+    """Host and state directory of the process."""
     is_this: bool
-    """True for the responding process."""
+    """True for the process that sends this response."""
     state: Literal["starting", "well", "unwell", "silent"]
-    """`well` processes take work, `unwell` ones repeat their self-test, `silent` ones sent no sign for a minute."""
+    """`well`: takes work.
+
+    `unwell`: the process repeats its self-test. `silent`: the process has announced nothing for a minute.
+    """
     code: ShortText = ""
+    """Error code of an unwell process; empty otherwise."""
     why: LongText = ""
+    """Error text of an unwell process; empty otherwise."""
     hint: LongText = ""
+    """Action for the operator."""
     since_ms: Milliseconds
-    """Start of this state; of a silent process, its last sign of life."""
+    """Start of this state in Unix milliseconds; for a silent process, the time of its last announcement."""
     tests: Count = 0
-    """Failed self-tests since then."""
+    """Number of self-tests that failed in a row with this error."""
 
 
 class LoopView(WireModel):
-    """A background loop."""
+    """A background loop of this process."""
 
     name: ShortText
     rounds: Count
+    """Number of rounds since the start."""
     crashes: Count
+    """Number of rounds that ended with an exception."""
     last_error: LongText = ""
+    """Text of the last exception; empty if there was none."""
 
 
 class ParkedView(WireModel):
-    """An item that waits for a person."""
+    """A parked item, which waits for a person."""
 
     id: ShortText
+    """Id of the item, `WORKKEY.KIND`."""
     key: WireDigest
+    """The work key."""
     kind: ShortText
+    """Reason for the examination: `first`, `second-look`, `paid-look` or `dispute`."""
     node: WireAddress
     step: Count
     index: Count
+    """Number of the slot among the slots that this node has in this step."""
     attempts: Count
+    """Number of failed attempts of all validators."""
     parked_at_ms: Milliseconds
     deadline_ms: Milliseconds
-    """Expiry by the chain's time (or a little later): then the work expires, without pay or penalty."""
+    """Lower bound of the verdict's deadline, in the chain's time.
+
+    If no verdict comes by the deadline, the work expires, without penalty.
+    """
     code: ShortText
+    """Error code of the last attempt."""
     why: LongText
+    """Error text of the last attempt."""
     hint: LongText = ""
+    """Action for the operator."""
 
 
 class ParkedList(WireModel):
-    """Answer of `GET /v1/parked`: each node's longest parked item first, then each one's second."""
+    """Response of `GET /v1/parked`: each node's oldest item, then each node's second, and so on."""
 
     items: tuple[ParkedView, ...]
 
 
 class StatusView(WireModel):
-    """Answer of `GET /v1/status`."""
+    """Response of `GET /v1/status`."""
 
     validator: WireAddress
     pool_id: PoolId
     version: ShortText
     seated: bool | None
-    """True if the pool accepts its verdicts; None while the chain is unavailable."""
+    """True if the pool lists this validator's key, so the ledger accepts its verdicts; None without a chain."""
     chain_block: Count | None
-    """Newest block; None until the chain first answered."""
+    """Newest block of the chain; None until this process has read events."""
     next_block: Count | None
-    """Next block to read events from."""
+    """Next block to read events from; None until this process has read events."""
     epoch: Count | None
-    """Current epoch; 0 before the first, None while the chain is unavailable."""
+    """Newest audit epoch of this validator; 0 before the first, None while the chain is unavailable."""
     queue: QueueView
     verdicts: tuple[VerdictCount, ...]
     latency: LatencyView
     rates: RatesView
     validators: tuple[ValidatorSeen, ...]
     members: tuple[MemberView, ...] = ()
-    """Processes that share this Redis, this one first."""
+    """Validator processes that use the same Redis, the responding process first."""
     parked: tuple[ParkedView, ...]
-    """First entries of that list."""
+    """First entries of `GET /v1/parked`, at most 20."""
     loops: tuple[LoopView, ...]
     looks: dict[str, int] = {}
-    """Second looks since the start."""
+    """Numbers of second looks and disputes since the start, by reason (`LookCounts`)."""
 
 
 class Resolve(WireModel):
@@ -142,10 +169,11 @@ class Resolve(WireModel):
 
     outcome: Literal["accepted", "rejected"]
     words: Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]*$")]
-    """Reason; the contributor reads it."""
+    """Reason of the decision in one line, which the contributor can read."""
 
 
 class Unparked(WireModel):
-    """Answer of the routes that retry parked work."""
+    """Response of the routes that retry or resolve parked items."""
 
     ids: tuple[ShortText, ...]
+    """Ids of the items that went back into the queue."""

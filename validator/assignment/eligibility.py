@@ -13,24 +13,26 @@ from validator.domain.submissions import SubmittedWork
 
 
 class Next(StrEnum):
-    """Action for a piece of work."""
+    """Next action for a queue item."""
 
     EXAMINE = "examine"
+    """This validator examines the work now."""
     DROP = "drop"
-    """No verdict is needed."""
+    """The ledger needs no verdict on the work, so the item is deleted."""
     LEAVE = "leave"
-    """This validator may not judge it; another may."""
+    """The ledger does not let this validator judge the work; another validator may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """Action for a piece of work, with the reason."""
+    """Next action for a queue item, with the reason in a few words."""
 
     next: Next
     why: str
 
 
 GO = Eligibility(Next.EXAMINE, "")
+"""Result if the work may be examined now."""
 
 _WANTED = {
     ItemKind.FIRST: WorkStatus.SUBMITTED,
@@ -38,44 +40,46 @@ _WANTED = {
     ItemKind.PAID_LOOK: WorkStatus.PROVISIONAL,
     ItemKind.DISPUTE: WorkStatus.DISPUTED,
 }
+"""For each kind of queue item: status on the ledger in which the work needs an examination."""
 
 
-def standing_of(
+def eligibility_of(
     work: WorkRecord | None, *, submitted: SubmittedWork, kind: ItemKind, me: Address, now: datetime
 ) -> Eligibility:
-    """Decides what to do about a piece of work.
+    """Decides whether this validator examines an item now, deletes it, or leaves it to others.
 
     Args:
-        work: The work on the ledger; None if it is not there.
-        submitted: The submission in the queue. After a reorg the ledger may have another one under the same key, and
-            would refuse a verdict on this one.
-        kind: Reason of the examination.
-        me: This validator.
+        work: The work record on the ledger; None if the ledger has none.
+        submitted: The submission in the queue. After a reorg the ledger may have another submission under the same key,
+            and would refuse a verdict on the submission in the queue.
+        kind: Reason for the examination.
+        me: Address of this validator.
         now: The chain's time.
     """
     if work is None:
-        return Eligibility(Next.DROP, "it is not on the ledger")
+        return Eligibility(Next.DROP, "the work is not on the ledger")
     if not submitted.matches(work):
-        return Eligibility(Next.DROP, f"the ledger has {work.units} units in the file {work.sha256} there now")
+        why = f"the ledger now has another submission under this key: {work.units} units in the file {work.sha256}"
+        return Eligibility(Next.DROP, why)
     if work.status is not _WANTED[kind]:
-        return Eligibility(Next.DROP, f"it is {work.status.name.lower()} already")
+        return Eligibility(Next.DROP, f"the work is {work.status.name.lower()} already")
     if work.deadline is not None and now > work.deadline:
-        return Eligibility(Next.DROP, "its time is over")
+        return Eligibility(Next.DROP, "the deadline has passed")
     if kind is ItemKind.PAID_LOOK and work.looker is not None:
-        return Eligibility(Next.DROP, "another validator has confirmed it, and one look is paid")
-    return _interest(work, kind=kind, me=me)
+        return Eligibility(Next.DROP, "another validator has confirmed the verdict, and the pool pays one look")
+    return _without_conflict(work, kind=kind, me=me)
 
 
-def _interest(work: WorkRecord, *, kind: ItemKind, me: Address) -> Eligibility:
-    """Returns whether the ledger accepts a verdict of `me`."""
+def _without_conflict(work: WorkRecord, *, kind: ItemKind, me: Address) -> Eligibility:
+    """Returns `GO` if the ledger accepts a verdict of `me`, else the conflict that prevents it."""
     if me in {work.node, work.provider}:
-        return Eligibility(Next.LEAVE, "it is our own")
+        return Eligibility(Next.LEAVE, "this validator's key is the work's node or provider")
     if kind is not ItemKind.FIRST and me == work.judge:
-        return Eligibility(Next.LEAVE, "we judged it ourselves")
+        return Eligibility(Next.LEAVE, "this validator gave the first verdict")
     if kind is ItemKind.DISPUTE and me == work.disputer:
-        return Eligibility(Next.LEAVE, "we disputed it ourselves")
+        return Eligibility(Next.LEAVE, "this validator opened the dispute")
     if kind is ItemKind.DISPUTE and me == work.looker:
-        return Eligibility(Next.LEAVE, "we confirmed it ourselves")
+        return Eligibility(Next.LEAVE, "this validator confirmed the first verdict")
     if kind is ItemKind.DISPUTE and me == work.juror:
-        return Eligibility(Next.LEAVE, "we contradicted it already, and a second validator decides")
+        return Eligibility(Next.LEAVE, "this validator has contradicted the first verdict; a second one decides")
     return GO

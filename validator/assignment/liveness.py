@@ -1,4 +1,7 @@
-"""Liveness of a pool's validators, so that no validator waits for a dead one. No I/O."""
+"""Liveness of a pool's validators, determined by the age of their activity on the ledger.
+
+So no validator waits for a dead one. No I/O.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from validator.assignment.turns import rank_of
 def awake_of(
     validators: Collection[Address], heard: Mapping[Address, datetime], *, now: datetime, within: timedelta
 ) -> frozenset[Address]:
-    """Returns the validators with a recent verdict or commitment on the ledger.
+    """Returns the validators with a recent verdict or audit commitment on the ledger.
 
     Args:
-        validators: Validators on the ledger now.
-        heard: Time of each validator's last activity on the ledger.
-        now: The chain's time.
+        validators: Validators that the pool lists on the ledger now.
+        heard: Chain time of each validator's last activity on the ledger.
+        now: The chain's present time.
         within: Maximum age of the last activity.
     """
     return frozenset(each for each in validators if each in heard and now - heard[each] <= within)
 
 
 def rank_here(key: Digest, *, here: Collection[Address], awake: Collection[Address]) -> int:
-    """Returns the number of other validators that rank before the first of those that share this Redis.
+    """Counts the live validators that use another Redis and rank before all that use this one.
 
     Args:
-        key: The work key.
-        here: Validators that share this Redis.
-        awake: Other live validators that may judge it.
+        key: The work key, which determines the order.
+        here: Validators that use this Redis.
+        awake: Live validators that may judge the work; those that are also in `here` are not counted.
     """
     elsewhere = frozenset(awake) - frozenset(here)
     return min((rank_of(key, each, elsewhere) for each in here), default=len(elsewhere))

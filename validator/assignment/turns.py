@@ -1,7 +1,8 @@
-"""Order of validators for each piece of work, on which they agree without communication.
+"""Order of validators for each piece of work; validators agree on it without communication.
 
-Rendezvous hashing: every validator has a rank for every key. Rank 0 starts immediately, each further rank after a
-further delay. So the next validator takes over the work of a dead one without having to detect that it is dead.
+The order comes from rendezvous hashing: every validator has a rank for every work key. Rank 0 starts immediately, and
+each further rank waits one delay longer. So the next validator takes over the work of a dead one without having to
+detect that it is dead.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from protocol.identifiers import Address, Digest
 
 
 def rank_of(key: Digest, me: Address, others: Iterable[Address]) -> int:
-    """Returns the rank of `me` for a work key; 0 is first.
+    """Returns the rank of `me` for a work key: the number of other validators that come before it.
 
     Args:
         key: The work key.
-        me: This validator.
-        others: Other eligible validators; may include `me`.
+        me: Address of the ranked validator.
+        others: All eligible validators; including `me` changes nothing.
     """
     mine = _weight(key, me)
     return sum(_weight(key, other) < mine for other in set(others) if other != me)
 
 
 def delay_of(rank: int, *, takeover: timedelta, left: timedelta) -> timedelta:
-    """Returns the delay of a rank: `takeover` for each rank before it, at most half of the time left.
+    """Returns the delay of a rank: `takeover` for each rank before it, but at most half of `left`.
 
     Args:
-        rank: From 0.
-        takeover: Silence after which a validator is considered dead.
-        left: Time until the verdict would be too late.
+        rank: Rank of the validator, from 0.
+        takeover: Time that each validator has before the next one takes over.
+        left: Time until the deadline of the verdict.
     """
     return max(timedelta(), min(rank * takeover, left / 2))
 

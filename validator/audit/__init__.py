@@ -1,1 +1,1 @@
-"""Audits: which rows are recomputed, with which secret, and second looks. Only `epochs` reads the ledger."""
+"""Audits: selection of rows to recompute, the secrets that draw them, second looks, and checks of past draws."""

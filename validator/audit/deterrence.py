@@ -1,4 +1,4 @@
-"""Expected gain and cost of forging some rows of a file, when rows are sampled. No I/O."""
+"""Expected gain of forging some rows of each file, when a validator recomputes only a sample of rows. No I/O."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from validator.audit.draw import rows_drawn
 from validator.audit.rate import AuditRecord, RatePolicy, share_of
 
 MOST_STAGES = 64
+"""Maximum number of stages.
+
+It is never reached: after 14 halvings the share is below one basis point, the smallest floor.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditStage:
-    """Share of rows that is recomputed from a number of consecutive clean verdicts on."""
+    """Number of consecutive clean verdicts, and the share of rows recomputed from then on."""
 
     clean: int
+    """Number of consecutive clean verdicts from which the share applies."""
     share: float
+    """Share of a file's rows, 0 < share <= 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +31,11 @@ class RowForgery:
 
     Args:
         forged: Number of forged rows.
-        rows: Rows of a file.
-        caught: Probability that at least one of them is drawn.
-        gain: Expected gain per file in the token's smallest unit: the price of the forged rows if none is drawn (more
-            can't be saved), less the file's penalty if one is drawn. Rounded up, in favour of the forger.
+        rows: Number of rows of a file.
+        caught: Probability that at least one forged row is drawn.
+        gain: Expected gain of the forger per file, in units of 10⁻¹⁸ MUST: the price of the forged rows if none of
+            them is drawn (an upper bound of what forging saves), minus the penalty of the file if one is drawn. The
+            gain is rounded up, in favour of the forger.
     """
 
     forged: int
@@ -38,7 +45,12 @@ class RowForgery:
 
 
 def stages(policy: RatePolicy, *, floor: float) -> tuple[AuditStage, ...]:
-    """Returns the shares of a node that never fails, from all rows down to the floor."""
+    """Returns the audit stages of a node that never fails, from all rows down to the floor.
+
+    Args:
+        policy: Policy by which the share falls.
+        floor: The pool's audit floor, 0 < floor <= 1.
+    """
     found: list[AuditStage] = []
     clean = 0
     for _ in range(MOST_STAGES):
@@ -56,11 +68,11 @@ def row_forgery(*, rows: int, forged: int, share: float, pays: int, costs: int) 
     Args:
         rows: Rows of a file, at least 1.
         forged: Number of forged rows, 1 to `rows`.
-        share: Share of the rows that is recomputed.
-        pays: Price of the file, in the token's smallest unit.
+        share: Share of the rows that is recomputed, 0 < share <= 1.
+        pays: Price of the file, in units of 10⁻¹⁸ MUST.
         costs: Penalty of a forged file, in the same unit.
     """
     drawn = rows_drawn(share, rows)
-    ways, missed = comb(rows, drawn), comb(rows - forged, drawn)  # whole numbers: the least gain is exact
+    ways, missed = comb(rows, drawn), comb(rows - forged, drawn)  # integers, so that the gain is exact
     numerator = missed * pays * forged - (ways - missed) * costs * rows
     return RowForgery(forged=forged, rows=rows, caught=1 - missed / ways, gain=-(-numerator // (ways * rows)))

@@ -1,7 +1,8 @@
-"""Draw of the rows to recompute. It follows from seed, share and number of rows, so that others can repeat it.
+"""Draw of the rows to recompute: a function of seed, share and number of rows, so that others can repeat it.
 
-The seed is unknown before the submission: it combines the hash of a later block, which the validator can't choose, with
-a secret to which the validator has committed and which block producers don't know.
+The seed is unknown before the submission. It combines the hash of a later block with an audit secret of the validator.
+The validator can't choose the block hash. Block producers don't know the secret, and the validator can't change it,
+because the ledger has its commitment.
 """
 
 from __future__ import annotations
@@ -15,45 +16,63 @@ from protocol.identifiers import Digest
 from rollouts.seeds import draw_places
 
 ROWS_TAG = b"muster-audit-rows-v1"
-"""Domain separation tag. With another tag, old audits could not be recomputed."""
+"""Domain separation tag of the draw. It must never change, or draws of old audits could not be repeated."""
 
 BASIS_POINTS = 10_000
+"""Basis points of 100 %; the ledger stores shares in basis points."""
 
 
 def row_seed(secret: bytes, key: Digest, block_hash: Digest) -> bytes:
-    """Returns HMAC-SHA256 with the epoch's secret over work key (32 bytes) and hash (32) of the block after the work's.
+    """Returns the seed of a draw: HMAC-SHA256 with the secret over work key (32 bytes) and block hash (32 bytes).
+
+    Args:
+        secret: Audit secret of the epoch, 32 bytes.
+        key: The work key.
+        block_hash: Hash of the block after the submission's block.
 
     Raises:
-        InvalidInput: The secret is not 32 bytes.
+        InvalidInput: The secret is not 32 bytes long.
     """
     if len(secret) != 32:
-        raise InvalidInput(f"an epoch's secret of {len(secret)} bytes", hint="it has 32")
+        raise InvalidInput(f"an epoch's secret has {len(secret)} bytes", hint="it must have 32")
     return hmac.digest(secret, bytes.fromhex(key[2:]) + bytes.fromhex(block_hash[2:]), hashlib.sha256)
 
 
 def rows_drawn(share: float, rows: int) -> int:
-    """Returns the number of drawn rows at a share: at least one, rounded up to the basis point.
+    """Returns the number of rows to draw: the share in basis points of all rows, rounded up.
+
+    At least one row is drawn.
+
+    Args:
+        share: Share of the rows, 0 < share <= 1.
+        rows: Number of all rows.
 
     Raises:
         InvalidInput: The share is not within (0, 1].
     """
     if not 0 < share <= 1:
-        raise InvalidInput(f"a share of {share} of the rows", hint="more than 0, at most 1")
-    # In integers: 0.07 · 100 is 7.000000000000001 in floats, which would draw eight rows.
+        raise InvalidInput(f"the share of drawn rows is {share}", hint="it must be more than 0 and at most 1")
+    # Computed in integers: in floats 0.07 * 100 is 7.000000000000001, which would draw eight rows.
     return min(rows, max(1, -(-max(1, round(share * BASIS_POINTS)) * rows // BASIS_POINTS)))
 
 
 def draw_rows(draw: RowDraw, rows: int) -> tuple[int, ...]:
-    """Returns the rows to recompute, ascending; all sets of that size are equally likely.
+    """Returns the numbers of the rows to recompute, ascending; all sets of that size are equally likely.
+
+    Args:
+        draw: Seed and share.
+        rows: Number of all rows; they are numbered from 0.
 
     Raises:
-        InvalidInput: The share is not within (0, 1], or below 1 without a seed.
+        InvalidInput: The share is not within (0, 1], or it is below 1 and there is no seed.
     """
     wanted = rows_drawn(draw.share, rows)
     if wanted >= rows:
         return tuple(range(rows))
     if draw.seed is None:
-        raise InvalidInput(f"{draw.share} of the rows are to be drawn without a seed", hint="without one, draw all")
+        raise InvalidInput(
+            f"a share of {draw.share} of the rows can't be drawn without a seed", hint="use a share of 1"
+        )
     return tuple(sorted(draw_places(ROWS_TAG, draw.seed, rows, wanted)))
 
 

@@ -1,8 +1,8 @@
-"""The validator's audit secrets, one per epoch. They derive from its key, so none is stored or lost.
+"""Audit secrets of a validator, one per epoch, derived from the validator's key, not stored.
 
 A secret is the SHA-256 of the key's signature over a text with chain, contract, pool and epoch. Signatures are
 deterministic (RFC 6979), so a key derives the same secrets on every machine; a revealed secret discloses nothing about
-the others. The ledger holds the commitments (`ledger/contracts/AuditSecrets.sol`, decisions 8 and 28).
+the other secrets. The ledger stores the commitments (`ledger/contracts/AuditSecrets.sol`, decisions 8 and 28).
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.identity.keys import Key
 
 TAG = "muster-audit-secret-v1"
-"""Domain separation tag. With another tag, committed secrets could not be revealed."""
+"""Domain separation tag of the secrets. It must never change, or committed secrets could not be revealed."""
 
 MOST_REMEMBERED = 4096
+"""Maximum number of cached commitments; the cache is emptied when it is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSecret:
-    """The secret of one epoch, and the block of its commitment.
+    """The audit secret of one epoch, and the block of its commitment.
 
     Args:
-        epoch: Number from 1, for each validator and pool.
-        block: Block of the commitment; the secret draws for submissions in later blocks.
-        secret: 32 bytes that must stay private until the next epoch is committed.
+        epoch: Number of the epoch, from 1 for each validator and pool.
+        block: Block of the commitment; the secret draws rows of submissions in later blocks.
+        secret: The secret, 32 bytes, which must stay private until the next epoch is committed.
     """
 
     epoch: int
@@ -38,27 +39,28 @@ class EpochSecret:
 
 
 def secret_of(key: Key, *, chain_id: int, contract: Address, pool_id: int, epoch: int) -> bytes:
-    """Returns the secret of 32 bytes that `key` has in an epoch.
+    """Derives the audit secret of an epoch, 32 bytes, from a validator's key.
 
     Args:
         key: The validator's key.
-        chain_id: The chain.
-        contract: Address of `AuditSecrets` on it.
-        pool_id: The pool.
-        epoch: The epoch.
+        chain_id: Id of the chain.
+        contract: Address of the contract `AuditSecrets` on that chain.
+        pool_id: Id of the pool.
+        epoch: Number of the epoch.
     """
     text = "\n".join((TAG, str(chain_id), contract, str(pool_id), str(epoch)))
     return hashlib.sha256(TAG.encode() + key.sign_message(text.encode())).digest()
 
 
 class Epochs:
-    """The epochs of one validator in one pool.
+    """The audit epochs of one validator in one pool: commitments and reveals on the ledger, and the secrets.
 
     Args:
-        ledger: Ledger client; `commit_next` and `reveal` need the validator's key in it.
-        key: The validator's key.
-        pool_id: The pool.
-        settled: Confirmations of a commitment before it is cached.
+        ledger: Ledger client; `commit_next` and `reveal` send transactions, for which the ledger client needs the
+            validator's key.
+        key: The validator's key, from which the secrets derive.
+        pool_id: Id of the pool.
+        settled: Number of blocks on top of a commitment before it is cached.
     """
 
     def __init__(self, ledger: Ledger, key: Key, *, pool_id: int, settled: int = 0) -> None:
@@ -69,7 +71,7 @@ class Epochs:
         self.validator = key.address
         self._remembered: dict[int, Commitment | None] = {}
         self._blocks: list[tuple[int, int]] = []
-        """Blocks of cached commitments, each with its epoch; ascending."""
+        """Pairs (block of a cached commitment, its epoch), ascending."""
 
     def secret(self, epoch: int) -> bytes:
         """Returns this validator's secret of an epoch, committed or not."""
@@ -87,12 +89,13 @@ class Epochs:
         return await self._ledger.audits.latest(pool_id=self._pool_id, validator=self.validator)
 
     async def secret_before(self, block: int) -> EpochSecret | None:
-        """Returns the secret for a submission in `block`: of the newest epoch that was committed before that block.
+        """Returns the newest secret committed before `block`; it draws rows of that block's work.
 
-        None if there is none, or if the commitment does not derive from this key: then all rows are recomputed.
+        Returns None if no epoch was committed before that block, or if the commitment does not derive from this key.
+        In both cases all rows are recomputed.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain does not answer.
         """
         epoch = self._known_before(block)
         if epoch is not None:
@@ -111,25 +114,25 @@ class Epochs:
         return EpochSecret(epoch=epoch, block=found.block, secret=self.secret(epoch))
 
     async def commit_next(self) -> int:
-        """Begins the next epoch and returns its number.
+        """Commits the next epoch's secret on the ledger; this begins the epoch. Returns its number.
 
         Raises:
             TransactionReverted: Another process with the same key was faster, or the key is not a validator.
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain does not answer.
         """
         epoch = await self.latest() + 1
         await self._ledger.audits.commit(pool_id=self._pool_id, epoch=epoch, commitment=self._commitment_of(epoch))
         return epoch
 
     async def is_ours_to_reveal(self, epoch: int) -> bool:
-        """Returns whether an epoch's secret derives from this key and is not revealed yet."""
+        """Returns True if an epoch's secret derives from this key and is not revealed yet."""
         found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self.validator, epoch=epoch)
         if found is None or found.commitment != self._commitment_of(epoch):
             return False
         return found.secret == ZERO_DIGEST
 
     async def reveal(self, epoch: int) -> None:
-        """Reveals an epoch's secret; the contract refuses it until the next epoch is committed."""
+        """Reveals an epoch's secret on the ledger, which requires that the next is committed."""
         await self._ledger.audits.reveal(pool_id=self._pool_id, epoch=epoch, secret=self.secret(epoch))
 
     def _commitment_of(self, epoch: int) -> Digest:
@@ -139,7 +142,8 @@ class Epochs:
         if epoch in self._remembered:
             return self._remembered[epoch]
         found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self.validator, epoch=epoch)
-        # Epoch numbers only grow, so a skipped epoch stays skipped. A fresh commitment may disappear in a reorg.
+        # This method caches the absence of a skipped epoch (epoch numbers only grow, so the epoch stays skipped) and a
+        # commitment with enough blocks on top; a newer commitment may still disappear in a reorg.
         if found is None or found.block <= settled_at:
             if len(self._remembered) >= MOST_REMEMBERED:
                 self._remembered.clear()
@@ -150,7 +154,7 @@ class Epochs:
         return found
 
     def _known_before(self, block: int) -> int | None:
-        """Returns the epoch that draws for a block if it and the next one are cached, so that no read is needed."""
+        """Returns the cached epoch that draws rows for a block; None if the next one is not cached."""
         place = bisect.bisect_left(self._blocks, (block, 0))
         if not 0 < place < len(self._blocks):
             return None

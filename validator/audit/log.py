@@ -1,4 +1,4 @@
-"""Audit log of an epoch: all its verdicts, each compared with the draw of the revealed secret."""
+"""Audit log of a validator's past epoch: every verdict, compared with the draw of the revealed secret."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from validator.audit.recompute import AuditComparison, Comparison, PastEpoch, Pa
 from validator.domain.submissions import SubmittedWork
 
 ReadEvidence = Callable[[Address, Digest], Awaitable[AuditFile]]
-"""Downloads an audit file of a validator and verifies its SHA-256."""
+"""Downloads an audit file of a validator and verifies the file's SHA-256."""
 
 AT_ONCE = 8
+"""Maximum number of audit files that are downloaded concurrently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLogEntry:
-    """One verdict of an epoch."""
+    """One verdict of an epoch, with the result of repeating its draw."""
 
     verdict: PastVerdict
     comparison: Comparison
@@ -31,15 +32,16 @@ class AuditLogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLog:
-    """One epoch of a validator.
+    """Audit log of one past epoch of a validator.
 
     Args:
-        validator: The validator.
+        validator: Address of the validator.
         epoch: Number of the epoch.
-        first: First block of submissions that its secret draws.
-        last: Last such block, which holds the next epoch's commitment.
-        secret: The secret; None if it was not revealed yet.
-        lines: Verdicts in their order.
+        first: First block for whose submissions the epoch's secret draws rows.
+        last: Last block for whose submissions the epoch's secret draws rows; the next epoch was committed in this
+            block.
+        secret: The epoch's secret; None if the validator has not revealed it yet.
+        lines: Verdicts on these submissions, in the order of the ledger.
     """
 
     validator: Address
@@ -51,16 +53,16 @@ class EpochLog:
 
     @property
     def differs(self) -> bool:
-        """Returns whether the log contains a violation."""
+        """True if a verdict in the log violates the rules of the draw."""
         return any(line.comparison.finding is AuditComparison.DIFFERS for line in self.lines)
 
 
 class AuditLog:
-    """Ledger data of all epochs of a pool, read once.
+    """Audit logs of all validators of a pool, from ledger data that `load` reads once.
 
     Args:
         ledger: Ledger client.
-        pool_id: The pool.
+        pool_id: Id of the pool.
         read: Downloads audit files.
     """
 
@@ -74,10 +76,10 @@ class AuditLog:
         self._floor = 0.0
 
     async def load(self) -> None:
-        """Reads the pool's history.
+        """Reads the pool's commitments, reveals, submissions, verdicts and audit floors from the ledger.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain does not answer.
         """
         pool_id = self._pool_id
         self._committed = await self._ledger.history(SecretCommitted, pool_id=pool_id)
@@ -88,31 +90,31 @@ class AuditLog:
         self._floor = await self._lowest_floor()
 
     def validators(self) -> list[Address]:
-        """Returns validators that committed to secrets, in order of their first commitment."""
+        """Returns all validators that ever committed to a secret, in the order of their first commitment."""
         return list(dict.fromkeys(each.validator for each in self._committed))
 
     def past_epochs(self, validator: Address) -> list[int]:
-        """Returns a validator's past epochs, oldest first."""
+        """Returns the numbers of a validator's past epochs, oldest first; the newest epoch is still open."""
         return sorted(each.epoch for each in self._committed if each.validator == validator)[:-1]
 
     def newest_with_verdicts(self, validator: Address) -> int | None:
-        """Returns the newest past epoch that has verdicts; None if there is none."""
+        """Returns a validator's newest past epoch with verdicts; None if there is none."""
         for epoch in reversed(self.past_epochs(validator)):
             if self._of(validator, *self._blocks(validator, epoch)):
                 return epoch
         return None
 
     async def of(self, validator: Address, epoch: int) -> EpochLog:
-        """Recomputes every draw of an epoch.
+        """Repeats the draw of every verdict of an epoch, and compares the results with the audit files.
 
         Raises:
-            NotFound: The validator has no such epoch, or the epoch is not over.
-            ChainUnavailable: The chain can't be asked.
+            NotFound: The validator has no such epoch, or the epoch is still open.
+            ChainUnavailable: The chain does not answer.
         """
         if epoch not in self.past_epochs(validator):
             raise NotFound(
-                f"{validator} has no epoch {epoch} that is over",
-                hint="an epoch is over when the next one is committed; leave --epoch out for the newest with verdicts",
+                f"{validator} has no past epoch {epoch}",
+                hint="an epoch ends when the next one is committed; leave --epoch out for the newest with verdicts",
             )
         first, last = self._blocks(validator, epoch)
         past = PastEpoch(epoch=epoch, secret=self._secret(validator, epoch))
@@ -131,7 +133,7 @@ class AuditLog:
         try:
             audit = await self._read(verdict.validator, verdict.audit_hash)
         except MusterError as error:
-            return Comparison(finding=AuditComparison.UNKNOWN, why=f"its evidence can't be read: {error.detail}")
+            return Comparison(finding=AuditComparison.UNKNOWN, why=f"the audit file can't be read: {error.detail}")
         try:
             block_hash = await self._ledger.block_hash(verdict.work.block + 1)
         except NotFound:
@@ -142,7 +144,10 @@ class AuditLog:
         return [each for each in self._verdicts if each.validator == validator and first <= each.work.block <= last]
 
     def _blocks(self, validator: Address, epoch: int) -> tuple[int, int]:
-        """Returns the blocks for which an epoch draws: after its commitment, up to the next one's."""
+        """Returns the first and last block of the submissions whose rows an epoch's secret draws.
+
+        The first is the block after the epoch's commitment; the last is the block of the next epoch's commitment.
+        """
         blocks = {each.epoch: each.log.block_number for each in self._committed if each.validator == validator}
         following = min(each for each in blocks if each > epoch)
         return blocks[epoch] + 1, blocks[following]
@@ -154,11 +159,14 @@ class AuditLog:
         return None
 
     async def _lowest_floor(self) -> float:
-        """Returns the lowest audit floor of all terms of the pool, so that no validator is accused wrongly."""
+        """Returns the lowest audit floor that the pool's terms ever had.
+
+        The log does not know which terms applied to a verdict, and must not accuse a validator wrongly.
+        """
         pools = self._ledger.pools
         newest = (await pools.get(self._pool_id)).terms_version
         terms = [await pools.terms_at(self._pool_id, version) for version in range(1, newest + 1)]
-        terms.append(await pools.terms(self._pool_id))  # terms may have come into force without an event
+        terms.append(await pools.terms(self._pool_id))  # announced terms come into force by time, without an event
         return min(each.audit_floor_bps for each in terms) / BASIS_POINTS
 
 

@@ -1,6 +1,7 @@
-"""Share of a node's rows that is recomputed: all at first, then less, never below the floor.
+"""Share of a node's rows that is recomputed: all rows at first, then fewer, never below the pool's audit floor.
 
-No I/O: record and policy determine the share. Only recomputation depends on it; all other checks cover every row.
+The node's record and the validator's policy determine the share, without I/O. The share limits only the checks that
+recompute rows (8 to 10); all other checks cover every row.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from protocol.verdicts import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatePolicy:
-    """Policy by which the audited share falls.
+    """Policy by which the share of recomputed rows falls with a node's clean verdicts.
 
     Args:
-        trial: Consecutive clean verdicts before the share falls, at least 1.
-        halved_after: Further clean verdicts after which the share is halved each time, down to the floor; at least 1.
-        trial_after_failure: As `trial`, for a node whose work failed once, or whose provider's other nodes forged.
+        trial: Number of consecutive clean verdicts before the share falls, at least 1.
+        halved_after: Number of further clean verdicts from one halving of the share to the next, down to the floor; at
+            least 1.
+        trial_after_failure: Same as `trial`, for a node whose own work failed once, or whose provider has another node
+            that forged work.
     """
 
     trial: int = 8
@@ -28,13 +31,13 @@ class RatePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """Audit record of a node.
+    """Summary of the verdicts on a node's work, which determines its next file's audit share.
 
     Args:
-        clean: Consecutive clean verdicts since the last failure.
-        failed_at: Time of the last rejected or forged work; None if never.
-        provider_forged_at: Time of the last forged work of another node of its provider, if after the node's own last
-            failure; `clean` then counts from there. None if never.
+        clean: Number of consecutive clean verdicts since the last failure.
+        failed_at: Time of the node's last rejected or forged work; None if there is none.
+        provider_forged_at: Time of the last forged work of another node of the same provider, if that is later than
+            `failed_at`; `clean` then counts verdicts since that time. None otherwise.
     """
 
     clean: int = 0
@@ -43,15 +46,15 @@ class AuditRecord:
 
 
 NEW = AuditRecord()
-"""Record of an unknown node."""
+"""Record of a node without verdicts."""
 
 
 def share_of(record: AuditRecord, *, floor: float, policy: RatePolicy) -> tuple[float, str]:
-    """Returns the share of a file's rows to recompute, floor ≤ share ≤ 1, and its reason in one line.
+    """Returns the share of a file's rows to recompute, floor <= share <= 1, and its reason in one line.
 
     Args:
-        record: Record of the node.
-        floor: The pool's audit floor q, 0 < q <= 1 (`audit_floor_bps` of its terms).
+        record: Audit record of the node.
+        floor: The pool's audit floor, 0 < floor <= 1 (`audit_floor_bps` of its terms, divided by 10000).
         policy: Policy of the validator.
     """
     failed_at = record.provider_forged_at or record.failed_at

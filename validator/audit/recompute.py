@@ -1,4 +1,4 @@
-"""Repeats the draw of a past verdict from public data. No I/O."""
+"""Repeats the row draw of a past verdict from public data, and compares it with the audit file. No I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from validator.domain.submissions import SubmittedWork
 
 
 class AuditComparison(StrEnum):
-    """Result of a recomputation."""
+    """Result of comparing a verdict with the repeated draw."""
 
     AGREES = "agrees"
+    """The validator recomputed the rows that the rules require."""
     DIFFERS = "differs"
-    """The validator violated the rules of the draw, or its evidence belongs to another verdict."""
+    """The validator violated the rules of the draw, or its audit file belongs to another verdict."""
     UNKNOWN = "can't be recomputed"
-    """Data is missing; no violation is claimed."""
+    """Data is missing, so the draw can't be repeated; no violation is claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +29,12 @@ class PastVerdict:
 
     Args:
         work: The submission.
-        validator: The validator.
+        validator: Author of the verdict.
         outcome: Outcome of the verdict.
-        reason: A `ReasonCode`, or a newer one.
-        audit_hash: SHA-256 of the evidence.
-        decisive: True if it ended a dispute.
+        reason: Reason code of the verdict; a validator with a newer release may have given a code that `ReasonCode`
+            lacks.
+        audit_hash: SHA-256 of the audit file.
+        decisive: True if the verdict ended a dispute.
     """
 
     work: SubmittedWork
@@ -58,14 +60,14 @@ class PastEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Result of comparing one verdict's draw.
+    """Result of comparing one verdict with the repeated draw.
 
     Args:
-        finding: The finding.
-        why: Explanation in one sentence.
-        share: Share of rows according to the evidence; None without a draw.
-        drawn: Number of recomputed rows.
-        rows: Number of rows.
+        finding: The result.
+        why: Explanation of the result in one sentence.
+        share: Share of drawn rows according to the audit file; None if the audit file has no draw.
+        drawn: Number of recomputed rows, according to the audit file.
+        rows: Number of all rows.
     """
 
     finding: AuditComparison
@@ -78,29 +80,29 @@ class Comparison:
 def compare(
     verdict: PastVerdict, audit: AuditFile, *, epoch: PastEpoch, block_hash: Digest | None, floor: float
 ) -> Comparison:
-    """Repeats a verdict's draw and compares.
+    """Repeats a verdict's row draw and compares it with the audit file.
 
     Args:
         verdict: The verdict on the ledger.
-        audit: Its evidence, with the hash that the verdict names.
+        audit: The audit file whose hash the verdict names.
         epoch: The validator's newest epoch that was committed before the submission's block.
-        block_hash: Hash of the block after the submission's; None if the RPC node does not have it.
-        floor: The pool's audit floor.
+        block_hash: Hash of the block after the submission's block; None if the RPC endpoint does not have it.
+        floor: The pool's audit floor, 0 < floor <= 1.
     """
-    other = _other_subject(verdict, audit)
+    other = _contradiction(verdict, audit)
     if other:
         return Comparison(finding=AuditComparison.DIFFERS, why=other)
     if audit.draw is None:
         return _without_draw(verdict)
-    found, why = _whole(verdict, audit, audit.draw) or _part(
+    found, why = _decided_without_draw(verdict, audit, audit.draw) or _compare_draw(
         verdict, audit.draw, rows=len(audit.rows), epoch=epoch, block_hash=block_hash, floor=floor
     )
     share, drawn = audit.draw.share, len(audit.draw.rows)
     return Comparison(finding=found, why=why, share=share, drawn=drawn, rows=len(audit.rows))
 
 
-def _other_subject(verdict: PastVerdict, audit: AuditFile) -> str:
-    """Returns how the evidence contradicts the verdict's identity; empty if it does not."""
+def _contradiction(verdict: PastVerdict, audit: AuditFile) -> str:
+    """Describes the first contradiction between audit file and ledger; empty if there is none."""
     work = verdict.work
     pairs = {
         "work": (audit.key, work.key),
@@ -115,37 +117,39 @@ def _other_subject(verdict: PastVerdict, audit: AuditFile) -> str:
     }
     for name, (says, is_) in pairs.items():
         if says != is_:
-            return f"its evidence names another {name} than the ledger: {says}, not {is_}"
+            return f"the audit file names another {name} than the ledger: {says}, not {is_}"
     numbers = [row.row for row in audit.rows]
     if numbers != list(range(len(numbers))):
-        return "its evidence does not list every row once and in order"
+        return "the audit file does not list every row once and in order"
     if verdict.outcome is Outcome.ACCEPTED and audit.rows and sum(row.tokens for row in audit.rows) < work.units:
-        return f"its evidence lists fewer tokens than the {work.units} units that were paid: rows are missing"
+        return f"the audit file lists fewer tokens than the {work.units} units that were paid: rows are missing"
     return ""
 
 
 def _without_draw(verdict: PastVerdict) -> Comparison:
     if verdict.reason == ReasonCode.RESOLVED_BY_HAND:
-        return Comparison(finding=AuditComparison.AGREES, why="a person decided, and nothing was drawn")
+        return Comparison(finding=AuditComparison.AGREES, why="a person decided, so no rows were drawn")
     if verdict.outcome is Outcome.ACCEPTED:
-        return Comparison(finding=AuditComparison.DIFFERS, why="it was accepted, and no row was computed again")
+        return Comparison(finding=AuditComparison.DIFFERS, why="it was accepted although no row was computed again")
     return Comparison(
         finding=AuditComparison.AGREES, why="an earlier check failed, so that no row had to be computed again"
     )
 
 
-def _whole(verdict: PastVerdict, audit: AuditFile, draw: AuditDraw) -> tuple[AuditComparison, str] | None:
-    """Returns the result if it follows without repeating the draw; else None."""
+def _decided_without_draw(
+    verdict: PastVerdict, audit: AuditFile, draw: AuditDraw
+) -> tuple[AuditComparison, str] | None:
+    """Returns the result if the audit file alone determines it; None if the draw has to be repeated."""
     if draw.rows != tuple(row.row for row in audit.rows if row.audited):
-        return AuditComparison.DIFFERS, "its evidence contradicts itself about which rows were computed again"
+        return AuditComparison.DIFFERS, "the audit file contradicts itself about which rows were computed again"
     if len(draw.rows) == len(audit.rows):
         return AuditComparison.AGREES, f"every row was computed again: {draw.why}"
     if verdict.outcome is not Outcome.ACCEPTED:
-        return AuditComparison.AGREES, "what was computed again was enough to reject it"
+        return AuditComparison.AGREES, "the rows that were computed again were enough to reject it"
     return None
 
 
-def _part(
+def _compare_draw(
     verdict: PastVerdict,
     draw: AuditDraw,
     *,
@@ -154,32 +158,32 @@ def _part(
     block_hash: Digest | None,
     floor: float,
 ) -> tuple[AuditComparison, str]:
-    """Compares the recomputed rows of an acceptance with the repeated draw."""
+    """Repeats the draw of an accepted submission, and compares it with the rows that the validator recomputed."""
     broken = _broken_rule(verdict, draw, rows=rows, epoch=epoch, floor=floor)
     if broken:
         return AuditComparison.DIFFERS, broken
     if epoch.secret is None:
-        return AuditComparison.UNKNOWN, f"the secret of epoch {epoch.epoch} was not shown yet"
+        return AuditComparison.UNKNOWN, f"the secret of epoch {epoch.epoch} is not revealed yet"
     if block_hash is None:
-        return AuditComparison.UNKNOWN, f"the chain's node does not have block {verdict.work.block + 1}"
+        return AuditComparison.UNKNOWN, f"the RPC endpoint does not have block {verdict.work.block + 1}"
     seed = row_seed(epoch.secret, verdict.work.key, block_hash)
     missing = sorted(set(draw_rows(RowDraw(seed=seed, share=draw.share), rows)) - set(draw.rows))
     if missing:
         listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
-        return AuditComparison.DIFFERS, f"rows {listed} were drawn, and were not computed again"
-    return AuditComparison.AGREES, f"the rows are those that epoch {epoch.epoch} draws"
+        return AuditComparison.DIFFERS, f"rows {listed} were drawn, but were not computed again"
+    return AuditComparison.AGREES, f"the secret of epoch {epoch.epoch} draws the same rows"
 
 
 def _broken_rule(verdict: PastVerdict, draw: AuditDraw, *, rows: int, epoch: PastEpoch, floor: float) -> str:
-    """Returns the rule that was broken independently of the secret; empty if none."""
+    """Describes a violated rule that can be checked without the secret; empty if there is none."""
     block = verdict.work.block + 1
     if verdict.decisive:
-        return f"a dispute is decided on all rows, and {len(draw.rows)} of {rows} were computed again"
+        return f"a dispute must be decided on all rows, but {len(draw.rows)} of {rows} were computed again"
     if round(draw.share * BASIS_POINTS) < round(floor * BASIS_POINTS):
         return f"a share of {draw.share:.2%} is below the pool's floor of {floor:.2%}"
     if draw.share >= 1 or draw.epoch is None:
-        return f"all rows had to be computed again, and {len(draw.rows)} of {rows} were"
+        return f"all rows had to be computed again, but only {len(draw.rows)} of {rows} were"
     if (draw.epoch, draw.block) != (epoch.epoch, block):
         used = f"epoch {draw.epoch} and block {draw.block}"
-        return f"drawn with {used}, where epoch {epoch.epoch} and block {block} had to be used"
+        return f"the rows were drawn with {used}, but had to be drawn with epoch {epoch.epoch} and block {block}"
     return ""

@@ -1,9 +1,13 @@
-"""Compares another validator's audit file with this validator's findings. No I/O.
+"""Compares another validator's audit file with this validator's findings, row by row.
 
-The trainer learns from the rewards in the audit file. It drops a file whose audit file belongs to other work, lists
-other rows, or has other scores than the file. A corrupt judge could so prevent the run from learning work that it
-accepts; therefore all fields that the trainer requires are compared. A row's score is deterministic, so two validators
-that decided a row must agree. Undecided rows are not learned; only environments with time limits justify them.
+No I/O.
+
+The trainer learns from the rewards in the audit file of an accepted submission. The trainer drops a rollout file whose
+audit file belongs to other work, lists other rows, or has other scores than the rollout file. With a wrong audit file,
+a corrupt validator could accept work and still prevent the run from learning from it. So a second look compares all
+fields that the trainer requires. A row's score is deterministic: two validators that both decided a row must agree. A
+validator may leave a row undecided only if the check of its answer has a limit of time or memory. The trainer skips
+undecided rows.
 """
 
 from __future__ import annotations
@@ -16,24 +20,32 @@ from protocol.wire.audits import MOST_FINDINGS, AuditCheck, AuditFile, AuditFind
 from validator.domain.submissions import SubmittedWork
 
 CHECK = "second-look"
-"""Name of the check in the audit file."""
+"""Name of this comparison among the checks of this validator's own audit file."""
 
-LIMITED = frozenset({"code", "math"})
-"""Environments with time limits: a slow machine may leave rows undecided that another one decides."""
+LIMITED = "reward.limited"
+"""Name of a row's measurement: scoring this row has limits of time or memory, so a slow machine may leave it
+undecided."""
 
 FEW_UNDECIDED = 0.05
-"""Share of a file's rows that a judge may leave undecided although this validator decides them; at least one row."""
+"""Share of rows that another validator may leave undecided although this validator decides them.
+
+One row is always allowed.
+"""
 
 SHORT_SCORING = timedelta(seconds=30)
-"""If this validator scores all rows in less, a judge can't claim that its scoring time (180 s by default) ran out."""
+"""Scoring time of this validator above which it excuses rows that another validator did not score for lack of time.
+
+A validator may stop scoring a file after its own time limit, 180 s by default. A usual machine does not reach that
+limit if this validator needs less than 30 s for the same rows.
+"""
 
 
 def header_differences(theirs: AuditFile, work: SubmittedWork) -> tuple[AuditFinding, ...]:
-    """Returns the contradictions between an acceptance's audit file and the ledger.
+    """Returns the contradictions between the audit file of an accepted submission and the ledger.
 
     Args:
-        theirs: The audit file of the verdict on the ledger.
-        work: The submission.
+        theirs: The other validator's audit file, which the verdict on the ledger names.
+        work: The submission on the ledger.
     """
     pairs = {
         "key": (theirs.key, work.key),
@@ -45,7 +57,8 @@ def header_differences(theirs: AuditFile, work: SubmittedWork) -> tuple[AuditFin
     }
     return tuple(
         AuditFinding(
-            reason=int(ReasonCode.IDENTITY_OTHER_WORK), what=f"the audit file says {name} {said}; it is {wanted}"
+            reason=int(ReasonCode.IDENTITY_OTHER_WORK),
+            what=f"the audit file has {name} {said}, but the work has {wanted}",
         )
         for name, (said, wanted) in pairs.items()
         if said != wanted
@@ -53,41 +66,47 @@ def header_differences(theirs: AuditFile, work: SubmittedWork) -> tuple[AuditFin
 
 
 def unreadable(why: str) -> AuditFinding:
-    """Returns the finding for an acceptance with a missing or unreadable audit file."""
+    """Returns the finding for an accepted submission whose audit file is missing or unreadable."""
     return AuditFinding(reason=int(ReasonCode.FETCH_OTHER_BYTES), what=why[:2000])
 
 
 def row_differences(
-    theirs: Sequence[AuditRow], own: Sequence[AuditRow], *, environment: str, scoring: timedelta
+    theirs: Sequence[AuditRow], own: Sequence[AuditRow], *, scoring: timedelta
 ) -> tuple[AuditFinding, ...]:
-    """Returns the differences between the rows of another validator's audit file and this validator's.
+    """Returns the differences between another validator's rows and this validator's rows of the same file.
 
     Args:
-        theirs: Rows of the audit file of the verdict on the ledger.
-        own: This validator's findings for all rows of the same file.
-        environment: Name of the environment.
-        scoring: Time that scoring all rows took here.
+        theirs: Rows of the audit file that the verdict on the ledger names.
+        own: This validator's findings for all rows of the rollout file.
+        scoring: Time that this validator took to score all rows.
     """
     found: list[AuditFinding] = []
     undecided: list[AuditFinding] = []
     listed = {each.row: each for each in theirs}
     if len(theirs) != len(own) or len(listed) != len(theirs):
-        found.append(_finding(f"the audit file lists {len(theirs)} rows, and the file has {len(own)}"))
-    scored = _scored_before(theirs) if environment in LIMITED and scoring >= SHORT_SCORING else len(own)
+        found.append(_finding(f"the audit file lists {len(theirs)} rows, but the rollout file has {len(own)}"))
+    limited = {each.row for each in own if each.figures.get(LIMITED)}
+    scored = _scored_before(theirs) if limited and scoring >= SHORT_SCORING else len(own)
     for mine in own:
         other = listed.get(mine.row)
         if other is None:
-            found.append(_finding("the audit file leaves the row out", mine))
+            found.append(_finding("the audit file does not list the row", mine))
         elif wrong := _misplaced(other, mine) or _scored_otherwise(other, mine):
-            found.append(_finding(f"the audit file says {wrong}", mine))
+            found.append(_finding(f"the audit file has {wrong}", mine))
         elif mine.reward is not None and other.reward is None and mine.row < scored:
-            undecided.append(_finding(f"the audit file leaves the row undecided; its reward is {mine.reward}", mine))
-    excused = max(1, int(FEW_UNDECIDED * len(own))) if environment in LIMITED else 0
+            missing = _finding(f"the audit file has no reward for the row, but it is {mine.reward}", mine)
+            (undecided if mine.row in limited else found).append(missing)
+    excused = max(1, int(FEW_UNDECIDED * len(own)))
     return (*found, *(undecided if len(undecided) > excused else ()))
 
 
 def compared(differences: Sequence[AuditFinding], *, note: str) -> AuditCheck:
-    """Returns the comparison as a check of our own audit file, which is the evidence of a dispute."""
+    """Returns the comparison as a check for this validator's own audit file, which is the evidence of a dispute.
+
+    Args:
+        differences: Differences that were found; none means that the check passed.
+        note: Note of the check, which names the compared audit file.
+    """
     return AuditCheck(
         name=CHECK,
         state=CheckState.FAILED if differences else CheckState.PASSED,
@@ -99,20 +118,20 @@ def compared(differences: Sequence[AuditFinding], *, note: str) -> AuditCheck:
 
 
 def audits_differ(checks: Sequence[AuditCheck]) -> bool:
-    """Returns whether one of these checks found a difference."""
+    """Returns True if the comparison with another audit file is among these checks and found a difference."""
     return any(each.name == CHECK and each.state is CheckState.FAILED for each in checks)
 
 
 def without_scores(rows: Sequence[AuditRow]) -> tuple[AuditRow, ...]:
-    """Returns rows of which only the places are compared."""
+    """Returns the rows without their scores, so that a comparison covers only their positions."""
     unknown = {"task": None, "length_penalty": None, "reward": None}
     return tuple(each.model_copy(update=unknown) for each in rows)
 
 
 def _scored_before(rows: Sequence[AuditRow]) -> int:
-    """Returns the first row that was not scored because the time ran out; the number of rows if it did not.
+    """Returns the number of rows before scoring ran out of time; all rows if it did not.
 
-    A row that was scored and left undecided has a length penalty; one that was not scored has none.
+    A row that was scored and stayed undecided has a length penalty; a row that was not scored has none.
     """
     last = len(rows)
     for each in sorted(rows, key=lambda row: row.row, reverse=True):
@@ -123,17 +142,17 @@ def _scored_before(rows: Sequence[AuditRow]) -> int:
 
 
 def _misplaced(other: AuditRow, mine: AuditRow) -> str:
-    """Returns the differing fields of the row's position; empty if there are none."""
+    """Describes how the audit file's position of a row differs from the rollout file's; empty if it does not."""
     said, wanted = ((row.group, row.sample, row.prompt_index) for row in (other, mine))
     if said == wanted:
         return ""
-    return "group {}, sample {}, prompt {}; the file says {}, {}, {}".format(*said, *wanted)
+    return "group {}, sample {}, prompt {}, but the rollout file has {}, {}, {}".format(*said, *wanted)
 
 
 def _scored_otherwise(other: AuditRow, mine: AuditRow) -> str:
-    """Names the first score that differs, or returns "". Scores that this validator could not decide are skipped."""
+    """Describes the first score that differs, or returns "". Scores that this validator lacks are not compared."""
     if (other.task is None) != (other.reward is None):
-        return f"task {other.task} and reward {other.reward}; both are decided, or neither is"
+        return f"task reward {other.task} and reward {other.reward}, but either both or none must be decided"
     pairs = (
         ("reward", other.reward, mine.reward),
         ("task reward", other.task, mine.task),
@@ -142,7 +161,7 @@ def _scored_otherwise(other: AuditRow, mine: AuditRow) -> str:
     for name, said, wanted in pairs:
         left_out = said is None and other.reward is None
         if wanted is not None and said != wanted and not left_out:
-            return f"{name} {said}; it is {wanted}"
+            return f"{name} {said}, but it is {wanted}"
     return ""
 
 

@@ -1,7 +1,7 @@
 """Second looks: selection of other validators' verdicts to examine again, and the decision to dispute. No I/O.
 
-A second look is a complete examination that recomputes every row. Accepted work is checked so that forgery is not paid;
-rejected and forged work is checked so that nodes don't pay for a validator's mistake.
+A second look is a complete examination that recomputes every row. Second looks at acceptances find forged work before
+it is paid; second looks at rejections and forgery verdicts protect nodes from a validator's mistakes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
 
 TAG = b"muster-second-look-v1"
-"""Domain separation tag: distinguishes this use of an epoch's secret from the draw of rows."""
+"""Domain separation tag, which separates this use of an epoch's secret from the draw of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,10 @@ class LookPolicy:
 
     Args:
         accepted: Share of acceptances, 0 to 1.
-        rejected: Share of rejections, 0 to 1; larger by default, because they are few and cost a node its pay.
-        forged: Share of forgery verdicts, 0 to 1; all by default, because the node loses stake and membership, and one
-            corrupt validator could otherwise slash each node that does not watch its own verdicts.
+        rejected: Share of rejections, 0 to 1; larger by default, because rejections are few and cost a node its pay.
+        forged: Share of forgery verdicts, 0 to 1; all by default, because the node loses stake and membership. Without
+            these second looks, one corrupt validator could slash every node that does not dispute verdicts on its own
+            work.
     """
 
     accepted: float = 0.05
@@ -34,7 +35,7 @@ class LookPolicy:
     forged: float = 1.0
 
     def share(self, outcome: Outcome) -> float:
-        """Returns the share for a verdict's outcome."""
+        """Returns the share of verdicts with this outcome that get a second look."""
         match outcome:
             case Outcome.ACCEPTED:
                 return self.accepted
@@ -45,22 +46,27 @@ class LookPolicy:
 
 
 def is_chosen(secret: bytes, key: Digest, share: float) -> bool:
-    """Returns whether a verdict is drawn for a second look, by a secret that its validator did not know.
+    """Returns True if a verdict is drawn for a second look, by a secret that the verdict's author did not know.
 
     Args:
-        secret: 32 bytes that only this validator knows.
+        secret: Secret of 32 bytes that only this validator knows.
         key: The work key.
-        share: Probability, 0 to 1.
+        share: Probability of being drawn, 0 to 1.
     """
     drawn = hmac.digest(secret, TAG + bytes.fromhex(key[2:]), hashlib.sha256)
     return int.from_bytes(drawn[:6], "big") < share * (1 << 48)
 
 
 def contradicts(first: Outcome, own: Outcome) -> bool:
-    """Returns whether to dispute a verdict because of a second look's finding.
+    """Returns True if this validator should dispute a verdict because of its second look.
 
-    Missed forgery is disputed, and so is a rejection of clean work. An acceptance of work that this validator would
-    only reject is not: rejections depend on measurements near their limits, where honest validators may differ.
+    It disputes a verdict that missed forgery, a rejection of clean work, and a forgery verdict on work that it would
+    only reject. It does not dispute an acceptance of work that it would only reject: such rejections depend on
+    measurements near their limits, where honest validators may differ.
+
+    Args:
+        first: Outcome of the verdict on the ledger.
+        own: Outcome of this validator's second look.
     """
     match own:
         case Outcome.FORGED:
@@ -72,5 +78,5 @@ def contradicts(first: Outcome, own: Outcome) -> bool:
 
 
 def may_decide(me: Address, work: WorkRecord) -> bool:
-    """Returns whether `me` may decide a dispute: it is no party and has not judged the work (decision 55)."""
+    """Returns True if `me` is no party to the dispute and has not judged the work (decision 55)."""
     return me not in {work.judge, work.looker, work.disputer, work.juror, work.node, work.provider}

@@ -1,7 +1,6 @@
 """Calibration: measures honest work to set the limits of statistical checks per model, engine and type.
 
-honest    files like those of honest nodes, of any engine, type and batch size
-figures   measurements of a verifier on them
-limits    from figures to the entries of a calibration
-measuring all of it for one version
+`honest` generates files like those of honest nodes, for each engine, type and batch size. `figures` collects the
+measurements of a verifier on these files. `limits` derives the entries of a calibration from the measurements.
+`measuring` runs these three steps for one version.
 """

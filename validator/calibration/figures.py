@@ -1,4 +1,4 @@
-"""Measurements of prefilled files, which are compared with limits."""
+"""Measurements of honest files, made by prefills; calibrated limits are derived from them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rollouts.toploc import Aggregate, ProofOutcome, aggregate, judge
 
 @dataclass(slots=True)
 class CalibrationFigures:
-    """Measurements of any number of files.
+    """Measurements of any number of files that share the generator's and the verifier's arithmetic.
 
     Args:
         replays: Replay results, one for each file.
         files: Proof results, one for each file.
         samples: Proof results, one for each row.
-        errors: Errors of log-probabilities, one array for each file.
-        groups: Number of groups of each file.
+        errors: Absolute differences of log-probabilities, one array for each file.
+        groups: Measurements of each group whose rows were all recomputed.
     """
 
     replays: list[Replay] = field(default_factory=list)
@@ -37,7 +37,12 @@ class CalibrationFigures:
     groups: list[GroupFigures] = field(default_factory=list)
 
     def add(self, file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> None:
-        """Adds the measurements of a file."""
+        """Adds the measurements of one file.
+
+        Args:
+            file: The file.
+            evidence: Results of the prefill, by row.
+        """
         self.replays.append(summarise(one.gaps for one in evidence.values() if one.gaps is not None))
         proofs = [tuple(map(forgiven, one.proofs)) for one in evidence.values()]
         self.files.append(aggregate(result for results in proofs for result in results))
@@ -59,41 +64,36 @@ class CalibrationFigures:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of all files."""
+        """Number of replayed tokens of all files."""
         return sum(one.tokens for one in self.replays)
 
     @property
     def mismatches(self) -> int:
-        """Number of tokens that differ from the replayed draw."""
+        """Number of tokens that differ from the token that the replay draws."""
         return sum(one.mismatches for one in self.replays)
 
     @property
     def largest_gap(self) -> float:
-        """Largest gap of one token."""
+        """Largest gap of one token: score of the token that the replay draws, minus score of the token in the file."""
         return max(one.largest for one in self.replays)
 
     @property
     def largest_sum(self) -> float:
-        """Largest sum of one row's gaps."""
+        """Largest sum of the gaps of one row's tokens; see `largest_gap`."""
         return max(one.largest_sum for one in self.replays)
 
     @property
     def largest_error(self) -> float:
-        """Largest error of one token's log-probability."""
+        """Largest absolute difference of one token's log-probability."""
         return max(float(one.max()) for one in self.errors)
 
     @property
-    def mean_distance(self) -> float:
-        """Largest mean mantissa difference of proofs of one file, in units of the last place."""
-        return float(np.mean([one.figures.distance_mean for one in self.files]))
-
-    @property
     def worst_distance(self) -> float:
-        """Largest mantissa difference of one proof."""
+        """Largest mantissa difference of one proof, in units of the last place."""
         return max(one.figures.distance_worst for one in self.files)
 
     def rejected(self, limits: CheckLimits) -> tuple[int, int]:
-        """Returns the numbers of files that replay and proofs reject."""
+        """Returns the number of files beyond the replay limits, and the number beyond the proof limits."""
         sampling = limits.sampling
         by_replay = sum(
             one.mismatches > sampling.mismatches(one.tokens)

@@ -1,4 +1,4 @@
-"""Generates files of a version like those of honest nodes, with seeds that no slot has."""
+"""Generates rollout files of a version as honest nodes do, with seeds that no slot has."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.plan import SlotPlan
 
 _TAG = b"muster-calibration-v2"
+"""Domain separation tag of the seeds; no slot's seed starts from it."""
 
 
 def seed_of(way: str, number: int) -> bytes:
-    """Returns the seed of a file: no slot has it, and a repeated measurement uses the same one.
+    """Returns the seed of a file, 32 bytes: no slot has it, and a repeated measurement uses the same seed.
 
     Args:
-        way: Version, engine, type and batch size. Each combination has its own seeds, because repeated near-ties of the
-            same draws would say little about the next honest file.
-        number: Number of the file.
+        way: Version, engine, type and batch size as text. Each combination has its own seeds: with shared seeds, the
+            same near-ties would repeat in each combination, and would say little about the next honest file.
+        number: Number of the file, from 0.
     """
     return hashlib.sha256(_TAG + number.to_bytes(8, "big") + way.encode()).digest()
 
@@ -28,14 +29,14 @@ def seed_of(way: str, number: int) -> bytes:
 def honest_files(
     version: CheckedVersion, engine: Engine, *, way: str, files: int, groups: int
 ) -> Iterator[tuple[bytes, RolloutFile]]:
-    """Generates files with an engine that holds the version; each with its seed. Rewards are left out.
+    """Generates files without rewards, and yields each with its seed.
 
     Args:
         version: The measured version.
-        engine: Engine with the version loaded.
-        way: Engine, type and batch size as text; part of the seeds.
+        engine: Engine that has loaded the version.
+        way: Engine, type and batch size as text, which become part of the seeds.
         files: Number of files.
-        groups: Groups of each file.
+        groups: Number of groups of each file.
 
     Raises:
         MusterError: The engine failed, or the version can't be sampled.
@@ -47,7 +48,14 @@ def honest_files(
 
 
 def file_of(version: CheckedVersion, engine: Engine, plan: SlotPlan, drawn: Mapping[int, Completion]) -> RolloutFile:
-    """Returns the generated file of one slot."""
+    """Builds the rollout file of one slot from generated completions.
+
+    Args:
+        version: The measured version.
+        engine: Engine that generated the completions; the header names it.
+        plan: Plan of the slot: its groups and prompts.
+        drawn: Completions by sample number.
+    """
     header = unleased_header(
         engine=engine.name,
         dtype=engine.dtype,

@@ -1,4 +1,4 @@
-"""Derives limits from figures of honest files."""
+"""Derives limits of the statistical checks from measurements of honest files."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ from rollouts.toploc import TOPLOC, Arithmetic, Thresholds
 from validator.calibration.figures import CalibrationFigures
 
 HEADROOM = 2.0
-"""Factor from the largest honest measurement to the limit. After n files the next one exceeds the largest with
-probability 1 / (n + 1), and twice the largest far more rarely."""
+"""Factor from the largest honest measurement to the limit.
+
+After n honest files the next one exceeds the largest measurement with probability 1 / (n + 1). It exceeds twice that
+measurement far more rarely.
+"""
 
 ENOUGH_FILES = 32
-"""Minimum number of files; fewer say little about the largest value."""
+"""Minimum number of files for a calibration; the largest measurement of fewer files is too uncertain."""
 
 MEDIAN = 1.0
-"""Minimum limit of the median mantissa difference if one side rounds to bfloat16: the median is a multiple of 1/2,
-usually 0, and a multiple of 0 would leave no room for the next honest sample."""
+"""Minimum limit of the median mantissa difference if generator or verifier rounds to bfloat16, in last-place units.
+
+The median is a multiple of 1/2, and usually 0. The headroom is a factor, so a measured median of 0 would give a limit
+of 0, which the next honest sample may exceed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticPair:
-    """Arithmetic of the generator and of the verifier."""
+    """Arithmetic (engine and type) of the generator and of the verifier."""
 
     prover: Arithmetic
     verifier: Arithmetic
 
     @property
     def exact(self) -> bool:
-        """Returns whether both compute in float32, where honest differences are nearly 0."""
+        """True if generator and verifier compute in float32, where honest differences are nearly 0."""
         return self.prover.dtype is self.verifier.dtype is Dtype.FLOAT32
 
     @classmethod
     def of(cls, engine: EngineName, dtype: Dtype, *, verified_in: Dtype) -> ArithmeticPair:
-        """Returns the pair of this generator and a torch verifier that computes in `verified_in`."""
+        """Returns the pair of a generator and a torch verifier that computes in `verified_in`."""
         verifier = Arithmetic(engine=EngineName.TORCH, dtype=verified_in)
         return cls(Arithmetic(engine=engine, dtype=dtype), verifier)
 
@@ -45,7 +51,13 @@ class ArithmeticPair:
 def limits_around(
     honest: CalibrationFigures, *, model: str, pair: ArithmeticPair, headroom: float = HEADROOM
 ) -> CheckLimits:
-    """Returns the largest honest measurements times the headroom, at least the limits of float32.
+    """Returns limits: the largest honest measurements times the headroom, but at least the limits of float32.
+
+    Args:
+        honest: Measurements of honest files.
+        model: Name of the model to which the limits apply.
+        pair: Arithmetic of the generator and of the verifier.
+        headroom: Factor from the largest measurement to the limit.
 
     Raises:
         InvalidInput: There are no files, or a proof in them is malformed.
@@ -77,13 +89,14 @@ def limits_around(
 def merged(
     before: RolloutCalibration | None, entries: Iterable[CheckLimits], *, widen: bool = False
 ) -> RolloutCalibration:
-    """Returns a calibration with new entries, and those of another one that they do not replace.
+    """Returns a calibration with the new entries and the entries of an earlier calibration.
 
     Args:
-        before: The other calibration.
-        entries: New entries.
-        widen: True to give entries that are in both the wider of their limits, for policies measured at several moments
-            of a training or on several machines. Limits that one of them lacks are left out.
+        before: The earlier calibration; None if there is none.
+        entries: New entries. Each new entry replaces an earlier entry of the same model and arithmetic.
+        widen: True to combine two entries of the same model and arithmetic: the result has the wider of the two values
+            of each limit. Use it for policies that were measured at several steps of a training or on several machines.
+            A limit that one of the two entries lacks is left out.
     """
     every = {_key(one): one for one in (() if before is None else before.entries)}
     for one in entries:
@@ -93,7 +106,7 @@ def merged(
 
 
 def _widest(one: CheckLimits, other: CheckLimits) -> CheckLimits:
-    """Returns the maximum of each measurement, over samples and files."""
+    """Returns an entry that has, for each limit, the larger value of the two entries."""
     changes: dict[str, object] = {
         name: getattr(one, name).model_copy(
             update={figure: max(value, getattr(getattr(other, name), figure)) for figure, value in getattr(one, name)}
@@ -110,5 +123,5 @@ def _key(one: CheckLimits) -> tuple[str, ...]:
 
 
 def _at_least(measured: Thresholds, floor: Thresholds) -> Thresholds:
-    """Returns limits that are at least those of float32, because a measurement of few files may be 0 by chance."""
+    """Returns the larger value of each limit; a measurement of few files may be 0 by chance."""
     return Thresholds(**{name: max(value, getattr(floor, name)) for name, value in measured})

@@ -1,4 +1,4 @@
-"""Measures one version: honest files of every engine, type and batch size at hand, checked in every type."""
+"""Measures one version: generates honest files with each engine, type and batch size, and prefills them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from validator.calibration.honest import honest_files
 from validator.calibration.limits import HEADROOM, ArithmeticPair, limits_around
 
 Progress = Callable[[str], None]
+"""Called with a line of text about the progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +28,14 @@ class Measurement:
 
     Args:
         model: Folder of a version, with its recipe; files are generated from its prompts.
-        engines: Generating engines.
-        dtypes: Types of the generation. Each is checked in the same type and in float32.
-        batches: Maximum concurrent answers; honest nodes have machines of all sizes.
-        files: Files for each engine, type and batch size.
-        groups: Groups of each file.
-        headroom: Factor of the limits.
-        device: Device of both sides; None for an accelerator if there is one.
+        engines: Engines that generate files.
+        dtypes: Types in which files are generated. Each file is prefilled in the same type and in float32.
+        batches: Batch sizes: maximum numbers of concurrent completions. Several batch sizes are measured, because
+            honest nodes have machines of all sizes.
+        files: Number of files for each engine, type and batch size.
+        groups: Number of groups of each file.
+        headroom: Factor from the largest measurement to the limit.
+        device: Torch device of generation and prefill; None for an accelerator if there is one.
     """
 
     model: Path
@@ -48,7 +50,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One combination of engine, type and batch size."""
+    """One combination of engine, type and batch size in which files are generated."""
 
     engine: EngineName
     dtype: Dtype
@@ -60,14 +62,18 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEntry:
-    """One calibration entry with its measurements."""
+    """One calibration entry with the measurements from which it was derived."""
 
     limits: CheckLimits
     figures: CalibrationFigures
 
 
 def measure(wanted: Measurement, *, progress: Progress) -> list[MeasuredEntry]:
-    """Generates files, checks them, and derives the limits.
+    """Generates files, prefills them, and derives the limits for each pair of arithmetics.
+
+    Args:
+        wanted: Parameters of the measurement.
+        progress: Called after every eight files with a line of text.
 
     Raises:
         InvalidInput: The parameters leave nothing to measure.
@@ -75,7 +81,10 @@ def measure(wanted: Measurement, *, progress: Progress) -> list[MeasuredEntry]:
         MusterError: The version can't be used, or memory runs out.
     """
     if not wanted.engines or not wanted.dtypes or not wanted.batches or wanted.files < 1:
-        raise InvalidInput("nothing is to be measured", hint="give an engine, a type, a batch size and files")
+        raise InvalidInput(
+            "the parameters leave nothing to measure",
+            hint="give at least one engine, one type, one batch size and one file",
+        )
     for engine in wanted.engines:
         engine_class(engine)  # a missing engine is reported before another one is measured for hours
     version = open_version(wanted.model)
@@ -96,7 +105,7 @@ def measure(wanted: Measurement, *, progress: Progress) -> list[MeasuredEntry]:
 def _of_way(
     wanted: Measurement, version: CheckedVersion, way: Way, progress: Progress
 ) -> Iterator[tuple[ArithmeticPair, CalibrationFigures]]:
-    """Returns the measurements of one combination, for each checking type."""
+    """Returns the measurements of one combination, for each type of the prefill."""
     pairs = [ArithmeticPair.of(way.engine, way.dtype, verified_in=checked) for checked in _checked_in(way.dtype)]
     found = {pair: CalibrationFigures() for pair in pairs}
     policies = {pair: _policy(version, pair.verifier.dtype, wanted.device) for pair in pairs}

@@ -1,1 +1,1 @@
-"""The validator's view of the ledger: connection, facts of submissions and reorg tracking."""
+"""The validator's access to the ledger: connection, facts of submissions, role history and reorg tracking."""

@@ -16,16 +16,19 @@ from validator.chain.connection import PoolChain
 from validator.domain.submissions import SubmittedWork
 
 MOST_KNOWN = 256
-RELAYS_GOOD_FOR = timedelta(seconds=10)
+"""Maximum number of cached publishers."""
+RELAYS_CACHED_FOR = timedelta(seconds=10)
+"""Time for which the orchestrator's list of relays is cached."""
 
 
-class Checkpoints:
-    """Looks up digests and publisher on the ledger, and relays at the orchestrator.
+class CheckpointLookup:
+    """Looks up versions and their publishers on the ledger, and relays at the orchestrator.
 
     Args:
-        chain: The ledger.
-        orchestrator: Lists the relays of the newest version, which also serve older ones.
-        relays: Relays from the settings; they take precedence.
+        chain: Chain client of the validator's pool.
+        orchestrator: Client of the orchestrator, which lists the relays of the newest version; these relays also serve
+            older versions.
+        relays: Relays from the settings; if there are any, the orchestrator is not asked.
         clock: Clock of the cache.
     """
 
@@ -40,7 +43,7 @@ class Checkpoints:
         self._relays: tuple[float, tuple[str, ...]] = (float("-inf"), ())
 
     async def of(self, work: SubmittedWork) -> CheckpointRef:
-        """Returns the version that the work's lease names.
+        """Returns the version that the work's lease names, with its publisher and relays.
 
         Raises:
             Unavailable: The chain or the orchestrator is down.
@@ -57,10 +60,10 @@ class Checkpoints:
         )
 
     async def _announced(self, work: SubmittedWork) -> tuple[CheckpointAnnounced, Address]:
-        """Returns the announcement, and the publisher key at its block; the key may have been rotated since.
+        """Returns the announcement of the work's version, and the publisher key in its block.
 
-        The announcement is read each time, because a reorg may remove it. The publisher is cached by block hash: for
-        one block it never changes.
+        The key may have been rotated since. The announcement is read each time, because a reorg may remove it. The
+        publisher is cached by block hash, because the publisher in a past block never changes.
         """
         facts = (await self._chain.connected()).facts
         announced = await facts.announcement(work)
@@ -82,8 +85,8 @@ class Checkpoints:
         except MusterError:
             if not relays:
                 raise
-            return relays  # the orchestrator is down; the relays of the last answer probably still serve
+            return relays  # the orchestrator is down, but the relays that it listed last probably still serve
         if newest is not None:
             relays = newest.relays
-        self._relays = (self._clock.monotonic() + RELAYS_GOOD_FOR.total_seconds(), relays)
+        self._relays = (self._clock.monotonic() + RELAYS_CACHED_FOR.total_seconds(), relays)
         return relays

@@ -1,4 +1,4 @@
-"""The validator's connection to the chain and the objects that need it, created at the first use."""
+"""The validator's connection to the chain, and the objects that need it; all are created at the first use."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from validator.chain.submission_facts import FactFinder
 
 T = TypeVar("T")
 
-ANSWER_PATIENCE = timedelta(seconds=10)
-GOOD_FOR = timedelta(seconds=30)
-"""Cache time of terms, roles and validators."""
+REQUEST_TIMEOUT = timedelta(seconds=10)
+"""Timeout of one JSON-RPC request."""
+CACHED_FOR = timedelta(seconds=30)
+"""Time for which terms, roles and validators of the pool are cached."""
 
 
-class NotSeated(Unavailable):
-    """This key is not a validator of the pool."""
+class NotPoolValidator(Unavailable):
+    """The pool does not list this validator's key, so the ledger would refuse its verdicts."""
 
     code = "not-seated"
-    default_hint = "the pool's owner adds it: `muster pool roles --add-validator`"
+    default_hint = "ask the pool's owner to add the key: `muster pool roles --add-validator`"
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Objects that need a connection."""
+    """Objects that use one connection to the chain."""
 
     ledger: Ledger
     reorgs: ReorgTracker
@@ -48,17 +49,17 @@ class Connected:
 
 
 class PoolChain:
-    """One pool on one chain, accessed with the validator's key.
+    """Client of one pool on one chain, with the validator's key. It connects at the first use.
 
     Args:
-        url: JSON-RPC endpoint.
-        deployment: Addresses of the contracts.
-        key: The validator's key.
-        pool_id: The pool.
-        confirmations: Blocks on top of a block before its events count.
-        clock: Clock of caches.
-        policy: Policy for sending transactions.
-        transport: HTTP transport to a chain in the same process.
+        url: URL of the JSON-RPC endpoint.
+        deployment: Chain id and addresses of the contracts.
+        key: The validator's key, which signs transactions.
+        pool_id: Id of the pool.
+        confirmations: Number of blocks on top of a block before its events count.
+        clock: Clock of caches and requests.
+        policy: Settings of the transaction sender.
+        transport: HTTP transport to a chain in the same process, for simulations; None for the network.
     """
 
     def __init__(
@@ -87,14 +88,14 @@ class PoolChain:
         self._ahead = timedelta()
         self._terms = _Fresh[Terms](clock)
         self._validators = _Fresh[list[Address]](clock)
-        self._seated = _Fresh[bool](clock)
+        self._is_validator = _Fresh[bool](clock)
 
     async def connected(self) -> Connected:
         """Returns the connection; opens it at the first call.
 
         Raises:
-            ChainUnavailable: The RPC node does not answer.
-            WrongChain, DeploymentDiffers: It is another chain than in the settings.
+            ChainUnavailable: The RPC endpoint does not answer.
+            WrongChain, DeploymentDiffers: The endpoint serves another chain or other contracts than the settings name.
         """
         async with self._connecting:
             if self._connected is None:
@@ -102,7 +103,7 @@ class PoolChain:
                     self._url,
                     self.deployment,
                     key=self._key,
-                    timeout=ANSWER_PATIENCE,
+                    timeout=REQUEST_TIMEOUT,
                     clock=self._clock,
                     policy=self._policy,
                     transport=self._transport,
@@ -119,7 +120,7 @@ class PoolChain:
         return (await self.connected()).ledger
 
     async def now(self) -> datetime:
-        """Reads the chain's time; also detects a reorg and invalidates data cached before it."""
+        """Returns the newest block's time. The read also detects a reorg, which invalidates cached chain data."""
         connected = await self.connected()
         newest = await connected.ledger.newest()
         await connected.reorgs.observe(newest)
@@ -128,11 +129,11 @@ class PoolChain:
         return now
 
     def about_now(self) -> datetime:
-        """Returns the last known chain time, without a read."""
+        """Estimates the chain's time without a read, from local time and the last known difference."""
         return self._clock.now() + self._ahead
 
     async def terms(self) -> Terms:
-        """Returns the pool's terms; cached for a short time."""
+        """Returns the pool's terms in force; cached for 30 s."""
 
         async def read() -> Terms:
             return await (await self.ledger()).pools.terms(self.pool_id)
@@ -140,33 +141,37 @@ class PoolChain:
         return await self._terms.get(read)
 
     async def validators(self) -> list[Address]:
-        """Returns the pool's validators; cached for a short time."""
+        """Returns the addresses of the pool's validators; cached for 30 s."""
 
         async def read() -> list[Address]:
             return await (await self.ledger()).pools.validators(self.pool_id)
 
         return await self._validators.get(read)
 
-    async def is_seated(self) -> bool:
-        """Returns whether the validator's key may judge the pool's work; cached for a short time."""
+    async def is_pool_validator(self) -> bool:
+        """Returns True if the pool lists this validator's key; cached for 30 s."""
 
         async def read() -> bool:
             return await (await self.ledger()).pools.is_validator(self.pool_id, self._key.address)
 
-        return await self._seated.get(read)
+        return await self._is_validator.get(read)
 
     async def check(self) -> None:
-        """Returns if the chain answers; a readiness check."""
+        """Reads the newest block's number; raises if the chain does not answer. Used as a readiness check.
+
+        Raises:
+            ChainUnavailable: The RPC endpoint does not answer.
+        """
         await (await self.ledger()).block()
 
     async def aclose(self) -> None:
-        """Closes the connection; sent transactions may still be mined."""
+        """Closes the connection. Transactions that were sent may still be mined."""
         self._connected = None
         await self._stack.aclose()
 
 
 class _Fresh(Generic[T]):
-    """A value that is read again after its cache time."""
+    """A cached value that is read again after `CACHED_FOR`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -175,5 +180,5 @@ class _Fresh(Generic[T]):
     async def get(self, read: Callable[[], Awaitable[T]]) -> T:
         now = self._clock.monotonic()
         if self._value is None or self._value[0] <= now:
-            self._value = (now + GOOD_FOR.total_seconds(), await read())
+            self._value = (now + CACHED_FOR.total_seconds(), await read())
         return self._value[1]

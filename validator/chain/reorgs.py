@@ -1,7 +1,8 @@
 """Detects chain reorganisations and invalidates data cached from the abandoned branch.
 
 A validator reads the newest block before each examination. If the block of its previous read is gone, the chain was
-reorganised, and all cached data is dropped. Each process detects this by itself, also those that don't read events.
+reorganised, and all cached chain data is dropped. Each process detects this by itself, because not every process reads
+the ledger's events.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from protocol.errors import NotFound
 from protocol.identifiers import Digest
 
 MOST_REMEMBERED = 1024
+"""Maximum number of entries of one cache."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -27,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Blocks(Protocol):
-    """Ledger calls that the tracker needs."""
+    """Chain reads that the reorg tracker needs."""
 
     async def block_hash(self, number: int) -> Digest:
         """Returns the hash of a block; raises `NotFound` if the chain has no such block."""
@@ -36,11 +38,12 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChainVersion:
-    """Version of the chain at the time of a read.
+    """State of the chain as the reorg tracker has seen it before a read of chain data.
 
     Args:
-        branch: Number of reorganisations seen.
-        newest: Newest block seen, -1 before the first look. The tracker does not notice if newer blocks disappear.
+        branch: Number of reorganisations that the tracker has detected.
+        newest: Number of the newest block that the tracker has seen; -1 before the first one. The tracker can't detect
+            a reorganisation that replaces only later blocks.
     """
 
     branch: int
@@ -61,21 +64,26 @@ class ReorgTracker:
         self._looking = asyncio.Lock()
 
     def mark(self) -> ChainVersion:
-        """Returns the present chain version; take it before reading data that will be cached."""
+        """Returns the present chain version.
+
+        Callers take the chain version before they read data that they will cache.
+        """
         return ChainVersion(self._branch, -1 if self._newest is None else self._newest.number)
 
     async def observe(self, newest: Header) -> None:
-        """Records the newest block. Usually it is the child of the last one, which needs no further read.
+        """Records the newest block, and counts a reorganisation if the last recorded block is gone.
+
+        Usually the newest block is the child of the last recorded one, so that no further read is needed.
 
         Raises:
-            ChainUnavailable: The chain had to be asked whether the last block is still there, and did not answer.
+            ChainUnavailable: The chain did not answer when asked for the last recorded block.
         """
         async with self._looking:
             last, head = self._newest, newest.ref
             if last is None or last.hash in {head.hash, newest.parent}:
                 self._newest = head
             elif await self._is_there(last):
-                if head.number > last.number:  # otherwise an older answer that arrived late
+                if head.number > last.number:  # a lower number is an older answer that arrived late
                     self._newest = head
             else:
                 self._branch += 1
@@ -90,10 +98,10 @@ class ReorgTracker:
 
 
 class ReorgAwareCache(Generic[K, V]):
-    """LRU cache of chain data, emptied by a reorganisation.
+    """LRU cache of chain data, which a detected reorganisation empties.
 
     Args:
-        reorgs: Detects reorganisations.
+        reorgs: Tracker that detects reorganisations.
     """
 
     def __init__(self, reorgs: ReorgTracker) -> None:
@@ -102,18 +110,21 @@ class ReorgAwareCache(Generic[K, V]):
         self._values: LRUCache[K, V] = LRUCache(MOST_REMEMBERED)
 
     def get(self, key: K) -> V | None:
-        """Returns a valid cached value; None if there is none."""
+        """Returns the cached value; None if there is none, or if a reorganisation emptied the cache."""
         self._drop_if_reorganised()
         return self._values.get(key)
 
     def put(self, key: K, value: V, *, block: int, mark: ChainVersion) -> None:
-        """Caches a value, unless a reorg that invalidates it would not be detected.
+        """Caches a value, unless the tracker could miss a reorganisation that invalidates it.
+
+        The value is not cached if a reorganisation was detected during the read, or if it depends on a block that the
+        tracker has not seen.
 
         Args:
             key: Key of the value.
             value: The value.
-            block: Newest block on which the value depends.
-            mark: Chain version before the value was read.
+            block: Number of the newest block on which the value depends.
+            mark: Chain version that was taken before the value was read.
         """
         self._drop_if_reorganised()
         if mark.branch != self._branch or block > mark.newest:

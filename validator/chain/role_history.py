@@ -1,4 +1,4 @@
-"""History of a pool role: its holders at any past block."""
+"""History of a pool role on the ledger: the keys that held it in any past block."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from validator.chain.reorgs import ReorgAwareCache, ReorgTracker
 
 
 class RoleHistory:
-    """The holders of one role; read again only when the present holder changes.
+    """The holders of one role. The history is cached, and read again when the role's present holder has changed.
 
     Args:
         ledger: Ledger client.
-        pool_id: The pool.
+        pool_id: Id of the pool.
         role: The role.
-        reorgs: Detects reorganisations.
+        reorgs: Tracker that detects reorganisations.
     """
 
     def __init__(self, ledger: Ledger, *, pool_id: int, role: Role, reorgs: ReorgTracker) -> None:
@@ -33,10 +33,11 @@ class RoleHistory:
 
         Args:
             block: Number of the block.
-            time: Unix time of the block in seconds; a former key counts until the time in its rotation.
+            time: Unix time of the block in seconds; after a rotation the former key counts until the time that the
+                rotation names.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain does not answer.
         """
         return holders(await self.rotations(), block, time)
 
@@ -44,11 +45,11 @@ class RoleHistory:
         """Returns all rotations of the role, in the order of the chain.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain does not answer.
         """
-        mark, seat = self._reorgs.mark(), await self._ledger.pools.seat(self._pool_id, self._role)
+        mark, current = self._reorgs.mark(), await self._ledger.pools.role_holder(self._pool_id, self._role)
         known = self._rotations.get(self._role)
-        if known and (known[-1].key, known[-1].previous_until) == (seat.holder, seat.previous_until):
+        if known and (known[-1].key, known[-1].previous_until) == (current.holder, current.previous_until):
             return known
         every = await self._ledger.history(RoleSet, pool_id=self._pool_id)
         found = [event for event in every if event.role == self._role]

@@ -1,7 +1,7 @@
-"""Facts of a submission: the lease in its event, and the hash of the beacon block that is part of the seed.
+"""Facts of a submission from the ledger: its lease, and the hash of the beacon block that is part of the seed.
 
-Nothing here comes from the node or the orchestrator's API. The contract has verified the lease in the event; this
-module checks that its beacon block is an allowed one.
+No data here comes from the node or from the orchestrator's API. The contract has verified the lease in the event
+`WorkSubmitted`; this module checks that the lease names an allowed beacon block.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from validator.domain.submissions import SubmittedWork, WorkFacts
 
 
 class FactsMissing(MusterError):
-    """The lease of accepted work names data that is not on the ledger. This never counts against the node.
+    """The lease of a submission names data that is not on the ledger. This never counts against the node.
 
-    Retried, because the RPC node may lag behind; parked for a person after some attempts.
+    The validator retries, because the RPC endpoint may lag behind, and parks the work after some attempts.
     """
 
     code = "facts-missing"
@@ -33,16 +33,19 @@ class FactsMissing(MusterError):
 
 
 class UnknownCheckpoint(FactsMissing):
-    """The version that was leased is not announced on the ledger, or the node never joined."""
+    """The ledger has no announcement of the leased version, or the node never joined the pool."""
 
     code = "unknown-checkpoint"
-    default_hint = "the lease should not have been signed: ask the pool's owner, then `muster validator resolve`"
+    default_hint = (
+        "the orchestrator should not have signed the lease: ask the pool's owner, then `muster validator resolve`"
+    )
 
 
 class WrongBeacon(FactsMissing):
-    """The lease names a beacon block that is neither the version's announcement nor the node's joining.
+    """The lease names a block as beacon in which neither the version was announced nor the node joined.
 
-    The orchestrator signed the lease, so the error is the orchestrator's. Such a file can't be judged.
+    The orchestrator signed the lease, so the error is the orchestrator's. The file of such a submission can't be
+    judged.
     """
 
     code = "wrong-beacon"
@@ -50,7 +53,7 @@ class WrongBeacon(FactsMissing):
 
 
 _Version = tuple[Digest, int]
-"""A run and a version of it."""
+"""Id of a run, and number of one of the run's versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +69,12 @@ class _Attempts:
 
 
 class FactFinder:
-    """Finds the facts of one pool's submissions, with a bounded cache.
+    """Finds the facts of one pool's submissions on the ledger, with bounded caches.
 
     Args:
         ledger: Ledger client.
-        pool_id: The pool.
-        reorgs: Detects reorganisations; before its first read nothing is cached.
+        pool_id: Id of the pool.
+        reorgs: Tracker that detects reorganisations; until it has seen a block, nothing is cached.
     """
 
     def __init__(self, ledger: Ledger, *, pool_id: int, reorgs: ReorgTracker) -> None:
@@ -92,21 +95,23 @@ class FactFinder:
             work: The submission from its event.
 
         Raises:
-            ChainUnavailable: The chain does not answer, or the RPC node lags behind the submission.
+            ChainUnavailable: The chain does not answer, or the RPC endpoint lags behind the submission.
             UnknownCheckpoint: The version was not announced, or the node had not joined, before the submission.
-            WrongBeacon: The lease's beacon block is not the later of an announcement and a joining.
+            WrongBeacon: The lease's beacon block is not the later of an announcement and a join.
         """
         announced, joined = await asyncio.gather(self._announcements(work), self._joinings(work))
         if not announced or not joined:
-            missing = "its version was not announced" if not announced else "its node never joined"
-            raise UnknownCheckpoint(f"work {work.key} is on the ledger, and {missing} before block {work.block}")
+            missing = (
+                f"version {work.version} was not announced" if not announced else f"node {work.node} had not joined"
+            )
+            raise UnknownCheckpoint(f"work {work.key} was submitted in block {work.block}, but {missing} by then")
         return WorkFacts(work=work, chain_id=self._ledger.deployment.chain_id, beacon=_beacon(work, announced, joined))
 
     async def provider_of(self, node: Address) -> Address | None:
-        """Returns the provider of a node, also of a retired one; None if the node was never registered.
+        """Returns the provider of a node, retired nodes included; None if the node was never registered.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain does not answer.
         """
         mark, known = self._reorgs.mark(), self._providers.get(node)
         if known is None:
@@ -117,14 +122,14 @@ class FactFinder:
             self._providers.put(node, known, block=mark.newest, mark=mark)
         return known
 
-    # The version
+    # Versions
 
     async def announcement(self, work: SubmittedWork) -> CheckpointAnnounced:
-        """Returns the block that announced the leased version before the submission; the newest, if several.
+        """Returns the announcement of the leased version before the submission; the newest one if there are several.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
-            UnknownCheckpoint: There is no such announcement.
+            ChainUnavailable: The chain does not answer.
+            UnknownCheckpoint: The version was not announced before the submission.
         """
         found = await self._announcements(work)
         if not found:
@@ -134,12 +139,13 @@ class FactFinder:
         return found[-1]
 
     async def publisher_of(self, announced: CheckpointAnnounced) -> Address:
-        """Returns the publisher key at the time of an announcement, which signed the version.
+        """Returns the publisher key at the time of an announcement, which signed the version's manifest.
 
-        During a rotation, when two keys are valid, it is the one that sent the announcement.
+        After a rotation two keys are valid for a time; then this method returns the key that sent the announcement.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain does not answer.
+            UnknownCheckpoint: The pool had no publisher in that block.
         """
         block = announced.log.block_number
         possible = await self._publishers.at(block, await self._time(block))
@@ -149,14 +155,14 @@ class FactFinder:
             try:
                 sender = await self._ledger.sender_of(announced.log.transaction)
             except NotFound as error:
-                raise ChainUnavailable(f"the chain's node has not (yet): {error.detail}") from error
+                raise ChainUnavailable(f"the RPC endpoint lags behind: {error.detail}") from error
             return sender if sender in possible else possible[0]
         return possible[0]
 
     # Cached reads of the chain
 
     async def _announcements(self, work: SubmittedWork) -> list[CheckpointAnnounced]:
-        """Returns announcements of the work's version before the work; several if one was repeated.
+        """Returns all announcements of the work's version up to the submission's block.
 
         Concurrent calls for the same version share one read, unless a reorg happens in between.
         """
@@ -165,7 +171,7 @@ class FactFinder:
         if asked is None:
             asked = self._asked[mark, name] = asyncio.ensure_future(self._ask_announcements(mark, name))
             asked.add_done_callback(lambda done: self._answered(mark, name, done))
-        events = await asyncio.shield(asked)  # other calls wait for it, too
+        events = await asyncio.shield(asked)  # shielded: other calls wait for the same read
         return [each for each in events if each.digest == work.checkpoint and each.log.block_number <= work.block]
 
     def _answered(
@@ -189,7 +195,10 @@ class FactFinder:
         return known.events
 
     async def _joinings(self, work: SubmittedWork) -> list[MemberJoined]:
-        """Returns the blocks in which the node joined; its present join block tells whether they must be read again."""
+        """Returns the node's joins up to the submission's block.
+
+        The ledger's count of joins tells whether the cached events are complete.
+        """
         mark, count = self._reorgs.mark(), await self._ledger.pools.joins(self._pool_id, work.node)
         known = self._joins.get(work.node)
         if known is None or known.count != count:
@@ -205,7 +214,7 @@ class FactFinder:
             try:
                 known = await self._ledger.block_time(block)
             except NotFound as error:
-                raise ChainUnavailable(f"the chain's node has no block {block} (yet)") from error
+                raise ChainUnavailable(f"the RPC endpoint has no block {block} (yet)") from error
             self._times.put(block, known, block=block, mark=mark)
         return known
 
@@ -213,11 +222,15 @@ class FactFinder:
 def _beacon(work: SubmittedWork, announced: Sequence[CheckpointAnnounced], joined: Sequence[MemberJoined]) -> Digest:
     """Returns the hash of the lease's beacon block, which must be the later of an announcement and a join.
 
-    There may be several of either: an announcement may be repeated with the same digest, and a node may leave and join
-    again. The orchestrator chose a pair when it signed the lease.
+    There may be several announcements and several joins: a publisher may repeat an announcement with the same digest,
+    and a node may leave and join again. Any pair of an announcement and a join is allowed, because the orchestrator
+    chose one pair when it signed the lease.
+
+    Raises:
+        WrongBeacon: The lease names another block.
     """
     logs = [each.log for each in (*announced, *joined)]
-    # In every pair, the later event is at or after both the first announcement and the first join.
+    # The later event of every pair is at or after both the first announcement and the first join.
     earliest = max(min(each.log.block_number for each in events) for events in (announced, joined))
     for log in logs:
         if log.block_number == work.beacon_block and log.block_number >= earliest:
@@ -225,5 +238,5 @@ def _beacon(work: SubmittedWork, announced: Sequence[CheckpointAnnounced], joine
     possible = sorted({log.block_number for log in logs if log.block_number >= earliest})
     raise WrongBeacon(
         f"the lease of work {work.key} names beacon block {work.beacon_block}; "
-        f"its version's announcements and its node's joinings are in {possible[-8:]}"
+        f"by its version's announcements and its node's joins, only the blocks {possible[-8:]} are allowed"
     )

@@ -1,1 +1,1 @@
-"""Value types of the validator: submitted work and queue items."""
+"""Value types of the validator without I/O: submissions and queue items."""

@@ -1,4 +1,4 @@
-"""Queue items of the validator: a submission and the reason of its examination."""
+"""Queue items of the validator: a submission, and the reason for its examination."""
 
 from __future__ import annotations
 
@@ -15,53 +15,55 @@ from protocol.verdicts import Outcome
 from validator.domain.submissions import SubmittedWork
 
 ItemId = NewType("ItemId", str)
-"""`WORKKEY.KIND`: the same work may wait for a verdict once, and later for a second look."""
+"""Id of a queue item, `WORKKEY.KIND`: the same work may be queued for a first verdict and later for a second look."""
 
 
 class ItemKind(StrEnum):
     """Reason for an examination."""
 
     FIRST = "first"
-    """The work has no verdict yet."""
+    """First verdict: no validator has judged the work yet."""
     SECOND_LOOK = "second-look"
-    """Another validator has judged the work, and the verdict is examined again."""
+    """Second look: another validator has judged the work, and this validator's secret drew the verdict."""
     PAID_LOOK = "paid-look"
-    """A paid second look: the validator confirms the verdict on the ledger if it agrees."""
+    """Paid second look: the pool's terms pay for it, and a validator that agrees confirms the verdict on the ledger."""
     DISPUTE = "dispute"
-    """The verdict is disputed, and this validator's verdict would decide."""
+    """Dispute: the first verdict is disputed, and this validator may give a deciding verdict."""
 
 
 LOOKS = frozenset({ItemKind.SECOND_LOOK, ItemKind.PAID_LOOK})
-"""Kinds of work that another validator has judged."""
+"""Kinds of second looks, at provisional verdicts of other validators."""
 
 
 def item_id(key: Digest, kind: ItemKind) -> ItemId:
-    """Returns the name of an item in the queue."""
+    """Returns the id of the queue item for a work key and a kind."""
     return ItemId(f"{key}.{kind}")
 
 
 def read_item_id(text: str) -> ItemId:
-    """Parses a name; a bare work key names a first verdict.
+    """Parses an item's id; a work key without a kind means the first verdict.
 
     Raises:
-        InvalidInput: It is not a name.
+        InvalidInput: The text is not an item's id.
     """
     key, _, kind = text.partition(".")
     try:
         return item_id(digest(key), ItemKind(kind or ItemKind.FIRST))
     except ValueError as error:
-        raise InvalidInput(f"{text[:100]!r} names no item", hint="a work key, or WORKKEY.KIND") from error
+        raise InvalidInput(
+            f"{text[:100]!r} is not the id of an item", hint="give a work key, or WORKKEY.KIND"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A verdict whose evidence is in the object store, and which may not be on the ledger yet.
+    """A verdict that is ready to be sent: its audit file is in the object store.
 
     Args:
-        validator: The validator that found it; only it can send the verdict, since the evidence is stored under its
-            name.
-        outcome: The verdict.
-        reason: A `ReasonCode`.
+        validator: Address of the validator that reached the verdict. Only this validator can send the verdict, because
+            the audit file is stored under this validator's address.
+        outcome: Outcome of the verdict.
+        reason: Reason code of the verdict (`ReasonCode`).
         audit_hash: SHA-256 of the audit file.
     """
 
@@ -76,7 +78,7 @@ class Staged:
 
     @classmethod
     def load(cls, text: str) -> Self:
-        """Parses JSON written by this class."""
+        """Parses the JSON that `dump` returns."""
         values = json.loads(text)
         return cls(
             validator=address(values["validator"]),
@@ -91,9 +93,9 @@ class Resolution:
     """Decision of a person about parked work.
 
     Args:
-        outcome: Accepted, or rejected without a slash.
-        words: Reason, shown to the contributor.
-        by: Name of the person.
+        outcome: `ACCEPTED`, or `REJECTED`, which costs the node no stake.
+        words: Reason of the decision, which the contributor can read.
+        by: Name of the access token or key with which the person decided.
     """
 
     outcome: Outcome
@@ -106,32 +108,32 @@ class Resolution:
 
     @classmethod
     def load(cls, text: str) -> Self:
-        """Parses JSON written by this class."""
+        """Parses the JSON that `dump` returns."""
         values = json.loads(text)
         return cls(outcome=Outcome(values["outcome"]), words=values["words"], by=values["by"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """An item that this process has leased from the queue.
+    """A queue item that this process has leased.
 
     Args:
         work: The submission.
-        kind: Reason of the examination.
-        deadline_s: Unix time of the chain by which a verdict is due; never later than the real deadline.
-        seen_ms: Time when it was added to the queue, by Redis' clock.
+        kind: Reason for the examination.
+        deadline_s: Unix time of the chain in seconds by which a verdict is due; never later than the real deadline.
+        seen_ms: Time when the item was added to the queue, in Unix milliseconds of Redis' clock.
         attempts: Number of failed attempts of all validators.
-        tries: Number of earlier attempts of this validator.
-        spent: True if the item needs a person: this validator gave it up, two validators failed half of their attempts
-            each, or too many holders in a row died.
-        trouble: Last error for which it was given up: code, text and hint.
+        tries: Number of earlier attempts of this validator process.
+        spent: True if this process must not examine the item: it gave the item up, two processes have each failed in
+            half of their attempts, or too many holders in a row died.
+        last_error: Last error of an attempt: code, text and hint.
         lost: Number of holders in a row that died or lost the lease without a report.
-        token: Token of the lease; writes of earlier holders are refused.
+        token: Token of the lease; the queue refuses writes with the token of an earlier lease.
         waited: Time in the queue before this lease, by Redis' clock.
-        taken_at: Time of the lease on this process's monotonic clock, in seconds.
-        staged: Verdict of an earlier holder, if it came so far.
-        resolution: Decision of a person.
-        absent: True if the file was not in the store at an earlier attempt.
+        taken_at: Time when this process leased the item, on its monotonic clock, in seconds.
+        staged: Verdict that this or an earlier holder staged; None if there is none.
+        resolution: Decision of a person; None if there is none.
+        absent: True if the file was not in the object store at an earlier attempt.
     """
 
     work: SubmittedWork
@@ -141,7 +143,7 @@ class Item:
     attempts: int = 0
     tries: int = 0
     spent: bool = False
-    trouble: tuple[str, str, str] = ("", "", "")
+    last_error: tuple[str, str, str] = ("", "", "")
     lost: int = 0
     token: str = ""
     waited: timedelta = timedelta()
@@ -152,13 +154,21 @@ class Item:
 
     @property
     def id(self) -> ItemId:
-        """Name in the queue."""
+        """Id of the item in the queue."""
         return item_id(self.work.key, self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedItem:
-    """An item that waits for a person."""
+    """A parked item, which waits for a person.
+
+    Args:
+        item: The item.
+        parked_ms: Time when it was parked, in Unix milliseconds of Redis' clock.
+        code: Error code of the last attempt.
+        why: Text of that error.
+        hint: Action for the operator.
+    """
 
     item: Item
     parked_ms: int
@@ -173,19 +183,19 @@ def dump_work(work: SubmittedWork) -> str:
 
 
 def load_work(text: str) -> SubmittedWork:
-    """Parses JSON written by `work_to_json`."""
+    """Parses JSON written by `dump_work`."""
     return SubmittedWork(**json.loads(text))
 
 
 def load_item(fields: Mapping[str, str]) -> Item:
-    """Builds an item from its Redis hash, without the fields of one validator."""
+    """Builds an item from its Redis hash, without the fields that concern one process (`tries`, `spent`, `waited`)."""
     return Item(
         work=load_work(fields["work"]),
         kind=ItemKind(fields["kind"]),
         deadline_s=int(fields["deadline"]),
         seen_ms=int(fields["seen"]),
         attempts=int(fields.get("attempts", "0")),
-        trouble=(fields.get("code", ""), fields.get("why", ""), fields.get("hint", "")),
+        last_error=(fields.get("code", ""), fields.get("why", ""), fields.get("hint", "")),
         lost=int(fields.get("lost", "0")),
         token=fields.get("token", ""),
         staged=Staged.load(fields["staged"]) if fields.get("staged") else None,
@@ -195,5 +205,10 @@ def load_item(fields: Mapping[str, str]) -> Item:
 
 
 def failed_by(fields: Mapping[str, str], *, tries: int) -> int:
-    """Number of validators that used half of their attempts on an item without success."""
+    """Returns the number of processes that failed at an item in at least half of their attempts.
+
+    Args:
+        fields: Redis hash of the item.
+        tries: Number of attempts that each process has.
+    """
     return sum(name.startswith("fails:") and 2 * int(count) >= tries for name, count in fields.items())

@@ -1,4 +1,4 @@
-"""Submissions with their facts from the ledger."""
+"""Submissions as the ledger's events report them, and facts that determine their seed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class SubmittedWork:
 
     Args:
         key: The work key.
-        pool_id: The pool.
-        node: The node.
+        pool_id: Id of the pool.
+        node: Address of the node.
         run: Id of the run.
-        step: Step of the slot.
-        index: Number of the slot among this node's slots of the step.
+        step: Training step of the slot.
+        index: Number of the slot among the slots that this node has in this step.
         version: Version of the policy for which the slot was leased.
         checkpoint: Digest of that version.
-        beacon_block: Block whose hash is part of the slot's seed, as the lease names it.
-        salt: Part of the seed from the lease.
+        beacon_block: Number of the beacon block that the lease names; its hash is part of the slot's seed.
+        salt: Salt of the lease, which is part of the slot's seed.
         groups: Number of groups in the slot.
         max_units: Maximum work units of the lease.
         sha256: SHA-256 of the submitted file.
         units: Claimed work units.
-        block: Block of the submission.
+        block: Number of the block in which the work was submitted.
     """
 
     key: Digest
@@ -49,12 +49,12 @@ class SubmittedWork:
     block: int
 
     def matches(self, work: WorkRecord) -> bool:
-        """Returns whether the ledger has this submission under the key; a reorg may have replaced it."""
+        """Returns True if the ledger's record is of this submission; a reorg may have replaced it."""
         return (self.sha256, self.units) == (work.sha256, work.units)
 
     @classmethod
     def of(cls, event: WorkSubmitted) -> Self:
-        """Returns the submission of an event."""
+        """Returns the submission that an event reports."""
         same = {field.name: getattr(event, field.name) for field in fields(cls) if field.name != "block"}
         return cls(**same, block=event.log.block_number)
 
@@ -65,8 +65,8 @@ class WorkFacts:
 
     Args:
         work: The submission, with the data of its lease.
-        chain_id: Id of its chain.
-        beacon: Hash of the block that its lease names.
+        chain_id: Id of the chain.
+        beacon: Hash of the beacon block that the lease names.
     """
 
     work: SubmittedWork

@@ -1,1 +1,4 @@
-"""Examination of a submission's file with its policy: all checks, then a conclusion. Knows no ledger and no queue."""
+"""Examination of a rollout file with its policy: all checks, then a conclusion.
+
+An examination needs no ledger and no queue.
+"""

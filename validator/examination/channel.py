@@ -1,6 +1,6 @@
-"""Messages between the service and its examiner processes: a length prefix and JSON.
+"""Messages between the service and its examiner processes: JSON after a length prefix of four bytes.
 
-Both ends are trusted: only the child processes of an examiner read the submitted file.
+Both ends trust each other: an examiner process decodes untrusted files only in sandboxes.
 """
 
 from __future__ import annotations
@@ -25,81 +25,89 @@ class _Message(BaseModel):
 
 
 class StartExaminer(_Message):
-    """First message to a process: its settings."""
+    """First message of the service to a process: its settings."""
 
     settings: ExaminerSettings
 
 
 class ExaminerReady(_Message):
-    """First message of a process: it can take orders."""
+    """First message of a process to the service: it has started and accepts orders."""
 
     kind: Literal["ready"] = "ready"
 
 
 class TryOut(_Message):
-    """Request to test everything that an examination needs; answered by an `ExaminationReply` without conclusion."""
+    """Request to run the process's self-test; answered by an `ExaminationReply` without a conclusion."""
 
     kind: Literal["try-out"] = "try-out"
 
 
 class Order(_Message):
-    """Order to examine one file."""
+    """Request to examine one file; answered by questions and an `ExaminationReply`."""
 
     kind: Literal["order"] = "order"
     facts: WorkFacts
+    """Facts of the submission from the ledger."""
     file: Path | HashedFile
-    """Its bytes have the SHA-256 that was submitted."""
+    """Path of the file, whose bytes have the submitted SHA-256; or hash and size of a file that was not stored."""
     folder: Path
-    """Of the policy version."""
+    """Folder of the policy version."""
     draw: RowDraw
-    """Rows to recompute."""
+    """Selection of the rows to recompute."""
 
 
 class Question(_Message):
-    """Question of a process during an examination: does other work have these outputs?"""
+    """Question of a process during an examination: does another submission have the same outputs?"""
 
     kind: Literal["question"] = "question"
     fingerprint: Digest
+    """Fingerprint of all outputs of the examined file."""
 
 
 class Reply(_Message):
-    """Answer to a `Question`."""
+    """Answer of the service to a `Question`."""
 
     copy_found: bool | None
-    """None if the service can't find out; the examination is then abandoned."""
+    """True if another submission has the same outputs; None if the service could not look it up.
+
+    After None the process abandons the examination.
+    """
 
 
 class ExaminationReply(_Message):
-    """Result of an examination or of a test."""
+    """Result of an examination or of a self-test; a passed self-test has neither conclusion nor error."""
 
     kind: Literal["answer"] = "answer"
     conclusion: Conclusion | None = None
     not_judged: NotJudged | None = None
     ends: bool = False
-    """True if the process ends now, because its accelerator may be in an unknown state after an error."""
+    """True if the process ends after this message, because its accelerator may be in an unknown state."""
 
 
 class ExaminerInput(_Message):
-    """A message to a running process, other than the answer to its question."""
+    """A request to a process that is ready and has no examination under way."""
 
     order: Annotated[Order | TryOut, Discriminator("kind")]
 
 
 class ExaminerOutput(_Message):
-    """A message of a process."""
+    """A message of a process to the service."""
 
     report: ExaminerReady | Question | ExaminationReply
 
 
 def write(stream: BinaryIO, message: BaseModel) -> None:
-    """Writes a message; used by the process."""
+    """Writes a message to a blocking stream; used by the examiner process."""
     content = message.model_dump_json().encode()
     stream.write(len(content).to_bytes(_LENGTH, "big") + content)
     stream.flush()
 
 
 def read(stream: BinaryIO) -> bytes | None:
-    """Reads the next message; None at the end of the input. Used by the process."""
+    """Reads the next message from a blocking stream; None at the end of the stream.
+
+    Used by the examiner process.
+    """
     head = stream.read(_LENGTH)
     if len(head) < _LENGTH:
         return None
@@ -109,7 +117,7 @@ def read(stream: BinaryIO) -> bytes | None:
 
 
 async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
-    """Sends a message to a process; used by the service.
+    """Sends a message to an examiner process; used by the service.
 
     Raises:
         ConnectionError: The process has ended.
@@ -120,7 +128,7 @@ async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
 
 
 async def receive(stream: asyncio.StreamReader) -> ExaminerReady | Question | ExaminationReply:
-    """Receives the next message of a process; used by the service.
+    """Receives the next message of an examiner process; used by the service.
 
     Raises:
         asyncio.IncompleteReadError: The process has ended.

@@ -1,4 +1,4 @@
-"""One examiner process from the service's side: started on demand, ended when its state is unknown."""
+"""An examiner process as the service sees it: started on demand, and killed when its state is unknown."""
 
 from __future__ import annotations
 
@@ -28,32 +28,35 @@ from validator.examination.interface import Conclusion, IsCopy, NotJudged
 from validator.examination.settings import ExaminerSettings
 
 START_WITHIN = timedelta(seconds=120)
-"""Timeout of a start; torch takes about four seconds on an idle machine."""
+"""Timeout of a process start; importing torch takes about four seconds on an idle machine."""
 
 PROGRAM = (sys.executable, "-m", "validator.examination.process")
+"""Command that starts an examiner process."""
 
 _END_WITHIN = timedelta(seconds=2)
+"""Time that a process has to end after its input was closed; then it is killed."""
 _ROOT = Path(__file__).parents[2]
 _PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "MUSTER_LOG", "MUSTER_DATASETS"})
+"""Environment variables that the process inherits."""
 _PASSED_ON_FROM = ("LC_", "LD_", "PYTHON", "OMP_", "MKL_", "CUDA_", "NVIDIA_", "HF_", "MUSTER_SANDBOX_")
-"""Prefixes of environment variables that the process gets. The others may hold passwords of keys."""
+"""Prefixes of further environment variables that the process inherits. Other variables may hold keys and passwords."""
 
 
 class ExaminerUnavailable(Unavailable):
-    """The process can't be started."""
+    """No examiner process can be started."""
 
     code = "examiner-unavailable"
-    default_hint = "look at the validator's log: the process says there why it ended"
+    default_hint = "look at the validator's log for the output of the examiner process"
 
 
 class ExaminerDied(Unavailable):
-    """The process ended before it answered."""
+    """The examiner process ended before it sent its result."""
 
     code = "examiner-died"
 
 
 class ExaminerProcess:
-    """A process that makes one examination at a time.
+    """An examiner process, which makes one examination at a time; started again after it ended.
 
     Args:
         settings: Settings of the examiner.
@@ -66,20 +69,27 @@ class ExaminerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id, if it runs."""
+        """Id of the process; None while it does not run."""
         return None if self._child is None or self._child.returncode is not None else self._child.pid
 
     async def warm_up(self) -> None:
-        """Starts the process; an error is reported by the first examination."""
+        """Starts the process ahead of its first use; the first examination reports an error of the start."""
         with suppress(ExaminerUnavailable):
             await self._started()
 
     async def examine(self, order: Order, *, is_copy: IsCopy, within: timedelta) -> Conclusion | NotJudged:
-        """Runs one examination. An error in the middle ends the process; the next examination starts another one.
+        """Runs one examination.
+
+        An error during the examination kills the process; the next examination starts another process.
+
+        Args:
+            order: The examination.
+            is_copy: Returns True if another submission has the given fingerprint.
+            within: Time limit; after it the process is killed, and the result is `NotJudged`.
 
         Raises:
             ExaminerUnavailable: No process can be started.
-            ExaminerDied: The process ended.
+            ExaminerDied: The process ended before it sent its result.
         """
         child = await self._started()
         try:
@@ -91,9 +101,9 @@ class ExaminerProcess:
                 raise
             return NotJudged(
                 code="took-too-long",
-                why=f"an examination takes longer than {within.total_seconds():g} s",
+                why=f"the examination took longer than {within.total_seconds():g} s",
                 retryable=True,
-                hint="raise the deadline, or give the validator a faster machine",
+                hint="raise the validator's setting examination_s, or use a faster machine",
             )
         except BaseException:
             self._kill()
@@ -104,10 +114,15 @@ class ExaminerProcess:
             raise failed
         if answer.conclusion is not None:
             return answer.conclusion
-        return answer.not_judged or NotJudged(code="examiner-failed", why="it gave no answer", retryable=True)
+        return answer.not_judged or NotJudged(
+            code="examiner-failed", why="the examiner process sent no result", retryable=True
+        )
 
     async def try_out(self, *, within: timedelta) -> NotJudged | None:
-        """Runs the self-test of the examiner process; returns None if it passes.
+        """Runs the self-test of the examiner process; returns None if it passes, else the error.
+
+        Args:
+            within: Time limit; after it the process is killed.
 
         Raises:
             ExaminerUnavailable: No process can be started.
@@ -116,15 +131,15 @@ class ExaminerProcess:
         child = await self._started()
         try:
             async with asyncio.timeout(within.total_seconds()):
-                await _tell(child, ExaminerInput(order=TryOut()))
-                report = await _hear(child)
+                await _send(child, ExaminerInput(order=TryOut()))
+                report = await _receive(child)
         except TimeoutError:
             self._kill()
             return NotJudged(
                 code="took-too-long",
-                why=f"an examiner tries itself for longer than {within.total_seconds():g} s",
+                why=f"the self-test of an examiner process took longer than {within.total_seconds():g} s",
                 retryable=True,
-                hint="this machine does more than it can",
+                hint="this machine is overloaded: lower the setting workers, or stop other programs",
             )
         except BaseException:
             self._kill()
@@ -132,7 +147,7 @@ class ExaminerProcess:
         return report.not_judged if isinstance(report, ExaminationReply) else None
 
     async def end(self) -> None:
-        """Ends the process."""
+        """Ends the process: closes its input, and kills it if it still runs after two seconds."""
         child = self._child
         if child is None or child.returncode is not None:
             return
@@ -148,18 +163,18 @@ class ExaminerProcess:
     async def _ask(
         self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy
     ) -> tuple[ExaminationReply, Exception | None]:
-        """Returns the reply, and an error of the service while it waited."""
-        await _tell(child, ExaminerInput(order=order))
+        """Returns the reply, and the exception that `is_copy` raised, if any."""
+        await _send(child, ExaminerInput(order=order))
         failed: Exception | None = None
         while True:
-            report = await _hear(child)
+            report = await _receive(child)
             if isinstance(report, Question):
                 copy_found: bool | None = None
                 try:
                     copy_found = await is_copy(report.fingerprint)
-                except Exception as error:  # noqa: BLE001 - raised when the process is free again
+                except Exception as error:  # noqa: BLE001 - raised by `examine`, after the process has answered
                     failed = error
-                await _tell(child, Reply(copy_found=copy_found))
+                await _send(child, Reply(copy_found=copy_found))
             elif isinstance(report, ExaminationReply):
                 return report, failed
 
@@ -176,14 +191,17 @@ class ExaminerProcess:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise ExaminerUnavailable(f"no examiner can be started: {error}") from error
+                raise ExaminerUnavailable(f"no examiner process can be started: {error}") from error
             try:
                 async with asyncio.timeout(START_WITHIN.total_seconds()):
-                    await _tell(child, StartExaminer(settings=self._settings))
-                    await _hear(child)
+                    await _send(child, StartExaminer(settings=self._settings))
+                    await _receive(child)
             except (ExaminerDied, TimeoutError) as error:
                 self._kill()
-                raise ExaminerUnavailable("an examiner ended before it was ready, or took too long") from error
+                seconds = START_WITHIN.total_seconds()
+                raise ExaminerUnavailable(
+                    f"the examiner process ended during its start, or was not ready within {seconds:g} s"
+                ) from error
             except BaseException:
                 self._kill()
                 raise
@@ -202,21 +220,21 @@ def _environment() -> dict[str, str]:
     return kept
 
 
-async def _tell(child: asyncio.subprocess.Process, message: BaseModel) -> None:
+async def _send(child: asyncio.subprocess.Process, message: BaseModel) -> None:
     if child.stdin is None:
-        raise ExaminerDied("the process has no input")
+        raise ExaminerDied("the examiner process has no input pipe")
     try:
         await send(child.stdin, message)
     except (ConnectionError, RuntimeError) as error:
-        raise ExaminerDied(f"the process has ended: {error}") from error
+        raise ExaminerDied(f"the examiner process has ended: {error}") from error
 
 
-async def _hear(child: asyncio.subprocess.Process) -> ExaminerReady | Question | ExaminationReply:
+async def _receive(child: asyncio.subprocess.Process) -> ExaminerReady | Question | ExaminationReply:
     if child.stdout is None:
-        raise ExaminerDied("the process has no output")
+        raise ExaminerDied("the examiner process has no output pipe")
     try:
         return await receive(child.stdout)
     except (asyncio.IncompleteReadError, ConnectionError) as error:
-        raise ExaminerDied(f"the process has ended with {child.returncode}") from error
+        raise ExaminerDied(f"the examiner process has ended with exit status {child.returncode}") from error
     except ValidationError as error:
-        raise ExaminerDied("the process speaks another language") from error
+        raise ExaminerDied("the examiner process sent a message in an unknown format") from error

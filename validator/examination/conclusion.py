@@ -1,13 +1,13 @@
 """Derives a verdict from check results: outcome, reason and text (decision 27). No I/O.
 
-An exact failure is forgery. A statistical failure is forgery only if two prefills with different arithmetic both find
-the file beyond the limits times the margin, and not because of a single log-probability or proof (decision 58).
-Otherwise the file is rejected: not paid, without a penalty.
+A failed exact check is forgery. A failed statistical check is forgery only if two prefills with different arithmetic
+both find the file beyond the limits times the margin. A single log-probability or proof beyond these limits is not
+enough (decision 58). Otherwise the file is rejected: the work is not paid, but the node loses no stake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from protocol.verdicts import Outcome, ReasonCode
@@ -17,21 +17,27 @@ from rollouts.files.samples import SlotHeader
 from rollouts.recipe import Recipe
 
 MANY_SLOW = 0.25
-"""Share of scored rows that may hit their own time limit. Above it the verdict reports it and, if repeated, it lowers
-the delivery rate. Honest models that loop in some answers stay below."""
+"""Share of scored rows that may exceed their own time limit in an ordinary acceptance.
+
+Above this share, the verdict's reason is `PASSED_UNDECIDED`; repeated verdicts of that kind lower the node's delivery
+rate. Honest models, which write endless loops in some answers, stay below this share.
+"""
 
 PROGRAMS = frozenset({"code"})
-"""Environments that run the model's programs. A program that reads the clock gets random scores, so a few rows may be
-scored differently without being judged forged."""
+"""Environments that run the model's programs.
+
+A program that reads the clock gets random scores, so a few differing rewards don't make a file forged.
+"""
 
 UNCONFIRMED = {
     "computation": ReasonCode.COMPUTATION_UNCONFIRMED,
     "sampling": ReasonCode.SAMPLING_UNCONFIRMED,
     "logprobs": ReasonCode.LOG_PROBABILITIES_UNCONFIRMED,
 }
+"""Reason code of a rejection for each statistical check that failed without a proof of forgery."""
 
-_UNPAID = "; it is not paid, and costs nothing more"
-_COPY = "; all of its outputs are those of another submission (IDENTITY_COPY)"
+_UNPAID = "; the work is not paid, and no stake is lost"
+_COPY = "; all of its outputs equal those of another submission (IDENTITY_COPY)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +47,17 @@ class ExaminationVerdict:
     outcome: Outcome
     reason: ReasonCode
     words: str
+    """Reason of the outcome in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilled:
-    """Results of one prefill of all or of the drawn rows.
+    """Check results of one prefill, of the drawn rows or of all rows.
 
     Args:
         results: Results of checks 8 to 10 with the normal limits.
-        beyond: Names of the checks that also fail with limits widened by the margin, and not only because of a single
-            log-probability or proof, unless replay fails as well.
+        beyond: Names of the checks that also fail with limits widened by the margin. A check that fails only because
+            of a single log-probability or proof is included only if replay also fails with the wider limits.
     """
 
     results: tuple[CheckResult, ...]
@@ -58,17 +65,25 @@ class Prefilled:
 
     @property
     def failed(self) -> tuple[CheckResult, ...]:
-        """Returns the failed checks."""
+        """Checks that failed with the normal limits."""
         return tuple(one for one in self.results if one.state is CheckOutcome.FAILED)
 
     @property
     def malformed(self) -> CheckResult | None:
-        """Concludes from a check that found something that no honest prover produces."""
+        """First failed check whose failure is exact, such as a malformed proof; None if there is none.
+
+        No honest node produces such a file, whatever its arithmetic.
+        """
         return next((one for one in self.failed if one.fails is Fails.EXACT), None)
 
 
 def forged(result: CheckResult, *, copy: bool = False) -> ExaminationVerdict:
-    """Concludes from a failed exact check."""
+    """Returns the verdict `FORGED` for a failed exact check.
+
+    Args:
+        result: The failed check.
+        copy: True if another submission has the same outputs.
+    """
     return ExaminationVerdict(
         outcome=Outcome.FORGED,
         reason=result.findings[0].reason,
@@ -76,41 +91,49 @@ def forged(result: CheckResult, *, copy: bool = False) -> ExaminationVerdict:
     )
 
 
-def rewards_differ(result: CheckResult, *, rows: int, environment: str, copy: bool = False) -> ExaminationVerdict:
-    """Concludes from rows whose rewards differ in repeated scoring.
+def rewards_differ(
+    result: CheckResult, *, rows: int, environments: Collection[str], copy: bool = False
+) -> ExaminationVerdict:
+    """Returns the verdict for a file with rewards that differ from this validator's scores.
 
-    In environments with time limits, rows with too low rewards may come from a slow machine: a file with too many of
-    them
-    is rejected, never judged forged.
+    It is `FORGED`, with two exceptions that give `REJECTED`: all differing rewards are too low, as a slow machine
+    produces them where checks have time limits; or few rows differ, all in environments that run programs.
+
+    Args:
+        result: The failed reward check.
+        rows: Number of rows of the file.
+        environments: Environments of the differing rows whose rewards are not too low.
+        copy: True if another submission has the same outputs.
     """
     verdict = forged(result, copy=copy)
     less = result.figures.get("claimed_less")
     others = result.found - (less if isinstance(less, int) else 0)
     if not others:
-        why = "the machine that made them may have been too slow, so it is not called forged"
-    elif environment in PROGRAMS and is_few(others, rows=rows):
-        why = "so few rows may have been scored by chance, so it is not called forged"
+        why = "the node's machine may have been too slow for them, so the file is not judged forged"
+    elif PROGRAMS.issuperset(environments) and is_few(others, rows=rows):
+        why = "so few rewards may differ by chance, so the file is not judged forged"
     else:
         return verdict
     return ExaminationVerdict(outcome=Outcome.REJECTED, reason=verdict.reason, words=f"{verdict.words}; {why}")
 
 
-def not_taken(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerdict | None:
+def not_accepted(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerdict | None:
     """Returns a rejection if the node used an engine, type or environment that the recipe does not allow.
 
     Args:
         file: Header of the file, with the node's choices.
         recipe: Recipe of the leased version.
-        here: This machine's version of the environment, with its build after the `+`, if there are builds of it.
+        here: Version of the environment on this machine; if the environment has builds, `+` and the build follow.
 
     Returns:
-        A rejection, or None if the recipe allows the choices, or may allow them.
+        A rejection, or None if the recipe allows the choices. Also None if the recipe names no build but the file and
+        this machine both name one: then this validator can't know which builds are allowed.
     """
     if not recipe.takes(file.arithmetic):
         return ExaminationVerdict(
             outcome=Outcome.REJECTED,
             reason=ReasonCode.BOUNDS_ARITHMETIC,
-            words=f"generated by {file.arithmetic}, and the recipe takes {', '.join(recipe.taken)}{_UNPAID}",
+            words=f"generated by {file.arithmetic}, but the recipe allows only {', '.join(recipe.taken)}{_UNPAID}",
         )
     named = recipe.environment.version
     if file.environment_version == here or not _named_builds(named, here, file.environment_version):
@@ -118,18 +141,18 @@ def not_taken(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerd
     return ExaminationVerdict(
         outcome=Outcome.REJECTED,
         reason=ReasonCode.BOUNDS_ENVIRONMENT,
-        words=f"scored by {file.environment} in version {file.environment_version}, and the recipe takes "
+        words=f"scored by {file.environment} in version {file.environment_version}, but the recipe allows only "
         f"{named if '+' in named else here}{_UNPAID}",
     )
 
 
 def _named_builds(named: str, here: str, found: str) -> bool:
-    """Returns whether the builds that honest nodes use are known: a single one, none, or a named one."""
+    """Returns True if the recipe names a build, or if the file or this machine names none."""
     return "+" in named or "+" not in here or "+" not in found
 
 
 def old(result: CheckResult) -> ExaminationVerdict:
-    """Concludes from a file of a former schema version: rejected, not forged, since outdated images write it."""
+    """Returns the verdict `REJECTED` for a file of a former format, which outdated worker images still write."""
     return ExaminationVerdict(
         outcome=Outcome.REJECTED,
         reason=ReasonCode.FORMAT_OLD,
@@ -138,14 +161,14 @@ def old(result: CheckResult) -> ExaminationVerdict:
 
 
 def accepted(*, rows: int, audited: int, slow: int = 0, unscored: int = 0, copy: bool) -> ExaminationVerdict:
-    """Concludes that every check passed.
+    """Returns the verdict `ACCEPTED` for a file that passed every check.
 
     Args:
         rows: Number of rows.
         audited: Number of recomputed rows.
-        slow: Number of rows that hit their own time limit in scoring.
-        unscored: Number of rows that were not scored because the time for all rows ran out. They prove nothing about
-            the file, because this machine may be slow or busy.
+        slow: Number of rows that exceeded their own time limit in scoring.
+        unscored: Number of rows that were not scored because the time for all rows ran out. Unscored rows are not held
+            against the file, because this machine may be slow or busy.
         copy: True if another submission has the same outputs.
     """
     words = f"all checks passed; {audited} of {rows} rows were computed again"
@@ -154,13 +177,13 @@ def accepted(*, rows: int, audited: int, slow: int = 0, unscored: int = 0, copy:
     if unscored:
         words += f"; {unscored} were not scored within the time for all rows and have no reward"
     if copy:
-        words += "; its outputs are those of another submission, and were drawn from its own seed all the same"
+        words += "; its outputs equal those of another submission, but its own seed draws them, too"
     reason = ReasonCode.PASSED_UNDECIDED if slow > MANY_SLOW * (rows - unscored) else ReasonCode.PASSED
     return ExaminationVerdict(outcome=Outcome.ACCEPTED, reason=reason, words=words)
 
 
 def statistical(first: Prefilled, second: Prefilled, *, copy: bool) -> ExaminationVerdict:
-    """Concludes from a failure in the first prefill and a second prefill with other arithmetic.
+    """Returns the verdict for a file that failed in a first prefill, given a second one with other arithmetic.
 
     Args:
         first: First prefill, with a failed check.
@@ -173,12 +196,12 @@ def statistical(first: Prefilled, second: Prefilled, *, copy: bool) -> Examinati
             return ExaminationVerdict(
                 outcome=Outcome.FORGED,
                 reason=result.findings[0].reason,
-                words=f"{result.check}: {_first(result)}; another prefill says the same{tail}",
+                words=f"{result.check}: {_first(result)}; another prefill confirms it{tail}",
             )
     result = first.failed[0]
     agrees = any(one.check == result.check for one in second.failed)
-    why = "but not so far that it must be forgery" if agrees else "but another prefill does not say so"
-    words = f"{result.check}: {_first(result)}; {why}, so it is not paid, and costs nothing more{tail}"
+    why = "but not beyond the limits for forgery" if agrees else "but another prefill does not confirm it"
+    words = f"{result.check}: {_first(result)}; {why}, so the work is not paid, and no stake is lost{tail}"
     return ExaminationVerdict(outcome=Outcome.REJECTED, reason=UNCONFIRMED[result.check], words=words)
 
 

@@ -1,4 +1,4 @@
-"""Runs examinations in a few processes on this machine. A death of a process never counts against a node."""
+"""Runs examinations in processes on this machine. The death of a process never counts against a node."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ from validator.examination.settings import ExaminerSettings
 from validator.examination.versions import VersionFolders
 
 MOST_DEATHS = 3
-"""Number of examiner processes that may die over one file before it is left to a person."""
+"""Number of examiner processes that may die during one examination; then the result is `NotJudged`, not retryable."""
 
 TRY_OUT_WITHIN = timedelta(seconds=60)
-"""Timeout of the self-test, which takes a fraction of a second, or some seconds if a sandbox must be started."""
+"""Timeout of the self-test. The self-test takes less than a second, or some seconds if a sandbox must be started."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LocalExaminer:
-    """Examines files on this machine; an async context manager. Any number of calls may run concurrently.
+    """Examines files in processes that run on this machine while the async context is entered.
+
+    Any number of `examine` calls may run concurrently; they share the processes.
 
     Args:
         settings: Settings of examinations.
         clock: Clock of version downloads.
-        fetch: Downloads versions; None to use SHARDCAST's relays.
+        fetch: Downloads versions; None to download them from SHARDCAST relays.
     """
 
     def __init__(self, settings: ExaminerSettings, *, clock: Clock, fetch: Fetch | None = None) -> None:
@@ -64,7 +66,7 @@ class LocalExaminer:
     async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Conclusion | NotJudged:
         """Runs all checks, the cheapest first, and returns the conclusion; see `Examiner`.
 
-        Exceptions of `is_copy` are raised here.
+        Exceptions that `is_copy` raises pass through this method.
         """
         async with AsyncExitStack() as stack:
             try:
@@ -74,14 +76,14 @@ class LocalExaminer:
             except MusterError as error:
                 return NotJudged(code="no-policy", why=error.detail, retryable=True, hint=error.hint)
             except TimeoutError:
-                return NotJudged(code="no-policy", why="fetching the version takes too long", retryable=True)
+                return NotJudged(code="no-policy", why="the download of the version takes too long", retryable=True)
             except OSError as error:
                 return NotJudged(code="disk-trouble", why=str(error), retryable=True)
             order = Order(facts=examination.facts, file=examination.file, folder=folder, draw=examination.draw)
             return await self._examine(order, is_copy)
 
     async def try_out(self) -> NotJudged | None:
-        """Tests a free process with a known file; returns None if it passes or if all are busy."""
+        """Runs the self-test of a free process; returns None if it passes or if all processes are busy."""
         try:
             process = self._free.get_nowait()
         except asyncio.QueueEmpty:
@@ -114,7 +116,7 @@ class LocalExaminer:
                 self._free.put_nowait(process)
         return NotJudged(
             code="examiner-died",
-            why=f"{MOST_DEATHS} examiners ended over this file",
+            why=f"{MOST_DEATHS} examiner processes died while they examined this file",
             retryable=False,
             hint="look at the validator's log and at the machine's memory; then retry the work",
         )

@@ -1,4 +1,4 @@
-"""Fingerprint of all outputs of a submission, independent of order and encoding."""
+"""Fingerprint of all outputs of a rollout file, independent of the order of rows and the Parquet encoding."""
 
 from __future__ import annotations
 

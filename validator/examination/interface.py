@@ -1,4 +1,4 @@
-"""Interface of examinations: request, result and errors."""
+"""Interface of examinations: request, conclusion and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from validator.domain.submissions import WorkFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedFile:
-    """A file that was hashed as it arrived and not stored, because it is larger than this validator reads.
+    """Hash and size of a file that exceeds this validator's limit and was not stored.
 
     Args:
         sha256: SHA-256 of its bytes.
@@ -34,10 +34,10 @@ class Examination:
     """Request for an examination.
 
     Args:
-        facts: Facts of the submission.
-        file: The uploaded file; its hash was verified.
-        checkpoint: The version, and its relays.
-        draw: Rows to recompute.
+        facts: Facts of the submission from the ledger.
+        file: Path of the downloaded file, or its hash and size; the hash is the submitted one.
+        checkpoint: The policy version that the lease names, and its relays.
+        draw: Selection of the rows to recompute.
     """
 
     facts: WorkFacts
@@ -48,15 +48,15 @@ class Examination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Costs of an examination, for metrics.
+    """Durations and amounts of one examination, for metrics.
 
     Args:
-        seconds: Wall time by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`; stages that
-            were not reached are absent.
-        rows: Rows of the file.
-        tokens: Generated tokens in the file.
-        prefilled_rows: Recomputed rows, counted once per prefill.
-        prefilled_tokens: Generated tokens of these.
+        seconds: Wall time in seconds by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`.
+            Stages that were not reached are absent.
+        rows: Number of rows of the file.
+        tokens: Number of generated tokens in the file.
+        prefilled_rows: Number of recomputed rows, counted once per prefill.
+        prefilled_tokens: Number of generated tokens in the recomputed rows, counted once per prefill.
     """
 
     seconds: dict[str, float]
@@ -71,19 +71,25 @@ class Conclusion:
     """Conclusion of an examination, with all data for the audit file.
 
     Args:
-        outcome: The verdict.
-        reason: Reason code.
+        outcome: Outcome of the verdict.
+        reason: Reason code of the verdict.
         words: Reason of the verdict in one sentence.
         checks: All checks in order, skipped ones included.
-        rows: All rows of the file, if it could be read.
-        audited: Recomputed rows, ascending; more than the draw if something was suspicious.
+        rows: All rows of the file; empty if it could not be read.
+        audited: Numbers of the recomputed rows, ascending. These are all rows if a drawn row failed or the file is a
+            copy.
         fingerprint: Fingerprint of all outputs, independent of the order of rows; None if the file could not be read.
-        limits: The calibration entry that was used, as JSON.
-        beacon_block: Beacon block of the lease; None if the file could not be read.
-        environment: Name of the environment in the file.
-        near_ties: Near-ties that an accepted file adds to its node's budget; None if both sides computed in
+        limits: The calibration entry that was used, as JSON; None if no rows were recomputed.
+        beacon_block: Number of the lease's beacon block; None if the file could not be read.
+        environment: Name of the environment, from the file's header; empty if the file could not be read.
+        environment_version: Version of the environment, from the header; empty if the file could not be read.
+        engine: Engine that generated the file, from the header; empty if the file could not be read.
+        dtype: Type in which the file was generated, from the header; empty if the file could not be read.
+        verifier_engine: Engine of the prefills; empty if no rows were recomputed.
+        verifier_dtype: Type of the prefills; empty if no rows were recomputed.
+        near_ties: Near-ties that an accepted file adds to its node's budget; None if generator and verifier computed in
             float32, if there are no calibrated limits, or if no rows were replayed.
-        timings: Costs; not part of the audit file, which must not depend on the machine.
+        timings: Durations and amounts; not part of the audit file, which must not depend on the machine.
     """
 
     outcome: Outcome
@@ -107,13 +113,13 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotJudged:
-    """The examination has no conclusion for a reason that is not the node's.
+    """Result of an examination that ended without a conclusion, for a reason that is not the node's.
 
     Args:
-        code: Error code for metrics and people: `no-calibration`, `no-policy`, `out-of-memory`, ...
-        why: Reason as text.
-        retryable: True if a retry may help; otherwise the work is parked for a person.
-        hint: Action for that person.
+        code: Error code for metrics and operators, such as `no-calibration`, `no-policy` or `out-of-memory`.
+        why: Text of the error.
+        retryable: True if a retry on this validator may help; otherwise other validators try, or the work is parked.
+        hint: Action for the operator.
     """
 
     code: str
@@ -123,24 +129,31 @@ class NotJudged:
 
 
 IsCopy = Callable[[Digest], Awaitable[bool]]
-"""Returns whether other work has the same fingerprint. Then every row is recomputed: equal outputs occur naturally
-where answers are short, but a copy fails the replay of its own slot's noise."""
+"""Returns True if another submission has the same fingerprint. If so, every row of the file is recomputed.
+
+Honest nodes may have equal outputs where answers are short. A copied file fails, because the noise of its own slot's
+seed draws other tokens.
+"""
 
 
 class Examiner(Protocol):
-    """Examines files, several at once if the machine allows."""
+    """Examines rollout files; several calls may run concurrently."""
 
     async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Conclusion | NotJudged:
         """Runs all checks, the cheapest first, and returns the conclusion.
 
-        Errors of this machine, the version or the calibration give `NotJudged`, never a conclusion. Errors that the
-        file's bytes cause in their reader give a conclusion about the file.
+        Errors of this machine, the version or the calibration give `NotJudged`, never a conclusion. A file that can't
+        be decoded gives a conclusion about the file.
+
+        Args:
+            examination: The file with its facts.
+            is_copy: Returns True if another submission has the given fingerprint.
         """
         ...
 
     async def try_out(self) -> NotJudged | None:
         """Tests all parts of an examination without a submission; returns None if they work, else the error.
 
-        It never waits for a running examination: if all processes are busy, the test passes.
+        The test never waits for a running examination: if all processes are busy, it passes.
         """
         ...

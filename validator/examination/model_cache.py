@@ -1,4 +1,4 @@
-"""LRU caches of one process: opened versions, and weights within a memory budget."""
+"""LRU caches of one examiner process: opened versions, and loaded weights within a memory budget."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from rollouts.precision import Dtype
 from validator.examination.interface import NotJudged
 
 MOST_OPEN = 16
-"""Maximum number of opened versions without weights: recipe, tokenizer, table of prompts."""
+"""Maximum number of opened versions: recipe, tokenizer and table of prompts, without weights."""
 
 MOST_LOADED = 4
-"""Maximum number of policies with weights. Work names the last few versions; further ones would only occupy memory."""
+"""Maximum number of policies with loaded weights.
+
+Leases name the newest few versions; more loaded policies would only take memory.
+"""
 
 _BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
+"""Bytes of one parameter by type."""
 
 
 class ModelCache:
-    """Opened versions and loaded policies.
+    """Cache of opened versions and loaded policies.
 
     Args:
-        device: Device of policies.
-        budget: Maximum bytes of loaded weights.
-        strict: True to refuse a policy above the budget. Otherwise it is loaded alone, if the device has room for it.
+        device: Torch device of the policies.
+        budget: Maximum size of all loaded weights, in bytes.
+        strict: True to refuse a policy that is larger than the budget. Otherwise such a policy is loaded alone, if the
+            device has room for it.
     """
 
     def __init__(self, device: torch.device, *, budget: int, strict: bool = True) -> None:
@@ -42,47 +47,47 @@ class ModelCache:
 
     @property
     def held(self) -> int:
-        """Bytes of loaded weights."""
+        """Size of all loaded weights, in bytes."""
         return sum(size for _, size in self._policies.values())
 
     def try_out(self) -> NotJudged | None:
-        """Tests the device with a computation; returns None if the result is right."""
+        """Tests the device with a matrix product; returns None if the result is right, else the error."""
         ones = torch.ones(8, 8, device=self._device)
         total = float((ones @ ones).sum().item())
         if total != 8.0**3:
-            why = f"{self._device} gives {total:g} for a product that is {8**3}"
-            return NotJudged(code="device-broken", why=why, retryable=True, hint="look at the device and its driver")
+            why = f"the device {self._device} computes {total:g} for a sum that is {8**3}"
+            return NotJudged(code="device-broken", why=why, retryable=True, hint="check the device and its driver")
         return None
 
     def version(self, digest: Digest, folder: Path) -> CheckedVersion:
-        """Returns the version with this digest.
+        """Returns the version with this digest; opens its folder unless it is cached.
 
         Raises:
-            BadVersionFolder: The folder is another version, or not a version.
-            UnknownEnvironment: Its environment is not installed here.
+            BadVersionFolder: The folder has another version, or none.
+            UnknownEnvironment: The version's environment is not installed on this machine.
         """
         found = self._versions.get(digest)
         if found is None or found.folder != folder:
             found = open_version(folder)
             if found.digest != digest:
-                raise BadVersionFolder(f"{folder} is version {found.digest}, not {digest}")
+                raise BadVersionFolder(f"the folder {folder} has version {found.digest}, not {digest}")
             self._versions[digest] = found
         return found
 
     def policy(self, version: CheckedVersion, dtype: Dtype) -> Policy:
-        """Returns a version's policy with its weights.
+        """Returns a version's policy; loads its weights unless they are cached, and drops others to make room.
 
         Raises:
             OutOfMemory: The weights exceed the budget or the device's memory.
-            BadVersionFolder: They can't be loaded.
+            BadVersionFolder: The weights can't be loaded.
         """
         key = version.digest, dtype
         if key not in self._policies:
             size = version.model.parameters * _BYTES[dtype]
             if size > self._budget and self._strict:
                 raise OutOfMemory(
-                    f"the weights of {version.digest} take {size:,} bytes, and {self._budget:,} are allowed",
-                    hint="raise the validator's policy_memory_bytes",
+                    f"the weights of version {version.digest} take {size:,} bytes; the limit is {self._budget:,}",
+                    hint="raise the validator's setting policy_memory_bytes",
                 )
             self._make_room(max(0, self._budget - size), most=MOST_LOADED - 1)
             self._policies[key] = self._load(version, dtype), size

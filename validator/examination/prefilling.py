@@ -1,4 +1,7 @@
-"""Checks 8 to 10 of an examination: drawn rows first, then all rows, then all rows again with other arithmetic."""
+"""Checks 8 to 10 of an examination: prefills of the drawn rows; after a failure, of all rows.
+
+The second prefill recomputes the same rows with other arithmetic, to tell forged rows from rounding differences.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,37 @@ from rollouts.prefill import usual_tokens
 from validator.examination.conclusion import Prefilled
 
 OTHER_SHAPE = 3
-"""Ratio of tokens per pass, second prefill to first. It gives each row other neighbours and other sizes of matrix
-products."""
-ALONE = 8
-"""Maximum number of failed rows that the second prefill computes alone; its other rows are packed."""
-NOISY = 2
-"""Number of prefills besides the second one, each with other noise on its inputs, if both sides compute in float32. Two
-passes may agree by chance at the one token where attention is sharp; decision 58 has the figures."""
-FLOAT32_SPREAD = 16.0
-"""An honest float32 row may differ by this many times the largest difference between the verifier's own passes.
+"""Factor by which the second prefill has fewer tokens per pass than the first.
 
-Measured: 2.5 at most in 480 rows whose query and key weights are twenty times too large, and 8.6 in one of 120,000."""
+Each row then has other neighbours in its pass, and the matrix products have other sizes.
+"""
+ALONE = 8
+"""Maximum number of failed rows that the second prefill computes in one pass each; other rows share passes."""
+NOISY = 2
+"""Number of further prefills with noise on their inputs, if generator and verifier compute in float32.
+
+With sharp attention, rounding may change the score of a single token by much, and two prefills may agree on that score
+by chance. More prefills show the true spread; decision 58 has the figures.
+"""
+FLOAT32_SPREAD = 16.0
+"""An honest float32 row may differ by this factor times the largest difference between the verifier's own prefills.
+
+Measured factors: at most 2.5 in 480 rows of a model whose query and key weights are twenty times too large, and 8.6 in
+one row of 120,000.
+"""
 MEASURED_SPREAD = 2.0
-"""Factor for other types, whose limits were measured on such files: the headroom of a calibration."""
+"""The same factor for other types: the headroom of a calibration, because honest files set the limits of these
+types."""
 
 
 class Prefill:
-    """Prefills of one file.
+    """The prefills of one file, and the results of checks 8 to 10.
 
     Args:
-        case: The file, after the checks from identity to seeds.
+        case: The file, which has passed checks 3 to 6.
         limits: Limits of honest work.
-        policy: Policy of the version.
-        margin: Factor on the limits, beyond which a failure is certain.
+        policy: Policy of the leased version.
+        margin: Factor on the limits beyond which a statistical failure is forgery.
     """
 
     def __init__(self, case: CheckInput, limits: CheckLimits, policy: Policy, *, margin: float) -> None:
@@ -53,18 +64,23 @@ class Prefill:
         self.tokens = 0
 
     def first(self, rows: Sequence[int]) -> Prefilled:
-        """Recomputes these rows in addition to earlier ones."""
+        """Recomputes these rows unless an earlier call did; returns the results of all rows recomputed so far."""
         missing = [row for row in rows if row not in self.evidence]
         self.evidence |= self._gather(missing, tokens_at_once=None)
         return self._judged(self.evidence, {})
 
     def again(self, first: Prefilled) -> tuple[Prefilled, Prefilled]:
-        """Recomputes the same rows with other arithmetic, and widens the limits by the two prefills' difference.
+        """Recomputes the same rows with other arithmetic, and widens the limits by the prefills' differences.
 
-        Other arithmetic: the plain attention kernel, reversed order of rows, smaller passes, failed rows alone.
+        Other arithmetic: the plain attention kernel, reversed order of rows, smaller passes, and one pass for each
+        failed row.
+
+        Args:
+            first: Results of the first prefill, with a failed check.
 
         Returns:
-            The first prefill and the second one. The first may pass now.
+            Results of both prefills, judged by limits that are wider than those of the first judgement. So the first
+            prefill may pass now.
         """
         alone = {one.row for result in first.failed for one in result.findings if one.row is not None}
         alone = set(sorted(alone & self.evidence.keys())[:ALONE])

@@ -1,7 +1,7 @@
-"""One examination from the first byte to the conclusion, in one process.
+"""One examination from the file's bytes to the conclusion, within one process.
 
-Checks that need only the file come first, then prefills with the policy, then scoring. Errors that are not the file's
-give `NotJudged`: no policy, no calibration, no memory, no sandbox.
+Checks that need only the file come first, then prefills with the policy, then scoring. Errors that the file does not
+cause give `NotJudged`: no policy, no calibration, no memory, no sandbox.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from protocol.identifiers import Digest
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits, RolloutCalibration
 from rollouts.checks import EXACT_CHECKS, CheckedVersion, CheckInput, CheckOutcome, CheckResult, SeedParts, SlotFacts
+from rollouts.checks.reward import differing_environments
 from rollouts.errors import OutOfMemory
 from rollouts.files.schema import ReadLimits
 from rollouts.precision import Dtype
@@ -27,7 +28,7 @@ from validator.examination.conclusion import (
     Prefilled,
     accepted,
     forged,
-    not_taken,
+    not_accepted,
     old,
     rewards_differ,
     statistical,
@@ -40,13 +41,14 @@ from validator.examination.record import ExaminationRecord, Stages, unread
 from validator.examination.scoring import scored
 
 _SLACK = 4
-"""Files are read up to this multiple of the largest honest file, so that a check can report what is wrong."""
+"""Files up to this factor times the largest honest file of a slot are decoded, so that a check can name the error."""
 
 AskCopy = Callable[[Digest], bool]
+"""Returns True if another submission has the given fingerprint."""
 
 
 class _CannotJudgeError(Exception):
-    """Ends an examination from within a stage."""
+    """Ends an examination without a conclusion; raised within a stage."""
 
     def __init__(self, why: NotJudged) -> None:
         super().__init__(why.why)
@@ -58,32 +60,37 @@ class Procedure:
 
     Args:
         reader: Reader of untrusted files.
-        shelf: Cache of versions and weights.
+        models: Cache of versions and weights.
         calibration: Limits of the statistical checks.
         dtype: Type of prefills; None for the type that each file names.
-        margin: Factor on the limits, beyond which a statistical failure is forgery.
-        scoring: Wall time for scoring all rows of one file.
+        margin: Factor on the limits beyond which a statistical failure is forgery.
+        scoring: Time limit for scoring all rows of one file.
     """
 
     def __init__(
         self,
         *,
         reader: LimitedReader,
-        shelf: ModelCache,
+        models: ModelCache,
         calibration: RolloutCalibration,
         dtype: Dtype | None,
         margin: float,
         scoring: timedelta,
     ) -> None:
         self._reader = reader
-        self._shelf = shelf
+        self._models = models
         self._calibration = calibration
         self._dtype = dtype
         self._margin = margin
         self._scoring = scoring
 
     def examine(self, order: Order, *, is_copy: AskCopy) -> Conclusion | NotJudged:
-        """Runs the checks until one fails exactly, and returns the conclusion."""
+        """Runs the checks up to the first exact failure, and returns the conclusion or the error.
+
+        Args:
+            order: The file with its facts.
+            is_copy: Returns True if another submission has the given fingerprint.
+        """
         try:
             return self._examine(order, is_copy)
         except _CannotJudgeError as error:
@@ -98,9 +105,9 @@ class Procedure:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
 
     def try_out(self) -> NotJudged | None:
-        """Decodes a known file in the sandbox and tests the device; returns None if both results are right."""
+        """Decodes a known file in the sandbox and tests the device; returns None if both work, else the error."""
         try:
-            return self._reader.try_out() or self._shelf.try_out()
+            return self._reader.try_out() or self._models.try_out()
         except (OutOfMemory, MemoryError) as error:
             return NotJudged(code="out-of-memory", why=f"memory ran out: {error}", retryable=True)
         except OSError as error:
@@ -109,7 +116,7 @@ class Procedure:
     def _examine(self, order: Order, is_copy: AskCopy) -> Conclusion | NotJudged:
         clock = Stages()
         with clock.stage("version"):
-            version = self._shelf.version(order.facts.work.checkpoint, order.folder)
+            version = self._models.version(order.facts.work.checkpoint, order.folder)
         with clock.stage("format"):
             most = _lease_limits(order.facts, version)
             read = self._reader.read(order.file, sha256=order.facts.work.sha256, lease=most)
@@ -130,14 +137,14 @@ class Procedure:
     def _beyond_the_file(
         self, case: CheckInput, order: Order, record: ExaminationRecord, is_copy: AskCopy
     ) -> ExaminationVerdict:
-        """Checks 8 to 10 on the drawn rows, then check 7 on all rows.
+        """Runs checks 8 to 10 on the drawn rows, then check 7 on all rows; returns the verdict.
 
-        Scoring comes last because it may run the node's programs for minutes. No file is rejected without a penalty
-        before the drawn rows have passed; otherwise junk under the name of another engine would cost nothing. One
-        exception: without limits for the file's arithmetic, the file is rejected unexamined, which lowers the delivery
-        rate.
+        Scoring comes last because it may run the node's programs for minutes. A file whose engine, type or environment
+        the recipe does not allow is rejected only after the drawn rows have passed; otherwise a node could submit junk
+        under the name of another engine without losing stake. One exception: if there are no limits for the file's
+        arithmetic, the file is rejected unexamined, which lowers the node's delivery rate.
         """
-        lenient = not_taken(case.file.header, case.version.recipe, here=case.version.environment.version)
+        lenient = not_accepted(case.file.header, case.version.recipe, here=case.version.environment.version)
         record.copy = is_copy(record.fingerprint)
         dtype = self._dtype or case.file.header.dtype
         limits = limits_of(case.file, case.version, calibration=self._calibration, dtype=dtype)
@@ -160,7 +167,7 @@ class Procedure:
         """Runs checks 8 to 10; returns None if they pass."""
         clock, rows = record.clock, len(case.file.samples)
         with clock.stage("policy"):
-            policy = self._shelf.policy(case.version, dtype)
+            policy = self._models.policy(case.version, dtype)
         every = tuple(range(rows))
         drawn = every if record.copy else draw_rows(order.draw, rows)
         record.prefill = prefill = Prefill(case, limits, policy, margin=self._margin)
@@ -182,7 +189,7 @@ class Procedure:
         return verdict
 
     def _score(self, case: CheckInput, record: ExaminationRecord) -> ExaminationVerdict:
-        """Runs check 7 on a file that passed all others."""
+        """Runs check 7 on a file that passed all other checks."""
         result = scored(case, budget=self._scoring)
         if result.state is CheckOutcome.UNKNOWN:
             raise _CannotJudgeError(
@@ -190,7 +197,7 @@ class Procedure:
                     code="environment-differs",
                     why=result.note,
                     retryable=False,
-                    hint="run a validator with the build of the environment that the file names",
+                    hint="run a validator that has the build of the environment that the file names",
                 )
             )
         record.results.append(result)
@@ -198,12 +205,18 @@ class Procedure:
         if result.state is CheckOutcome.PASSED:
             slow, unscored = (sum(bool(one[name]) for one in result.rows.values()) for name in ("slow", "unscored"))
             return accepted(rows=rows, audited=len(record.audited), slow=slow, unscored=unscored, copy=record.copy)
-        environment = case.version.recipe.environment.name
-        return rewards_differ(result, rows=rows, environment=environment, copy=record.copy)
+        environments = differing_environments(case, result.rows)
+        return rewards_differ(result, rows=rows, environments=environments, copy=record.copy)
 
 
 def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
-    """Returns read limits well above an honest file of this slot, so that checks can report what is wrong."""
+    """Returns limits for decoding a file of this slot, well above the sizes of an honest file.
+
+    So a check, not the decoder, refuses most wrong files and can name the error.
+
+    The bytes of a row are 512 of fixed size, 4 per prompt token, 8 per output token (token and log-probability), and
+    258 for the proof of each 32 output tokens.
+    """
     recipe = version.recipe
     rows = _SLACK * facts.work.groups * recipe.group_size
     prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens
@@ -227,7 +240,7 @@ def _slot(facts: WorkFacts) -> SlotFacts:
 
 
 def _exact(case: CheckInput, record: ExaminationRecord) -> ExaminationVerdict | None:
-    """Checks 3 to 6; None if they pass."""
+    """Runs checks 3 to 6; returns None if they pass."""
     for check in EXACT_CHECKS:
         result = check.judge(case)
         record.results.append(result)
@@ -240,8 +253,8 @@ def _not_calibrated(case: CheckInput, dtype: Dtype) -> NotJudged:
     header = case.file.header
     return NotJudged(
         code="no-calibration",
-        why=f"nobody measured what honest work of {header.engine.value} in {header.dtype.value} shows, "
-        f"checked in {dtype.value}, for this model",
+        why=f"the calibration has no limits for work of {header.engine.value} in {header.dtype.value}, "
+        f"checked in {dtype.value}, with this model",
         retryable=False,
         hint="run `muster validator calibrate`, then retry the work",
     )
@@ -255,7 +268,7 @@ def _all_measured(first: Prefilled) -> None:
 
 
 def _with_both(first: Prefilled, second: Prefilled) -> Prefilled:
-    """Returns the first prefill's results, extended by the second one's measurements."""
+    """Returns the first prefill's results, extended by the second prefill's measurements."""
     results = []
     for one, again in zip(first.results, second.results, strict=True):
         figures = {**one.figures, **{f"again.{name}": value for name, value in again.figures.items()}}

@@ -1,7 +1,7 @@
-"""`python -m validator.examination.process`: runs examinations, one at a time, for the service that started it.
+"""Program of an examiner process: runs examinations, one at a time, for the service that started it.
 
-It reads orders from standard input and writes answers to standard output (`channel`); prints of libraries go to
-standard error. It ends when its input ends. It holds no key and no secret.
+The process reads orders from standard input and writes answers to standard output (`channel`); output of libraries goes
+to standard error. It ends when its input ends. It has no key and no secret.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from validator.examination.settings import ExaminerSettings
 
 
 def main() -> None:
-    """Serves until its input ends."""
+    """Answers orders until the standard input ends."""
     orders = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # libraries that print must not write to stdout between the answers
     configure_logs(level=os.environ.get("MUSTER_LOG", "WARNING"))
     content = read(orders)
     if content is None:
@@ -72,7 +72,7 @@ def _procedure(settings: ExaminerSettings) -> Procedure:
         calibration = RolloutCalibration.read(settings.calibration)
     return Procedure(
         reader=LimitedReader(Sandboxes(), most=settings.most),
-        shelf=ModelCache(device, budget=weights_of(settings, device), strict=settings.policy_memory is not None),
+        models=ModelCache(device, budget=weights_of(settings, device), strict=settings.policy_memory is not None),
         calibration=calibration,
         dtype=settings.dtype,
         margin=settings.margin,
@@ -81,7 +81,7 @@ def _procedure(settings: ExaminerSettings) -> Procedure:
 
 
 def weights_of(settings: ExaminerSettings, device: torch.device) -> int:
-    """Returns the bytes of weights that this process may hold on a device."""
+    """Returns the maximum size of the weights that this process may load on a device, in bytes."""
     if settings.policy_memory is not None:
         return settings.policy_memory
     memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else machine_memory()
@@ -89,7 +89,7 @@ def weights_of(settings: ExaminerSettings, device: torch.device) -> int:
 
 
 class _GivenUpError(Exception):
-    """The service has ended, or gave up this examination."""
+    """The service has ended, or no longer wants the result of this examination."""
 
 
 def _examine(procedure: Procedure, order: Order, orders: BinaryIO, answers: BinaryIO) -> ExaminationReply:
@@ -104,11 +104,13 @@ def _examine(procedure: Procedure, order: Order, orders: BinaryIO, answers: Bina
     try:
         return _guarded(lambda: procedure.examine(order, is_copy=is_copy))
     except _GivenUpError:
-        return ExaminationReply(not_judged=NotJudged(code="given-up", why="the service gave it up", retryable=True))
+        return ExaminationReply(
+            not_judged=NotJudged(code="given-up", why="the service abandoned the examination", retryable=True)
+        )
 
 
 def _guarded(work: Callable[[], Conclusion | NotJudged | None]) -> ExaminationReply:
-    """Runs an examination and returns its result, also for a crash.
+    """Runs an examination or a self-test and returns its result; a crash gives `NotJudged`.
 
     Raises:
         _GivenUpError: The service no longer waits for the result.
@@ -117,8 +119,9 @@ def _guarded(work: Callable[[], Conclusion | NotJudged | None]) -> ExaminationRe
         found = work()
     except _GivenUpError:
         raise
-    except Exception as error:  # noqa: BLE001 - a fault of ours is never the file's
+    except Exception as error:  # noqa: BLE001 - a bug of the validator must not become a verdict on the file
         traceback.print_exc()
+        # After a CUDA error the process may be unusable: torch reports all later calls as failed.
         broken = isinstance(error, RuntimeError) and torch.cuda.is_available()
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
         return ExaminationReply(not_judged=NotJudged(code="examiner-failed", why=why, retryable=True), ends=broken)

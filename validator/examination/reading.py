@@ -1,4 +1,4 @@
-"""Check 2 of an examination: decodes untrusted files in a sandbox, within the limits of their lease."""
+"""Check 2 of an examination: decodes an untrusted file in a sandbox, within the limits of its lease."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _SETTINGS = {
     "rows": "file_most_rows",
     "tokens": "file_most_tokens",
 }
-"""The validator's setting behind each limit of `ReadLimits`."""
+"""Setting of the validator for each field of `ReadLimits`."""
 
 _ALLOWANCE = ("rows", "decoded_bytes")
-"""Limits that determine the decoder's memory, time and output."""
+"""Fields of `ReadLimits` that determine the memory, time and output that the decoder may use."""
 
 
 class LimitedReader:
-    """Reads files of rollouts in a sandbox.
+    """Reads rollout files in a sandbox, within the limits of their lease and of this machine.
 
     Args:
         sandboxes: Pool of sandboxes.
-        most: This machine's own limits.
+        most: Limits of this machine, from the validator's settings.
     """
 
     def __init__(self, sandboxes: Sandboxes, *, most: ReadLimits) -> None:
@@ -44,16 +44,16 @@ class LimitedReader:
     def read(
         self, file: Path | HashedFile, *, sha256: Digest, lease: ReadLimits
     ) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
-        """Reads a file.
+        """Reads a file and compares it with the limits of its lease.
 
         Args:
             file: Path of the file, or its hash and size if it was not stored.
-            sha256: Submitted SHA-256. Bytes with another hash are never judged, for whatever reason they are here.
-            lease: Limits of an honest file of this slot. A file beyond them is forged; a file within them, but beyond
-                this machine's limits, is not judged here.
+            sha256: Submitted SHA-256. Bytes with another hash are never judged, because a broken disk may be the cause.
+            lease: Limits of an honest file of this slot. A file beyond these limits is forged; a file within these
+                limits, but beyond this machine's limits, is not judged here.
 
         Returns:
-            The file with the passed check; only the check if it failed; or the reason why it was not judged.
+            The file with the passed check; or only the failed check; or the reason for not judging the file.
         """
         try:
             content = self._content(file, lease) if isinstance(file, Path) else file
@@ -68,17 +68,17 @@ class LimitedReader:
         return self._decode(content, lease)
 
     def try_out(self) -> NotJudged | None:
-        """Reads a small known file; returns None if the sandbox returns its content."""
+        """Reads a small known file in a sandbox; returns None if the sandbox returns its content, else the error."""
         found = self._decode(trial_file(), TRIAL_LIMITS)
         if isinstance(found, NotJudged):
             return found
         if isinstance(found, CheckResult) or found[0].units != 1:
-            why = "the sandbox does not read a file that is known to be good"
+            why = "the sandbox can't read a file that is known to be good"
             return NotJudged(code="sandbox-broken", why=why, retryable=True, hint="look at the validator's log")
         return None
 
     def _content(self, path: Path, lease: ReadLimits) -> bytes | HashedFile:
-        """Reads a file into memory, or hashes it if it is too large for that."""
+        """Reads a file into memory, or hashes it if it is beyond the limits of its lease or of this machine."""
         size = path.stat().st_size
         if size > min(lease.file_bytes, self._most.file_bytes):
             with path.open("rb") as file:
@@ -89,13 +89,13 @@ class LimitedReader:
             raise no_memory(f"the file has {size} bytes") from error
 
     def _unread(self, file: HashedFile, sha256: Digest, lease: ReadLimits) -> CheckResult | NotJudged:
-        """Judges a file by its size, which needs only its hash."""
+        """Judges a file by hash and size alone: it exceeds its lease's limits or this machine's."""
         if file.sha256 != sha256:
             return _changed(sha256, size=file.size)
         if file.size > lease.file_bytes:
-            what = f"{file.size} bytes, more than {lease.file_bytes}"
+            what = f"{file.size} bytes, more than the {lease.file_bytes} that its lease allows"
             return refused(ReasonCode.FORMAT_TOO_LARGE, what, size=file.size)
-        what = f"{file.size} bytes, and {self._most.file_bytes} are read here"
+        what = f"the file has {file.size} bytes, but this validator reads at most {self._most.file_bytes}"
         return _too_large_here(what, self._most, "file_bytes")
 
     def _decode(self, content: bytes, lease: ReadLimits) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
@@ -118,16 +118,22 @@ def _not_judged(error: NotDecoded) -> NotJudged:
 
 
 def _changed(sha256: Digest, *, size: int) -> NotJudged:
-    why = f"the file here has {size} bytes, and not the hash {sha256} with which it was fetched"
-    return NotJudged(code="file-changed", why=why, retryable=True, hint="is the disk broken, or full?")
+    why = f"the file on disk ({size} bytes) no longer has the hash {sha256} with which it was downloaded"
+    return NotJudged(code="file-changed", why=why, retryable=True, hint="check the disk of the validator's directory")
 
 
 def _too_large_here(what: str, most: ReadLimits, *names: str) -> NotJudged:
-    """Names the settings whose limits a file within its lease exceeded, by fields of `ReadLimits`."""
+    """Returns the error for a file within its lease's limits, but beyond this machine's limits.
+
+    Args:
+        what: Description of the file's size.
+        most: Limits of this machine.
+        names: Fields of `ReadLimits` that the file exceeds.
+    """
     settings = " or ".join(f"{_SETTINGS[name]} (now {getattr(most, name)})" for name in names)
     return NotJudged(
         code="too-large-here",
-        why=f"within its lease, but beyond this validator: {what}",
+        why=f"the file is within its lease, but beyond this validator's limits: {what}",
         retryable=False,
         hint=f"raise {settings}, then `muster validator retry`",
     )

@@ -1,4 +1,4 @@
-"""Intermediate findings of an examination, and their conclusion."""
+"""Collects the findings of an examination, and builds the conclusion from them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,25 @@ from validator.examination.report import check_rewards, checks_of, rows_of, text
 
 
 class Stages:
-    """Measures wall time by stage."""
+    """Measures the wall time of each stage of an examination."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measures the duration of the block."""
+        """Measures the duration of the block; a block that raises is not recorded."""
         began = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - began
 
     def timings(self, file: RolloutFile | None = None, prefill: Prefill | None = None) -> Timings:
-        """Returns all measured costs."""
+        """Returns the measured durations, with the amounts of rows and tokens.
+
+        Args:
+            file: The file; None if it could not be read.
+            prefill: The prefills; None if no rows were recomputed.
+        """
         return Timings(
             seconds=dict(self._seconds),
             rows=0 if file is None else len(file.samples),
@@ -48,7 +53,18 @@ class Stages:
 
 @dataclass(slots=True, kw_only=True)
 class ExaminationRecord:
-    """Findings about a readable file."""
+    """Findings about a readable file, which the stages of an examination fill in.
+
+    Args:
+        file: The decoded file.
+        results: Results of the checks made so far.
+        clock: Durations of the stages.
+        copy: True if another submission has the same outputs.
+        beacon_block: Number of the lease's beacon block.
+        limits: Calibrated limits; None before they are looked up.
+        dtype: Type of the prefills; None before them.
+        prefill: The prefills; None before them.
+    """
 
     file: RolloutFile
     results: list[CheckResult]
@@ -59,20 +75,21 @@ class ExaminationRecord:
     dtype: Dtype | None = None
     prefill: Prefill | None = None
     fingerprint: Digest = field(init=False)
+    """Fingerprint of all outputs of the file."""
 
     def __post_init__(self) -> None:
         self.fingerprint = fingerprint(self.file)
 
     @property
     def audited(self) -> tuple[int, ...]:
-        """Recomputed rows, ascending."""
+        """Numbers of the recomputed rows, ascending."""
         return () if self.prefill is None else tuple(sorted(self.prefill.evidence))
 
     def conclusion(self, verdict: ExaminationVerdict) -> Conclusion:
-        """Returns the conclusion with all findings.
+        """Returns the conclusion with a verdict and all findings.
 
         Raises:
-            RewardsRewritten: An accepted file would get a reward that differs from the file's own.
+            RewardsRewritten: A bug: an accepted file would get a reward that differs from the one in the file.
         """
         header = self.file.header
         rows = rows_of(self.file, self.results, audited=self.audited)
@@ -99,7 +116,7 @@ class ExaminationRecord:
         )
 
     def _near_ties(self) -> NearTieCount | None:
-        """Returns the replay results of all recomputed rows."""
+        """Returns the near-ties of all recomputed rows; None if the budget of near-ties does not apply."""
         figures = next((one.figures for one in self.results if one.check == REPLAY.name), {})
         tokens, deviations = figures.get("tokens"), figures.get("sum")
         exact = Dtype.FLOAT32 is self.file.header.dtype is self.dtype
@@ -109,7 +126,13 @@ class ExaminationRecord:
 
 
 def unread(result: CheckResult, verdict: ExaminationVerdict, timings: Timings) -> Conclusion:
-    """Returns the conclusion about bytes that are not a rollout file."""
+    """Returns the conclusion about bytes that could not be decoded as a rollout file.
+
+    Args:
+        result: The failed format check.
+        verdict: Verdict on the file.
+        timings: Durations so far.
+    """
     return Conclusion(
         outcome=verdict.outcome,
         reason=verdict.reason,

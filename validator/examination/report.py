@@ -1,4 +1,4 @@
-"""Converts check results for the audit file: bounded, finite, printable."""
+"""Converts check results to the audit file's format: bounded sizes, finite numbers, printable text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from rollouts.checks.result import Figure
 from rollouts.files.samples import RolloutFile
 
 ORDER = (FORMAT.name, *(one.name for one in EXACT_CHECKS), *(one.name for one in PREFILL_CHECKS), SCORE_CHECK.name)
-"""All checks of a file's content, as they are made."""
+"""Names of all checks of a file's content, in the order of the audit file."""
 
 _LONGEST = 4000
+"""Maximum length of a text, in characters."""
 _SCORE = ("task", "length_penalty", "reward")
+"""Names of a row's scores."""
 
 
 def checks_of(results: Iterable[CheckResult]) -> tuple[AuditCheck, ...]:
-    """Every check in order; those that were not made are skipped."""
+    """Returns all checks in the order of the audit file; checks without a result have the state `SKIPPED`."""
     made = {result.check: result for result in results}
     return tuple(
         _check(made[name]) if name in made else AuditCheck(name=name, state=CheckState.SKIPPED) for name in ORDER
@@ -27,7 +29,13 @@ def checks_of(results: Iterable[CheckResult]) -> tuple[AuditCheck, ...]:
 
 
 def rows_of(file: RolloutFile, results: Sequence[CheckResult], *, audited: Iterable[int]) -> tuple[AuditRow, ...]:
-    """Every row, with its rewards if scoring was done and what was measured of it."""
+    """Returns all rows of a file with their rewards and measurements.
+
+    Args:
+        file: The file.
+        results: Results of the checks. Without a result of the reward check, rows have no rewards.
+        audited: Numbers of the recomputed rows.
+    """
     scores = next((result.rows for result in results if result.check == "reward"), {})
     measured = [result for result in results if result.check in {one.name for one in PREFILL_CHECKS}]
     again = frozenset(audited)
@@ -53,30 +61,35 @@ def rows_of(file: RolloutFile, results: Sequence[CheckResult], *, audited: Itera
 
 
 def _measured(results: Sequence[CheckResult], row: int, score: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Returns a row's measurements; `reward.unscored` if scoring ran out of time."""
-    unscored: dict[str, Figure] = {"reward.unscored": True} if score.get("unscored") else {}
-    return unscored | {f"{one.check}.{name}": value for one in results for name, value in one.rows.get(row, {}).items()}
+    """Returns a row's measurements as `CHECK.NAME`.
+
+    They include `reward.limited` if the row's check has limits, and `reward.unscored` if the time for scoring ran out.
+    """
+    scored: dict[str, Figure] = {f"reward.{name}": True for name in ("limited", "unscored") if score.get(name)}
+    return scored | {f"{one.check}.{name}": value for one in results for name, value in one.rows.get(row, {}).items()}
 
 
 class RewardsRewritten(AssertionError):
-    """An internal error: an accepted file's rewards must be the file's own or None."""
+    """A bug in the validator: an accepted file would get a reward that is neither the file's own nor None."""
 
 
 def check_rewards(file: RolloutFile, rows: Sequence[AuditRow]) -> None:
-    """Checks what trainers and other validators rely on in an accepted file: each reward is the file's, or None.
+    """Verifies that each reward of an accepted file is the one in the file, or None.
+
+    Trainers and other validators rely on this equality.
 
     Raises:
         RewardsRewritten: A reward differs.
     """
     for sample, row in zip(file.samples, rows, strict=True):
         if (row.task is None) != (row.reward is None):
-            raise RewardsRewritten(f"row {row.row} has a task of {row.task} and a reward of {row.reward}")
+            raise RewardsRewritten(f"row {row.row} has the task reward {row.task} and the reward {row.reward}")
         if row.reward is not None and (row.reward, row.task) != (sample.reward, sample.task_reward):
-            raise RewardsRewritten(f"row {row.row} has reward {row.reward}, and the file {sample.reward}")
+            raise RewardsRewritten(f"row {row.row} has the reward {row.reward}, but the file has {sample.reward}")
 
 
 def figures_of(figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Returns measurements for JSON; numbers that are not finite become text."""
+    """Returns at most `MOST_FIGURES` measurements for JSON, in which infinite numbers and NaN are text."""
     kept = list(figures.items())[:MOST_FIGURES]
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value for name, value in kept
@@ -84,7 +97,7 @@ def figures_of(figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 
 def text(words: str) -> str:
-    """Returns printable text without control characters."""
+    """Returns the text with `?` for each unprintable character, cut after 4000 characters."""
     return "".join(each if each.isprintable() else "?" for each in words)[:_LONGEST]
 
 

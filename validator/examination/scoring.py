@@ -1,4 +1,4 @@
-"""Check 7 of an examination: a time limit for all rows; differing rows are scored again before they count."""
+"""Check 7 of an examination: scores all rows within a time limit, and repeats the scoring of differing rows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from rollouts.checks.reward import UNSCORED, RowScore, RowScorer, compared, diff
 from rollouts.sandbox.deadline import jobs_end_by
 
 SCORED_AGAIN = 2
-"""Repetitions for a differing row. A program with random results differs in one of them, and is excused."""
+"""Number of repetitions for a row whose score differs from the file.
+
+If the repeated scores disagree, the row stays undecided.
+"""
 
 
 def scored(case: CheckInput, *, budget: timedelta) -> CheckResult:
-    """Scores all rows. A row that differs from the file is scored again, and gets no score if the results differ.
+    """Scores all rows and compares the scores with the file's rewards; returns the result of the check.
 
-    When the time is over, the running job is ended, and its row and the remaining ones are `UNSCORED`. So slow programs
-    of a node reduce the number of its rows that are learned, but can't occupy a validator for longer.
+    A row whose score differs from the file is scored again, and stays undecided if the repeated scores differ from each
+    other. When the time limit for all rows is reached, the running job is ended, and its row and the remaining ones are
+    `UNSCORED`. So slow programs of a node reduce the number of its rows that the trainer learns from, but can't occupy
+    a validator for longer.
 
     Args:
-        case: A file with rows that fit the model.
-        budget: Wall time for all rows.
+        case: The file, which has passed all earlier checks.
+        budget: Time limit for all rows, in wall time.
 
     Raises:
-        SandboxUnavailable: Answers can't be checked on this machine.
+        SandboxUnavailable: This machine can't run the sandbox that scores answers.
     """
     note = other_build(case)
     if note:
@@ -37,7 +42,7 @@ def scored(case: CheckInput, *, budget: timedelta) -> CheckResult:
         for row in range(len(case.file.samples)):
             score = UNSCORED if time.monotonic() >= end else _row(case, scorer, row)
             if score is not None and score["task"] is None and time.monotonic() >= end:
-                score = UNSCORED  # ended by the time limit for all rows, not by its own
+                score = UNSCORED  # the time limit for all rows ended the job, not the row's own time limit
             if score is not None:
                 scores[row] = score
     return compared(case, scores)

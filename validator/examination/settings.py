@@ -1,4 +1,4 @@
-"""Settings of an examiner."""
+"""Settings of examinations on one machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from rollouts.files.schema import ReadLimits
 from rollouts.precision import Dtype
 
 KEPT_VERSIONS = 3
-"""Downloaded versions that stay on disk in addition to those in use; others are downloaded again when needed."""
+"""Number of versions that stay on disk besides those in use; other versions are downloaded again when needed."""
 
 SLASH_MARGIN = 4.0
-"""Factor on the limits, beyond which a statistical failure is forgery. Limits are twice the largest honest measurement,
-or a hundred times for float32, so forgery starts at 8 and 400 times that. Decision 27 has the figures, and lists the
-cheats that stay below: they are not paid, but not slashed."""
+"""Factor on the limits beyond which a statistical failure is forgery.
+
+Limits are twice the largest honest measurement, or a hundred times for float32. So forgery starts at 8 times the
+largest honest measurement, or at 400 times for float32. Decision 27 has the figures, and lists the attacks that stay
+below these factors: the work of such attacks is not paid, but no stake is slashed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,21 +27,22 @@ class ExaminerSettings:
     """Settings of examinations on this machine.
 
     Args:
-        home: Folder of the validator; downloaded versions are in `home/checkpoints`.
-        policies: Folder of versions to search first, each in a folder of any name; for tests and single machines.
-        calibration: Limits of the statistical checks; None for the shipped ones. Arithmetic without limits is not
-            judged.
-        processes: Number of concurrent examinations, each in its own process.
-        device: Torch's name of the device; None for an accelerator if there is one.
+        home: Folder of the examiner; downloaded versions are in `home/checkpoints`.
+        policies: Folder of versions that is searched before the relays are used; each version is in a folder named by
+            its digest or its number. Tests and networks on one machine use this folder instead of relays.
+        calibration: File with limits of the statistical checks; None for the shipped limits. Work whose arithmetic has
+            no limits is not judged.
+        processes: Number of examiner processes; each makes one examination at a time.
+        device: Torch's name of the device; None for an accelerator if there is one, else the CPU.
         dtype: Type of prefills; None for the type that each file names.
-        threads: Torch threads of each process, on a CPU.
-        policy_memory: Bytes of weights per process; None for a share of the device's memory.
-        keep: Rule for downloaded versions that stay on disk in addition to those in use.
-        margin: Factor on the limits, beyond which a statistical failure is forgery.
-        scoring: Wall time for scoring all rows of one file; later rows are undecided.
-        deadline: Time limit of one examination, after which its process is ended.
-        fetch_within: Time limit of a version's download; the next one continues it.
-        most: Limits of files on this machine, in addition to those of their lease.
+        threads: Number of torch threads of each process, on a CPU.
+        policy_memory: Maximum size of the weights in each process, in bytes; None for a share of the device's memory.
+        keep: Rule for downloaded versions that stay on disk besides those in use.
+        margin: Factor on the limits beyond which a statistical failure is forgery.
+        scoring: Time limit for scoring all rows of one file; later rows stay undecided.
+        deadline: Time limit of one examination, after which its process is killed.
+        fetch_within: Time limit of a version's download; the next examination resumes the download.
+        most: Limits of files on this machine, in addition to the limits of each file's lease.
         allow_plain_http: True to allow plain `http` to relays on other machines.
     """
 
@@ -62,5 +66,5 @@ class ExaminerSettings:
 
     @property
     def scoring_budget(self) -> timedelta:
-        """Returns the time for scoring, at most a third of the deadline; the rest is for the computations before it."""
+        """Time limit for scoring: at most a third of the deadline; the prefills have the other part."""
         return min(self.scoring, self.deadline / 3)

@@ -1,4 +1,4 @@
-"""Folders of versions for examinations: downloaded if needed, and kept while they are in use."""
+"""Folders of policy versions for examinations: downloaded if needed, and not removed while they are in use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import HeldPolicy, PolicyStore, Stamp, stamp_of
 
 MOST_LOCAL = 256
-"""Maximum number of the operator's own folders whose verified digest is cached; others are hashed at each use."""
+"""Maximum number of folders in `policies` whose verified digest is cached; other folders are hashed at each use."""
 
 _log = structlog.get_logger(__name__)
 
@@ -35,12 +35,13 @@ class _Held:
 
 
 class VersionFolders:
-    """Folders by digest.
+    """Finds the folder of a version by its digest, in the operator's folder or among downloaded versions.
 
     Args:
         store: Store of downloaded versions.
-        policies: Folder of existing versions, each named by its digest or its number.
-        keep: Rule for unused versions that stay.
+        policies: The operator's folder of versions, each in a folder named by its digest or number; None if there is no
+            such folder.
+        keep: Rule for downloaded versions that stay on disk although no examination uses them.
     """
 
     def __init__(self, store: PolicyStore, *, policies: Path | None, keep: KeepRule) -> None:
@@ -49,17 +50,21 @@ class VersionFolders:
         self._keep = keep
         self._held: OrderedDict[Digest, _Held] = OrderedDict()
         self._locks: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
-        """Locks of versions that are being looked up."""
+        """Locks by digest, so that concurrent examinations don't download the same version twice."""
         self._local: LRUCache[Digest, tuple[Path, Stamp]] = LRUCache(MOST_LOCAL)
 
     @asynccontextmanager
     async def folder(self, run: Digest, checkpoint: CheckpointRef) -> AsyncIterator[Path]:
         """Yields a version's folder with verified content, which is not removed while the context is entered.
 
+        Args:
+            run: Id of the run.
+            checkpoint: The version, with its digest and relays.
+
         Raises:
-            NoPolicy: The version is not here, and no relay is configured.
+            NoPolicy: The version is not on this machine, and no relay is known.
             BadVersionFolder: The folder's content is another version.
-            MusterError: No relay serves it now.
+            MusterError: No relay serves the version now.
             OSError: The disk can't be read or written.
         """
         digest = checkpoint.digest
@@ -70,19 +75,22 @@ class VersionFolders:
             yield local
             return
         if held is None:
-            raise BadVersionFolder(f"version {digest} can't be held")
+            raise BadVersionFolder(f"the folder of version {digest} can't be kept")
         try:
             yield held.policy.folder
         finally:
             held.users -= 1
-            self._let_go(self._kept())
+            self._release_idle(self._kept())
 
     def close(self) -> None:
-        """Releases all versions."""
-        self._let_go(0)
+        """Releases all unused versions, so that the store may remove their folders."""
+        self._release_idle(0)
 
     async def _hold(self, run: Digest, checkpoint: CheckpointRef) -> _Held:
-        """Returns the version with one more user, counted before the first await: unused ones may be released."""
+        """Returns a downloaded version and counts one more user; downloads it if needed.
+
+        The user is counted before the first await, because another task may release unused versions meanwhile.
+        """
         found = self._held.get(checkpoint.digest)
         if found is not None:
             found.users += 1
@@ -106,7 +114,7 @@ class VersionFolders:
         idle = [held.policy.size for held in reversed(self._held.values()) if not held.users]
         return sum(self._keep.choose([StoredVersion(size, 0.0) for size in idle]).stays)
 
-    def _let_go(self, keep: int) -> None:
+    def _release_idle(self, keep: int) -> None:
         idle = [digest for digest, held in self._held.items() if not held.users]
         for digest in idle[: max(0, len(idle) - keep)]:
             self._held.pop(digest).policy.release()

@@ -1,1 +1,1 @@
-"""The validator's background work, one loop per file."""
+"""The validator's background loops, one per module, and their helper modules."""

@@ -1,4 +1,4 @@
-"""Sends confirmations of first verdicts in batches: those that arrive during a transaction go into the next one."""
+"""Sends confirmations of first verdicts to the ledger in batches, one transaction at a time."""
 
 from __future__ import annotations
 
@@ -9,28 +9,37 @@ from ledger.client.contract import Refusal
 from ledger.client.work import Verdict
 
 MOST = 64
-"""Confirmations per transaction."""
+"""Maximum number of confirmations per transaction."""
 
 
 class Confirmations:
-    """Batches confirmations of this validator."""
+    """Sends this validator's confirmations in batches, one transaction at a time."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Verdict, asyncio.Future[Refusal | None]]] = []
         self._sending = asyncio.Lock()
 
     async def send(self, ledger: Ledger, look: Verdict) -> Refusal | None:
-        """Sends a confirmation together with all waiting ones; returns the refusal, if there is one.
+        """Sends a confirmation together with all waiting ones.
+
+        Args:
+            ledger: Ledger client with the validator's key.
+            look: Outcome of the second look, which agrees with the first verdict.
+
+        Returns:
+            The contract's refusal of this confirmation; None if the contract accepted it.
 
         Raises:
             ChainUnavailable: The chain does not answer.
-            TransactionNotMined: The outcome is unknown.
-            TransactionReverted: The whole transaction failed.
+            TransactionNotMined: The transaction's outcome is unknown.
+            TransactionReverted: The transaction failed with all its confirmations.
         """
         answer: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((look, answer))
         async with self._sending:
-            if not answer.done():  # otherwise the previous holder of the lock has sent this one, too
+            if (
+                not answer.done()
+            ):  # a done answer means that the previous holder of the lock sent this confirmation, too
                 batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                 await self._send(ledger, batch)
         return await answer
@@ -42,7 +51,7 @@ class Confirmations:
             for _, answer in batch:
                 answer.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - each caller with a confirmation in the batch must get the error
+        except Exception as error:  # noqa: BLE001 - every caller with a confirmation in the batch must get the error
             for _, answer in batch:
                 if not answer.done():
                     answer.set_exception(error)

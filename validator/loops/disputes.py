@@ -1,4 +1,4 @@
-"""Follow-up of a second look: a confirmation, nothing, or a dispute with this validator's findings."""
+"""Follow-up of a second look: this validator confirms the verdict, disputes it, or does neither."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ from validator.files import AuditFileWrong
 from validator.loops.confirmations import Confirmations
 
 ReadAudit = Callable[[Address, Digest], Awaitable[AuditFile]]
-"""Downloads an audit file of a validator and verifies its SHA-256."""
+"""Downloads an audit file of a validator and verifies the file's SHA-256."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Followed(StrEnum):
-    """Outcome of a second look."""
+    """Result of the follow-up of a second look."""
 
     AGREES = "agrees"
-    """This validator agrees with the verdict, or can't prove it wrong."""
+    """This validator agrees with the verdict, or can't prove it wrong; it sent nothing."""
     CONFIRMED = "confirmed"
     """This validator agrees, and recorded a paid confirmation on the ledger."""
     DISPUTED = "disputed"
+    """This validator disputed the verdict, now or in an earlier attempt."""
     OVER = "over"
-    """The verdict can't be disputed any more, or another account disputed it."""
+    """The verdict can't be disputed any more, or another account disputed it first."""
     OWN = "own"
-    """The verdict is this validator's own and can't be withdrawn."""
+    """The verdict is this validator's own, and can't be withdrawn."""
 
 
 class LookResults:
-    """Compares the findings of a second look with the verdict, and disputes or confirms it.
+    """Compares the findings of a second look with the first verdict, and disputes or confirms that verdict.
 
     Args:
         ledger: Returns the ledger client with this validator's key.
         read: Downloads audit files of other validators.
-        pool_id: The pool.
+        pool_id: Id of the pool.
     """
 
     def __init__(self, ledger: Callable[[], Awaitable[Ledger]], *, read: ReadAudit, pool_id: int) -> None:
@@ -66,14 +67,19 @@ class LookResults:
         self._confirmations = Confirmations()
 
     async def compared(self, item: Item, conclusion: Conclusion) -> Conclusion:
-        """Adds a check that compares the first verdict's audit file with our own findings.
+        """Adds a check to a conclusion, which compares it with the audit file of the first verdict.
 
-        Only acceptances are compared, because the trainer learns from no other files. A missing or unreadable audit
-        file counts as a difference, too: the judge must store it before the verdict, and the trainer can't learn
-        without it. The decision of the dispute adds another one.
+        Only audit files of accepting verdicts are compared, because the trainer learns from accepted files only. A
+        missing or unreadable audit file counts as a difference, too: the author of the verdict must store it before the
+        verdict, and the trainer can't learn without it. Once the dispute is decided, the deciding
+        validator's audit file takes the place of the first one.
+
+        Args:
+            item: The examined item, a second look.
+            conclusion: This validator's findings, with every row recomputed.
 
         Raises:
-            Unavailable: Chain, orchestrator or store is down.
+            Unavailable: The chain, the orchestrator or the object store is down.
         """
         ledger = await self._ledger()
         work = await ledger.work.get(item.work.key)
@@ -88,22 +94,24 @@ class LookResults:
             theirs = await self._read(first.validator, first.audit_hash)
         except AuditFileWrong as error:
             _log.warning("audit-file-wrong", work=item.work.key, validator=first.validator, why=error.detail)
-            differences: tuple[AuditFinding, ...] = (unreadable(f"the {name}: {error.detail}"),)
+            differences: tuple[AuditFinding, ...] = (unreadable(f"the {name} can't be used: {error.detail}"),)
         else:
             differences = (*header_differences(theirs, item.work), *_row_differences(theirs, conclusion))
         return replace(conclusion, checks=(*conclusion.checks, compared(differences, note=f"compared with {name}")))
 
     async def follow_up(self, item: Item, conclusion: Conclusion, audit_hash: Digest) -> Followed:
-        """Disputes the verdict or confirms it; may be called again after a crash.
+        """Disputes the first verdict, confirms it, or does nothing.
+
+        A repeated call, after a crash, does no harm.
 
         Args:
-            item: The examined item.
+            item: The examined item, a second look.
             conclusion: This validator's findings, with every row recomputed.
-            audit_hash: SHA-256 of its audit file, which is in the object store already.
+            audit_hash: SHA-256 of this validator's audit file, which is in the object store already.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
-            TransactionNotMined: The outcome of the dispute's transaction is unknown; call again.
+            ChainUnavailable: The chain does not answer.
+            TransactionNotMined: The outcome of the transaction is unknown; call this method again.
         """
         ledger, key = await self._ledger(), item.work.key
         work = await ledger.work.get(key)
@@ -130,7 +138,7 @@ class LookResults:
         except TransactionReverted as error:
             if error.name not in {"WrongStatus", "TooLate"}:
                 raise
-            return Followed.OVER  # another account was faster, or it was too late
+            return Followed.OVER  # another account disputed the verdict first, or its challenge window has ended
         gave = None if work.outcome is None else work.outcome.name
         _log.info("verdict-disputed", work=key, judge=work.judge, gave=gave, found=own.name, audits_differ=audits)
         return Followed.DISPUTED
@@ -157,15 +165,17 @@ class LookResults:
 def _row_differences(theirs: AuditFile, own: Conclusion) -> tuple[AuditFinding, ...]:
     if not own.rows:
         return ()
-    # Differences between recomputed rewards and the file are findings about the node; the conclusion includes them.
+    # If this validator's rewards differ from the rollout file, that is a finding about the node. The other audit file
+    # is then compared by positions only.
     rows = without_scores(own.rows) if own.reason is ReasonCode.REWARD_DIFFERS else own.rows
     seconds = 0.0 if own.timings is None else own.timings.seconds.get("reward", 0.0)
-    return row_differences(theirs.rows, rows, environment=own.environment, scoring=timedelta(seconds=seconds))
+    return row_differences(theirs.rows, rows, scoring=timedelta(seconds=seconds))
 
 
 def _over_budget(work: WorkRecord, conclusion: Conclusion) -> bool:
-    """Returns whether the verdict is based on near-ties of the node's other files, which one second look can't check.
+    """Returns True if the verdict depends on near-ties of the node's other files, which one second look can't check.
 
-    Only if this file has near-ties itself: float32 has none, so such a verdict may be disputed.
+    Such a rejection is not disputed. If this file has no near-ties itself, as in float32, the rejection was wrong and
+    may be disputed.
     """
     return work.reason == ReasonCode.SAMPLING_BUDGET and conclusion.near_ties is not None

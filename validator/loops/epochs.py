@@ -1,4 +1,7 @@
-"""Begins an audit epoch each `length` and reveals the secrets of past ones. All state is on the ledger."""
+"""Commits the secret of a new audit epoch at intervals, and reveals secrets of past epochs.
+
+All state is on the ledger, so that a restart continues where the last process stopped.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class EpochTooShort(InvalidInput):
-    """Epochs are shorter than the pool's judge period, so secrets would be revealed before work is due."""
+    """The validator's epochs are shorter than the pool's judge period, so draws come too late."""
 
     code = "epoch-too-short"
 
@@ -27,40 +30,40 @@ class EpochTooShort(InvalidInput):
 def check_epoch_length(length: timedelta, *, judge_period: timedelta) -> None:
     """Refuses epochs that are shorter than the pool's judge period.
 
-    Work may be uploaded until its judge period ends. If the epoch ended long before, most draws would come too late,
-    and all rows would have to be recomputed.
+    Nodes may upload a file until its judge period ends. Once the epoch's secret is public, a draw no longer protects,
+    and all rows of a file must be recomputed. With short epochs, most files would arrive after the secret is public.
 
     Args:
-        length: The validator's setting `epoch_s`.
+        length: Duration of an epoch, the validator's setting `epoch_s`.
         judge_period: The pool's judge period.
 
     Raises:
-        EpochTooShort: The epochs are shorter.
+        EpochTooShort: The epochs are shorter than the judge period.
     """
     if length < judge_period:
         has, needs = (f"{span.total_seconds():g}" for span in (length, judge_period))
         raise EpochTooShort(
-            f"the setting epoch_s is {has}, and the pool gives validators {needs} s to judge work (its judge period)",
-            hint=f"set epoch_s of the validator to {needs} or more; `muster pool show` names the judge period",
+            f"the setting epoch_s is {has}, but the pool gives validators {needs} s to judge work (its judge period)",
+            hint=f"set epoch_s of the validator to {needs} or more; `muster pool show` prints the judge period",
         )
 
 
 AT_ONCE = 16
-"""Maximum number of secrets revealed in one round; after a long absence there are many."""
+"""Maximum number of secrets that one round reveals; many are due after the validator was off for long."""
 
 
 class EpochLoop:
-    """Commits and reveals the secrets of one validator.
+    """Loop that commits and reveals the audit secrets of one validator.
 
     Args:
         ledger: Ledger client with the validator's key.
-        epochs: Secrets of the validator.
-        pool_id: The pool.
-        length: Duration of an epoch in the chain's time. With short ones others can recompute draws sooner; each epoch
-            costs two small transactions.
-        settled: Blocks on top of a commitment before the former secret is revealed. If a reorg removed the commitment
-            later, submissions in between would be drawn with a secret that is public.
-        terms: Returns the pool's terms, whose judge period may change. None skips the comparison with it.
+        epochs: Audit secrets of the validator.
+        pool_id: Id of the pool.
+        length: Duration of an epoch in the chain's time. With shorter epochs, others can repeat draws sooner; each
+            epoch costs two small transactions.
+        settled: Number of blocks on top of a commitment before the former secret is revealed. If a reorg removed the
+            commitment after the reveal, a public secret would draw the rows of new submissions.
+        terms: Returns the pool's terms, whose judge period may change; None to skip the check of the epoch length.
     """
 
     def __init__(
@@ -82,11 +85,11 @@ class EpochLoop:
         self._hidden: set[int] | None = None
 
     async def round(self) -> None:
-        """Reveals and commits secrets that are due.
+        """Commits the next epoch's secret if it is due, and reveals secrets of past epochs.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
-            EpochTooShort: A due epoch would be shorter than the pool's judge period. None begins then.
+            ChainUnavailable: The chain does not answer.
+            EpochTooShort: An epoch is due, but would be shorter than the pool's judge period; no epoch begins.
             TransactionReverted: This key is not a validator of the pool.
         """
         if self._hidden is None:
@@ -112,7 +115,7 @@ class EpochLoop:
         except TransactionReverted as error:
             if error.name != "EpochNotNewer":
                 raise
-            return latest  # another process with this key was faster; the next round sees its epoch
+            return latest  # another process with this key committed the epoch first; the next round reads it
         _log.info("epoch-begun", epoch=epoch)
         return epoch
 

@@ -1,6 +1,8 @@
-"""Finalises due work on the ledger: paid or slashed after its windows, or expired without a verdict.
+"""Sends transactions that finalise due work: they pay, slash or expire the work.
 
-Any account may finalise, and it happens once. Work is checked at the earliest possible time; the ledger decides.
+Judged work is due after its windows; work without a verdict expires. Any account may finalise work, and the first
+transaction takes effect. Redis has the earliest time at which each work may be due; the loop then reads the work's
+record, which tells if the work is due.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Finalising:
-    """Finalises due work, one batch per call.
+    """Loop that finalises due work in batches.
 
     Args:
-        chain: The ledger.
-        deadlines: Times from which work may be due.
-        lease: Leader lease of this loop.
-        batch: Works per transaction.
-        lag: Delay after the due time. Validators with other delays do the same, and only the first one pays gas.
+        chain: Chain client of the validator's pool.
+        deadlines: Store of the times from which work may be due.
+        lease: Leader lease of this loop among the processes on one Redis.
+        batch: Maximum number of works per transaction.
+        lag: Delay after the due time. If validators have different delays, usually only the first one pays gas.
     """
 
     def __init__(
@@ -44,17 +46,18 @@ class Finalising:
         self._lag = lag
 
     async def round(self) -> int:
-        """Finalises due work; returns its number.
+        """Finalises all due work; returns the number of finalised works. Does nothing without the leader lease.
 
         Raises:
-            MusterError: The chain is down, or the validator can't pay gas; the work stays due.
+            StoreUnavailable: Redis is down.
+            MusterError: The chain is down, or the validator can't pay gas. The work stays due for the next round.
         """
         try:
-            return await self._let_go()
+            return await self._finalise_due()
         except StoreUnavailable:
             raise
         except MusterError:
-            await self._lease.give_up()  # another process may succeed
+            await self._lease.give_up()  # another process may reach the chain, or have gas
             raise
 
     async def aclose(self) -> None:
@@ -65,7 +68,7 @@ class Finalising:
         """
         await self._lease.give_up()
 
-    async def _let_go(self) -> int:
+    async def _finalise_due(self) -> int:
         done = 0
         while await self._lease.hold():
             ledger = await self._chain.ledger()
@@ -73,10 +76,10 @@ class Finalising:
             keys = await self._deadlines.due(now=now - self._lag, limit=self._batch)
             if not keys:
                 break
-            done += await self._look(ledger, keys, now=now)
+            done += await self._finalise_batch(ledger, keys, now=now)
         return done
 
-    async def _look(self, ledger: Ledger, keys: Sequence[Digest], *, now: datetime) -> int:
+    async def _finalise_batch(self, ledger: Ledger, keys: Sequence[Digest], *, now: datetime) -> int:
         works = await asyncio.gather(*(ledger.work.get(key) for key in keys))
         found = dict(zip(keys, works, strict=True))
         late = {key: work for key, work in found.items() if work is not None and is_due(work, now=now - self._lag)}
@@ -102,5 +105,5 @@ class Finalising:
 
 
 def is_due(work: WorkRecord, *, now: datetime) -> bool:
-    """Returns whether the ledger accepts finalising: only after the deadline's second has passed."""
+    """Returns True if the ledger lets anybody finalise the work: the whole second of its deadline has passed."""
     return work.deadline is not None and now > work.deadline

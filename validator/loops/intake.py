@@ -1,7 +1,7 @@
-"""Reads the ledger's events into the queue: adds submitted work and removes judged and final work.
+"""Reads the ledger's events into the work queue: adds submitted work, and removes judged and final work.
 
-Events are delivered at least once, and after a loss of Redis all of them again. So all writes are idempotent, and work
-that was judged meanwhile is removed by its own event.
+Events are delivered at least once, and all of them again after a loss of Redis. So all writes are idempotent. Work that
+was judged long ago is added again, and removed when the event of its verdict is read.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from validator.store.deadlines import Deadlines
 from validator.store.members import Members
 from validator.store.validators import KnownValidators
 
-LOST_VERDICT_REST = timedelta(seconds=5)
-"""Delay before work is examined again after a reorg removed its verdict, whose transaction is usually mined again."""
+LOST_VERDICT_DELAY = timedelta(seconds=5)
+"""Delay before work is examined again after a reorg removed its verdict; usually the verdict is mined again."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LedgerIntake:
-    """Reads batches of ledger events into the queue.
+    """Loop that reads batches of ledger events into the work queue.
 
     Args:
-        me: This validator.
-        chain: The ledger.
-        following: Event follower with a position shared by all processes on this Redis.
+        me: Address of this validator.
+        chain: Chain client of the validator's pool.
+        following: Event follower, whose position all processes on this Redis share.
         queue: The work queue.
-        deadlines: Store of due times.
-        known: Store of validators' last activity on the ledger.
-        members: Processes that share this Redis.
-        lease: Leader lease of this loop.
-        takeover: Time that each validator waits for the one before it.
-        awake_within: Time after its last activity in which a validator counts as live.
+        deadlines: Store of the times from which work may be finalised.
+        known: Store of the validators' last activity on the ledger.
+        members: Validator processes on this Redis.
+        lease: Leader lease of this loop among the processes on this Redis.
+        takeover: Time that a validator leaves to each validator before it in the order of validators.
+        awake_within: Time after its last activity on the ledger in which a validator counts as live.
         notify: Wakes the judging loops.
         clock: Clock of pauses.
     """
@@ -84,15 +84,15 @@ class LedgerIntake:
         self._notify = notify
         self._clock = clock
         self.read_to: tuple[int, int] | None = None
-        """Returns the next block to read and the newest block; None before the first read of this process."""
+        """Next block to read and newest block of the chain; None before the first read of this process."""
 
     async def round(self) -> int:
-        """Reads new events; returns their number.
+        """Reads new events up to the newest block; returns their number. Does nothing without the leader lease.
 
         Raises:
-            ChainUnavailable: The chain is down; no event is skipped.
+            ChainUnavailable: The chain is down; the next round reads the same events.
             CursorTooOld: The chain was reset; the next round reads from the start.
-            StoreUnavailable: Redis is down; the events are read again.
+            StoreUnavailable: Redis is down; the next round reads the same events.
         """
         try:
             return await self._read()
@@ -150,7 +150,9 @@ class LedgerIntake:
         for key, node in plan.lost.items():
             history = await ledger.history(WorkSubmitted, pool_id=self._chain.pool_id, second=node)
             new += [
-                NewItem(work=SubmittedWork.of(event), kind=ItemKind.FIRST, deadline_s=deadline, delay=LOST_VERDICT_REST)
+                NewItem(
+                    work=SubmittedWork.of(event), kind=ItemKind.FIRST, deadline_s=deadline, delay=LOST_VERDICT_DELAY
+                )
                 for event in history
                 if event.key == key
             ]
@@ -161,7 +163,7 @@ class LedgerIntake:
     async def _in_turn(
         self, works: list[SubmittedWork], *, deadline_s: int, left: timedelta, now: datetime
     ) -> list[NewItem]:
-        """Adds work to the queue, delayed by this validator's turn among the live validators."""
+        """Returns new queue items, each delayed until the turn of the validators on this Redis."""
         if not works:
             return []
         here: frozenset[Address] = await self._members.here()
@@ -180,11 +182,14 @@ class LedgerIntake:
         ]
 
     async def _since(self, ledger: Ledger, batch: EventBatch) -> int:
-        """Returns the time of the first block with an event, so that no deadline is estimated too late."""
+        """Returns the Unix time of the first block with an event of the batch.
+
+        It is a lower bound for all events, so that no deadline is estimated too late.
+        """
         if batch.since is not None:
             return batch.since
         first = min(each.log.block_number for each in batch.events)
         try:
             return await ledger.block_time(first)
-        except NotFound:  # the block of an event that a reorg removed
+        except NotFound:  # a reorg removed the block; 0 is a lower bound, too
             return 0

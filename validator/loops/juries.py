@@ -1,8 +1,8 @@
-"""Records the order of validators for a dispute on the ledger, while the hash that draws it is readable.
+"""Records a dispute's order of validators while contracts can read the required block hash.
 
-The order follows from the hash of the block after the dispute, which contracts can read for 256 blocks. A verdict
-records it, too. This loop is for verdicts that take longer, and for chains that mine only on demand: there the
-transaction itself creates the block that the order needs.
+The order follows from the hash of the block after the dispute, which contracts can read for 256 blocks. The first
+verdict in the dispute also records the order. This loop records it for disputes whose first verdict comes late, and on
+chains that mine only on demand: there the transaction itself creates the block that the order needs.
 """
 
 from __future__ import annotations
@@ -23,26 +23,31 @@ from validator.audit.second_looks import may_decide
 from validator.chain.connection import PoolChain
 
 READABLE = 256
-"""Blocks for which a hash can be read."""
+"""Number of past blocks of which contracts can read the hash (EVM opcode `BLOCKHASH`)."""
 
 EARLY = 128
-"""Blocks after which the first validator in the local order records the hash of a dispute that is still open."""
+"""Number of blocks after the dispute at which the first validator, by rendezvous order, records the order."""
 
 STEP = 16
-"""Further blocks that each next validator waits, in case the ones before it are dead or corrupt. The ledger does not
-tell whether an order is recorded; recording it again costs little gas and changes nothing."""
+"""Number of further blocks that each next validator waits, in case those before it are dead or corrupt.
+
+The ledger does not tell whether an order is recorded; recording it again costs little gas and changes nothing.
+"""
 
 LATEST = 240
-"""Blocks after which all remaining validators record it: few blocks remain in which the hash can be read."""
+"""Number of blocks after the dispute at which all remaining validators record the order, before it is too late."""
 
 UNDRAWN_PAUSE = timedelta(seconds=3)
-"""Delay of each validator in the local order after the dispute's next block, before it sends a transaction."""
+"""Delay before a validator records an order that it found missing: once for the first validator by rendezvous order,
+twice for the second, and so on."""
 
 MOST_SENT = 8
-"""Maximum number of transactions for one dispute without an order; more would not help."""
+"""Maximum number of transactions of this process for one dispute whose order is missing; more would not help."""
 
 MOST_WATCHED = 4096
+"""Maximum number of watched disputes; the oldest are dropped first."""
 AT_ONCE = 64
+"""Maximum number of disputes that one round reads from the ledger."""
 
 _log = structlog.get_logger(__name__)
 
@@ -50,20 +55,21 @@ _log = structlog.get_logger(__name__)
 @dataclass(slots=True)
 class _Watched:
     block: int | None
-    """Block of the dispute; None if unknown (after a restart)."""
+    """Block of the dispute; None if this process has not read it since its start."""
     undrawn_since: float | None = None
-    """Time since when the order is needed, on the monotonic clock; None if it is not needed."""
+    """Time when the order was first found missing, on the monotonic clock in seconds; None if it was never missing."""
     due_after: int = EARLY
-    """Blocks after the dispute's."""
+    """Number of blocks after the dispute at which this validator records the order."""
     sent: int = 0
+    """Number of transactions that this process has sent for the dispute."""
 
 
 class Juries:
-    """Open disputes whose order may have to be recorded.
+    """Loop over open disputes, which records their order of validators if no other validator has.
 
     Args:
-        me: This validator.
-        chain: The ledger.
+        me: Address of this validator.
+        chain: Chain client of the validator's pool.
         clock: Clock of delays.
     """
 
@@ -77,19 +83,19 @@ class Juries:
         """Watches a dispute that this validator may have to decide, until its order is recorded.
 
         Args:
-            key: The disputed work.
-            block: The block of the dispute.
+            key: Key of the disputed work.
+            block: Number of the block in which the dispute was opened.
         """
         self._entry(key).block = block
 
     def missed(self, key: Digest) -> None:
-        """Notes that a dispute has no order on the ledger."""
+        """Notes that a dispute has no order on the ledger when this validator wants to give a verdict."""
         entry = self._entry(key)
         if entry.undrawn_since is None:
             entry.undrawn_since = self._clock.monotonic()
 
     async def round(self) -> int:
-        """Records the order of due disputes; returns their number.
+        """Records the order of all due disputes in one transaction; returns their number.
 
         Raises:
             MusterError: The chain does not answer, or the validator can't pay gas.
@@ -125,7 +131,7 @@ class Juries:
         return entry.block is not None and head - entry.block >= entry.due_after
 
     def _is_ours(self, work: WorkRecord, *, validators: list[Address], now: datetime) -> bool:
-        """Returns whether this validator may still decide the dispute."""
+        """Returns True if this validator may still decide the dispute."""
         if work.status is not WorkStatus.DISPUTED or work.deadline is None or now > work.deadline:
             return False
         return self._me in validators and may_decide(self._me, work)
@@ -142,7 +148,7 @@ class Juries:
             missed_for = self._clock.monotonic() - entry.undrawn_since
             return missed_for >= (rank + 1) * UNDRAWN_PAUSE.total_seconds()
         if work.juror is not None or entry.block is None or head - entry.block >= READABLE:
-            # Recorded by a verdict, or too late; if it is missing, the judging loop reports it.
+            # A verdict has recorded the order, or it is too late. The judging loop calls `missed` if it finds no order.
             self._watched.pop(key)
             return False
         entry.due_after = min(EARLY + rank * STEP, LATEST)
@@ -153,5 +159,5 @@ class Juries:
         entry.sent += 1
         if entry.undrawn_since is None or entry.sent >= MOST_SENT:
             self._watched.pop(key)
-        else:  # the block after this transaction's block may be needed, too
+        else:  # the order may need one more block, so another transaction may be necessary
             entry.undrawn_since = self._clock.monotonic()

@@ -1,6 +1,6 @@
-"""Follows verdicts on the ledger: updates nodes' records, and queues second looks at verdicts and disputes of others.
+"""Follows verdicts and disputes on the ledger: updates the nodes' records, and queues second looks and disputes.
 
-Queueing an item twice does no harm; the state of the work is read from the ledger before it is examined.
+Queueing an item twice does no harm, because the work's state is read from the ledger before an examination.
 """
 
 from __future__ import annotations
@@ -39,63 +39,67 @@ from validator.store.records import Judged, NodeRecords
 _log = structlog.get_logger(__name__)
 
 FOLLOWED = (VerdictGiven, VerdictContradicted, VerdictConfirmed, WorkDisputed)
-"""Events of `WorkLedger` that this loop reads."""
+"""Events of the contract `WorkLedger` that this loop reads."""
 
 MOST_AFTER_FAILURE = 1000
-"""Number of a node's newest verdicts that are considered after it failed."""
+"""Maximum number of a node's newest verdicts that are searched for accepted work after the node failed."""
 
 MOST_UNDRAWN = 4096
-"""Maximum verdicts that wait for the draw of paid second looks; the oldest are dropped first."""
+"""Maximum number of verdicts that wait for the draw of paid second looks; the oldest are dropped first."""
 
 ASKED_AT_ONCE = 64
+"""Maximum number of waiting verdicts whose draw one round reads from the ledger."""
 
 MOST_NODES = 1024
+"""Maximum number of failed nodes for which the searched verdicts are remembered."""
 
 _NOWHERE = (-1, -1)
+"""Position before all events."""
 
 
 @dataclass(slots=True)
 class LookCounts:
-    """Items queued since the start."""
+    """Numbers of second looks and disputes since this process started, by reason."""
 
     drawn: int = 0
-    """Verdicts of other validators that this validator's secret drew."""
+    """Number of queued second looks at other validators' verdicts that this validator's secret drew."""
     after_failure: int = 0
-    """Acceptances by other validators, of a node whose work failed later."""
+    """Number of queued second looks at other validators' acceptances of a node whose later work failed."""
     disputes: int = 0
-    """Disputes between others that this validator may decide."""
+    """Number of queued disputes that this validator may decide."""
     doubtful: int = 0
-    """This validator's own provisional acceptances of nodes that failed later; they can't be withdrawn."""
+    """Number of this validator's own provisional acceptances of nodes that failed later; a verdict can't be
+    withdrawn."""
     paid: int = 0
-    """Verdicts of others for which the terms pay one look, at this validator's turn."""
+    """Number of queued second looks for which the pool's terms pay, at this validator's turn."""
     confirmed: int = 0
-    """First verdicts that this validator confirmed on the ledger."""
+    """Number of first verdicts that this validator confirmed on the ledger."""
     contradicted: int = 0
-    """Disputes in which another validator contradicted the first verdict and which this validator may decide."""
+    """Number of queued disputes in which another validator contradicted the first verdict."""
 
 
 @dataclass(slots=True)
 class _Undrawn:
-    """A first verdict of another validator for which the draw of paid looks is pending."""
+    """A first verdict of another validator for which the draw of paid second looks is pending."""
 
     event: VerdictGiven
     asked_at: int = -1
-    """Newest block at the last attempt."""
+    """Newest block of the chain when the draw was last read; -1 if it was not read yet."""
 
 
 class SecondLooks:
-    """Reads verdicts and disputes for one validator.
+    """Loop that reads verdicts and disputes for one validator.
 
     Args:
         ledger: Ledger client.
-        following: Follows `FOLLOWED`, under a name that no other validator on the same Redis uses.
+        following: Follower of the events in `FOLLOWED`, with a position that only this validator uses.
         queue: The work queue.
-        records: Records of this validator.
-        epochs: Secrets of this validator, which draw second looks.
-        pool_id: The pool.
-        policy: Shares of second looks.
-        takeover: Time that each validator before this one has for a paid look.
-        juries: Records the order of validators in disputes.
+        records: Verdict records of nodes, as this validator keeps them.
+        epochs: Audit secrets of this validator, which draw second looks.
+        pool_id: Id of the pool.
+        policy: Shares of verdicts that get a second look.
+        takeover: Time that this validator leaves to each one before it for a paid second look.
+        juries: Records the order of validators for disputes on the ledger.
     """
 
     def __init__(
@@ -123,21 +127,21 @@ class SecondLooks:
         self._me = epochs.validator
         self._undrawn: FIFOCache[Digest, _Undrawn] = FIFOCache(MOST_UNDRAWN)
         self._looked_through: LRUCache[Address, tuple[int, int]] = LRUCache(MOST_NODES)
-        """Newest verdict of a node up to which all were queued, since it failed."""
+        """Position of the newest verdict that was searched for accepted work, by node whose work has failed."""
         self.counts = LookCounts()
 
     async def round(self) -> int:
-        """Reads one batch of events; returns the number of relevant ones.
+        """Reads one batch of events; returns the number of events of this pool.
 
         Raises:
-            ChainUnavailable: The chain does not answer; the batch is read again.
-            StoreUnavailable: Redis is down; the batch is read again.
-            CursorTooOld: The next round reads from the start; nothing is counted twice.
+            ChainUnavailable: The chain does not answer; the next round reads the same batch.
+            StoreUnavailable: Redis is down; the next round reads the same batch.
+            CursorTooOld: The chain was reset; the next round reads from the start.
         """
         try:
             return await self._round()
         except BaseException:
-            self._looked_through.clear()  # the items found may not have reached the queue
+            self._looked_through.clear()  # the items that were found may not have reached the queue
             raise
 
     async def _round(self) -> int:
@@ -155,7 +159,8 @@ class SecondLooks:
     async def _keep_records(self, verdicts: Sequence[VerdictGiven]) -> None:
         by_node: dict[Address, list[Judged]] = defaultdict(list)
         for event in verdicts:
-            if event.reason < ReasonCode.INFRASTRUCTURE:  # a person's decision says nothing about the node
+            # Reason codes from `INFRASTRUCTURE` upwards, such as a person's decision, say nothing about the node.
+            if event.reason < ReasonCode.INFRASTRUCTURE:
                 by_node[event.node].append(await self._judged(event))
                 await self._keep_provider(event, by_node[event.node][-1])
         for node, judged in by_node.items():
@@ -163,18 +168,18 @@ class SecondLooks:
 
     async def _keep_provider(self, event: VerdictGiven, judged: Judged) -> None:
         if judged.outcome is not Outcome.FORGED and not event.decisive:
-            return  # only the end of a dispute revokes a finding of forgery
+            return  # only the end of a dispute can clear work that was judged forged
         work = await self._ledger.work.get(event.key)
         if work is not None:
             await self._records.note_provider(work.provider, [judged])
 
     async def _judged(self, event: VerdictGiven) -> Judged:
         outcome = event.outcome
-        if event.decisive:  # if two validators decided a dispute, the outcome may differ from the second one's verdict
+        if event.decisive:  # after two deciding verdicts, the outcome may differ from the second verdict
             work = await self._ledger.work.get(event.key)
             outcome = outcome if work is None or work.outcome is None else work.outcome
         clean = outcome is Outcome.ACCEPTED
-        # Clean verdicts need no time, and reading a block's time costs a call.
+        # The time of a clean verdict is never used, and reading a block's time costs a request.
         at = 0 if clean else await self._ledger.block_time(event.log.block_number)
         return Judged(
             key=event.key,
@@ -184,7 +189,7 @@ class SecondLooks:
             place=_place(event),
         )
 
-    # Looks
+    # Second looks
 
     async def _wanted(self, events: Sequence[LedgerEvent | None]) -> dict[tuple[Digest, ItemKind], NewItem]:
         wanted: dict[tuple[Digest, ItemKind], NewItem] = {}
@@ -213,7 +218,11 @@ class SecondLooks:
         return found
 
     async def _is_chosen(self, event: VerdictGiven) -> bool:
-        """Returns whether the epoch's secret draws a verdict; before the first epoch a private secret is used."""
+        """Returns True if this validator's secret draws a verdict for a second look.
+
+        This secret is the audit secret of the verdict's epoch; before the first epoch, it is the secret of epoch 0,
+        which is never committed.
+        """
         share = self._policy.share(event.outcome)
         if share <= 0:
             return False
@@ -221,7 +230,7 @@ class SecondLooks:
         return is_chosen(self._epochs.secret(0) if secret is None else secret.secret, event.key, share)
 
     async def _after_failure(self, event: VerdictGiven) -> list[NewItem]:
-        """Returns disputable work of a node that just failed, which other validators accepted."""
+        """Returns second looks at provisional acceptances by other validators, of a node that just failed."""
         if event.outcome is Outcome.ACCEPTED or event.reason >= ReasonCode.INFRASTRUCTURE:
             return []
         work, terms = await self._ledger.work.get(event.key), await self._ledger.pools.terms(self._pool_id)
@@ -241,7 +250,10 @@ class SecondLooks:
         return found
 
     async def _open_acceptances(self, node: Address, *, now: datetime) -> list[VerdictGiven]:
-        """Returns disputable first verdicts that accept a node's work, without those returned by earlier calls."""
+        """Returns first verdicts that accept a node's work and can still be disputed, newest first.
+
+        Verdicts that an earlier call has searched are left out.
+        """
         every = await self._ledger.history(VerdictGiven, pool_id=self._pool_id, second=node)
         before, found = self._looked_through.pop(node, _NOWHERE), []
         for one in every[: -MOST_AFTER_FAILURE - 1 : -1]:
@@ -253,7 +265,7 @@ class SecondLooks:
             if work is None or work.status is not WorkStatus.PROVISIONAL:
                 continue
             if work.deadline is None or work.deadline < now:
-                break  # older ones are no younger
+                break  # the windows of older verdicts have ended, too
             found.append(one)
         self._looked_through[node] = _place(every[-1]) if every else before
         return found
@@ -265,11 +277,12 @@ class SecondLooks:
         return await self._items(node, work, key, ItemKind.SECOND_LOOK)
 
     async def _paid_looks(self) -> dict[tuple[Digest, ItemKind], NewItem]:
-        """Returns verdicts of others for which the terms pay one look, each at this validator's turn.
+        """Returns second looks for which the pool's terms pay, each delayed until this validator's turn.
 
-        The hash of the next block draws a verdict, so it waits for that block, which may take long on chains that mine
-        on demand. Verdicts whose hash can no longer be read are dropped, as are all at a restart. Such looks are not
-        paid; looks drawn by this validator's own secret are not affected.
+        The hash of the block after a verdict determines whether the verdict gets a paid look. So a verdict waits for
+        that block, which may take long on chains that mine on demand. A verdict is dropped when the contract can no
+        longer read that hash, and all waiting verdicts are lost at a restart; in both cases the pool does not pay for
+        looks at these verdicts. Second looks that this validator's own secret draws are not affected.
         """
         if not self._undrawn:
             return {}
@@ -291,7 +304,7 @@ class SecondLooks:
         found: dict[tuple[Digest, ItemKind], NewItem] = {}
         for (key, each), is_wanted in zip(ready, wanted, strict=True):
             each.asked_at = head
-            # RPC nodes differ in how soon they return the newest hash, so a verdict is tried at two blocks.
+            # RPC endpoints differ in how soon they know the newest hash, so the draw is read at two blocks.
             if is_wanted or head > each.event.log.block_number + 1:
                 del self._undrawn[key]
             if is_wanted:
@@ -313,7 +326,11 @@ class SecondLooks:
         return await self._items(event.node, work, event.key, ItemKind.PAID_LOOK, delay=delay)
 
     async def _dispute(self, event: WorkDisputed | VerdictContradicted) -> list[NewItem]:
-        """Queues a dispute; a process that takes it before its turn by the ledger's order puts it back."""
+        """Returns the item for a dispute that this validator may decide.
+
+        The item has no delay: a process that takes the item before its turn in the ledger's order puts it back into the
+        queue.
+        """
         work = await self._ledger.work.get(event.key)
         if work is None or work.status is not WorkStatus.DISPUTED or not may_decide(self._me, work):
             return []

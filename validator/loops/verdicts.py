@@ -1,8 +1,8 @@
-"""Sends verdicts to the ledger: all staged ones in one transaction, few transactions at a time.
+"""Sends staged verdicts to the ledger: many in one transaction, and few transactions at a time.
 
-A verdict names its submission and whether it answers a dispute, so that the contract refuses stale verdicts and no
-other in the batch. If a verdict's outcome is unknown, or it has waited long, the ledger is read before it is sent,
-because a refusal costs gas.
+A verdict names its submission, and says if it decides a dispute. So the contract can refuse a stale verdict without
+refusing the others in the batch. A refusal costs gas; so the loop reads the work's record again before it sends a
+verdict that has waited long, or a verdict whose earlier transaction has an unknown outcome.
 """
 
 from __future__ import annotations
@@ -24,28 +24,34 @@ from validator.chain.connection import PoolChain
 from validator.domain.items import Item, ItemKind, Staged
 from validator.metrics import ValidatorMetrics
 from validator.queue.leases import HeldItems
-from validator.queue.retry_policy import GivesUp, Step
+from validator.queue.retry_policy import GiveUpReason, Step
 from validator.queue.store import WorkQueue
 
-NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, gives_up=GivesUp.BARRED)
-"""Retry step for work that this validator may not judge; another one on this Redis may take it immediately."""
+NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, gives_up=GiveUpReason.NOT_ALLOWED)
+"""Next step for work that this validator may not judge; another validator on this Redis may take the work
+immediately."""
 
 FRESH = timedelta(seconds=2)
-"""Maximum age of the last read of the work's state; older states are read again before a verdict is sent."""
+"""Age of the last read of the work's record above which the record is read again before the verdict is sent."""
 
 TURN_PAUSE = timedelta(seconds=2)
-"""First pause after the ledger refused a dispute's verdict as out of turn. The pause doubles with each try, because a
-validator whose clock is ahead may be refused repeatedly, and each refusal costs gas."""
+"""First pause after the ledger refused a verdict in a dispute because other validators decide first.
+
+The pause doubles with each attempt, because a validator whose clock is ahead may be refused repeatedly, and each
+refusal costs gas.
+"""
 
 LONGEST_TURN_PAUSE = timedelta(seconds=64)
+"""Longest such pause."""
 
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
-"""Contract errors after which the item is finished."""
+"""Contract errors after which no verdict on the item is needed any more."""
 
 NOT_YOUR_TURN = "NotYourTurn"
-"""Contract error if other validators decide a dispute first, or if their order is not drawn yet."""
+"""Contract error if other validators decide a dispute first, or if their order is not recorded yet."""
 
 TURN_CODE = "not-your-turn"
+"""Error code that the queue stores for a dispute that other validators decide first."""
 
 NOT_OURS = frozenset({"ConflictOfInterest", "NotValidator"})
 """Contract errors if this validator may not judge the work, but another may."""
@@ -55,12 +61,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PendingVerdict:
-    """A verdict to send.
+    """A staged verdict that waits to be sent.
 
     Args:
-        item: The item.
+        item: The leased item.
         staged: The verdict.
-        looked_at: Time of the last read of the work's state, on the monotonic clock in seconds.
+        looked_at: Time of the last read of the work's record, on the monotonic clock in seconds.
     """
 
     item: Item
@@ -69,7 +75,7 @@ class PendingVerdict:
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict in the ledger client's form."""
+        """The verdict as an argument of the ledger client."""
         work = self.item.work
         return Verdict(
             key=work.key,
@@ -83,28 +89,34 @@ class PendingVerdict:
 
 
 OnRecorded = Callable[[Sequence[PendingVerdict]], Awaitable[None]]
-"""Called with verdicts that the ledger accepted."""
+"""Callback for verdicts that the ledger accepted."""
 
 
 class Verdicts:
-    """Verdicts that wait for a transaction.
+    """Verdicts of this process that wait for a transaction.
 
     Args:
-        waiting: Capacity; producers of further verdicts wait.
+        waiting: Maximum number of waiting verdicts; at the limit, `hand` waits for room.
     """
 
     def __init__(self, *, waiting: int) -> None:
         self._waiting: asyncio.Queue[PendingVerdict] = asyncio.Queue(maxsize=waiting)
         self.news = asyncio.Event()
-        """Set if there are verdicts to send."""
+        """Set when a verdict was added."""
 
     async def hand(self, item: Item, staged: Staged, *, looked_at: float) -> None:
-        """Adds a staged verdict; this loop then settles its item."""
+        """Adds a staged verdict, after which a `SendQueue` is responsible for its item.
+
+        Args:
+            item: The leased item.
+            staged: The verdict.
+            looked_at: Time of the last read of the work's record, on the monotonic clock in seconds.
+        """
         await self._waiting.put(PendingVerdict(item, staged, looked_at))
         self.news.set()
 
     def next(self, *, most: int) -> list[PendingVerdict]:
-        """Returns waiting verdicts, up to a limit."""
+        """Removes and returns waiting verdicts, oldest first, at most `most`."""
         batch: list[PendingVerdict] = []
         while len(batch) < most and not self._waiting.empty():
             batch.append(self._waiting.get_nowait())
@@ -112,17 +124,19 @@ class Verdicts:
 
 
 class SendQueue:
-    """Sends batches of verdicts, one transaction at a time; several senders can use the same block.
+    """Loop that sends batches of verdicts, one transaction at a time.
+
+    A process may have several of these loops, so that one can send while another waits for its transaction's block.
 
     Args:
-        verdicts: Waiting verdicts.
-        chain: The ledger.
+        verdicts: Waiting verdicts, which all loops of the process share.
+        chain: Chain client of the validator's pool.
         queue: The work queue.
         held: Items leased by this process.
-        batch: Verdicts per transaction.
-        on_recorded: Called with accepted verdicts.
-        measures: Metrics.
-        clock: Clock of the sender.
+        batch: Maximum number of verdicts per transaction.
+        on_recorded: Called with the verdicts that the ledger accepted.
+        metrics: Metrics of this process.
+        clock: Clock of ages and pauses.
     """
 
     def __init__(
@@ -134,7 +148,7 @@ class SendQueue:
         held: HeldItems,
         batch: int,
         on_recorded: OnRecorded,
-        measures: ValidatorMetrics,
+        metrics: ValidatorMetrics,
         clock: Clock,
     ) -> None:
         self._verdicts = verdicts
@@ -144,14 +158,15 @@ class SendQueue:
         self._held = held
         self._batch = batch
         self._on_recorded = on_recorded
-        self._measures = measures
+        self._metrics = metrics
         self._unsure: list[PendingVerdict] = []
 
     async def round(self) -> int:
-        """Sends waiting verdicts; returns the number that the ledger accepted.
+        """Sends all waiting verdicts; returns the number of those that the ledger accepted.
 
         Raises:
-            MusterError: The chain is down, or the validator can't pay gas. The next call first looks up what was sent.
+            MusterError: The chain is down, or the validator can't pay gas. The next round reads from the ledger which
+                of the verdicts were recorded, before it sends the rest again.
         """
         taken = 0
         while True:
@@ -170,7 +185,7 @@ class SendQueue:
         return self._clock.monotonic() - pending.looked_at > FRESH.total_seconds()
 
     async def _drop_unwanted(self) -> None:
-        """Settles verdicts that the ledger has or no longer needs; returns the rest, which may be sent."""
+        """Removes those unsent verdicts that the ledger has already recorded or no longer needs."""
         ledger, batch = await self._chain.ledger(), list(self._unsure)
         works = await asyncio.gather(*(ledger.work.get(pending.item.work.key) for pending in batch))
         for pending, work in zip(batch, works, strict=True):
@@ -178,13 +193,17 @@ class SendQueue:
                 if work is not None and pending.staged.validator in {work.judge, work.juror}:
                     await self._on_recorded([pending])
                 else:
-                    _log.info("dropped", item=pending.item.id, why="the ledger does not wait for this verdict any more")
+                    _log.info("dropped", item=pending.item.id, why="the ledger no longer needs this verdict")
                 await self._settle(pending)
 
     async def _send(self, ledger: Ledger, batch: Sequence[PendingVerdict]) -> int:
-        """Sends one transaction; splits it in halves if the chain refuses it as a whole."""
+        """Sends a batch in one transaction, or in halves if the chain refuses the whole transaction.
+
+        Returns:
+            The number of accepted verdicts.
+        """
         try:
-            with self._measures.stage("ledger"):
+            with self._metrics.stage("ledger"):
                 refused = await ledger.work.judge([pending.verdict for pending in batch])
         except TransactionReverted as error:
             if len(batch) == 1:
@@ -211,13 +230,13 @@ class SendQueue:
         if error in OVER:
             await self._queue.done(item)
         elif error in NOT_OURS:
-            why = f"the ledger does not let this validator judge it: {refusal.reason}"
+            why = f"the ledger does not let this validator judge the work: {refusal.reason}"
             await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=why)
         elif error == NOT_YOUR_TURN:
             pause = backoff(TURN_PAUSE, LONGEST_TURN_PAUSE, item.tries + 1)
             await self._queue.failed(item, until_turn(pause), code=TURN_CODE, why=refusal.reason)
         else:
-            hint = "the validator's software and the ledger's contracts may be of different releases"
+            hint = "check that the validator and the ledger's contracts are of the same release"
             await self._queue.park(item, code="verdict-refused", why=refusal.reason, hint=hint)
 
     async def _settle(self, pending: PendingVerdict) -> None:
@@ -227,12 +246,12 @@ class SendQueue:
 
 
 def until_turn(pause: timedelta) -> Step:
-    """Returns the retry step for a dispute that others may decide first: it waits and is never parked."""
-    return Step(pause=pause, for_all=False, counted=False, gives_up=GivesUp.NOT)
+    """Returns the next step for a dispute that others decide first: a pause, never parking."""
+    return Step(pause=pause, for_all=False, counted=False, gives_up=GiveUpReason.NONE)
 
 
 def _awaits(work: WorkRecord | None, pending: PendingVerdict) -> bool:
-    """Returns whether the ledger still needs this verdict of this validator."""
+    """Returns True if the ledger still needs this verdict of this validator."""
     item = pending.item
     wanted = WorkStatus.DISPUTED if item.kind is ItemKind.DISPUTE else WorkStatus.SUBMITTED
     if work is None or work.status is not wanted or not item.work.matches(work):

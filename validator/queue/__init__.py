@@ -1,1 +1,1 @@
-"""The work queue: items, leases, retry policy and error classes."""
+"""The work queue in Redis: leases, retry policy, error classes, and changes by ledger events."""

@@ -1,4 +1,4 @@
-"""Classifies an error as global, network, local or unknown. No I/O."""
+"""Classifies errors by their scope: all validators, a service, this validator, or unknown. No I/O."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from enum import StrEnum
 
 
 class ErrorClass(StrEnum):
-    """Class of an error: what it implies for the work, this validator and other validators."""
+    """Class of an error, which determines who retries the item and which failures are counted."""
 
-    EVERYBODYS = "everybodys"
-    """The same for all validators, until it ends or the deadline passes: the item waits; no failure is counted."""
-    OUTSIDE = "outside"
-    """A service does not answer this validator, but may answer others. No failure is counted."""
-    LACKED = "lacked"
-    """This validator lacks a requirement that another may have. It leaves the item to the others."""
-    UNSURE = "unsure"
-    """Caused by the item or by this validator; the self-test decides. If it passes, a failure of both is counted."""
+    ALL_VALIDATORS = "all-validators"
+    """Error that all validators have, until it ends or the deadline passes. The item waits; no failure is counted."""
+    SERVICE = "service"
+    """A service does not answer this validator, but may answer others. Only the validator's health counts a failure."""
+    REQUIREMENT = "requirement"
+    """This validator does not meet a requirement that another validator may meet.
+
+    It leaves the item to other validators.
+    """
+    UNKNOWN = "unknown"
+    """Error of the item or of this validator.
+
+    If the self-test passes, a failure is counted for both the item and the validator.
+    """
 
 
-_EVERYBODYS = frozenset({"file-absent", "block-not-there", "transaction-not-mined"})
+_OF_ALL_VALIDATORS = frozenset({"file-absent", "block-not-there", "transaction-not-mined"})
+"""Codes of errors that all validators have."""
 
-_OUTSIDE = frozenset(
+_OF_SERVICES = frozenset(
     {
         "chain-unavailable",
         "store-unavailable",
@@ -34,24 +41,25 @@ _OUTSIDE = frozenset(
     }
 )
 
-WAITED_FOR = _EVERYBODYS | _OUTSIDE
-"""Errors that end by themselves or with the item's deadline; an operator can do nothing about the item."""
+WAITED_FOR = _OF_ALL_VALIDATORS | _OF_SERVICES
+"""Codes of errors for which an item waits and is never parked: such errors end by themselves, or the deadline
+passes."""
 
 ENDS_EXAMINERS = frozenset({"examiner-died", "decoder-failed"})
-"""Errors that the item seems to cause: they repeat in fresh processes."""
+"""Codes of errors that the item seems to cause, because the errors recurred in fresh processes."""
 
 
 def classify_error(code: str, *, retryable: bool) -> ErrorClass:
-    """Classifies an error.
+    """Returns the class of an error.
 
     Args:
         code: Code of the error.
-        retryable: Whether a retry by this validator may succeed.
+        retryable: True if a retry by this validator may succeed.
     """
-    if code in _EVERYBODYS:
-        return ErrorClass.EVERYBODYS
-    if code in _OUTSIDE:
-        return ErrorClass.OUTSIDE
+    if code in _OF_ALL_VALIDATORS:
+        return ErrorClass.ALL_VALIDATORS
+    if code in _OF_SERVICES:
+        return ErrorClass.SERVICE
     if not retryable and code not in ENDS_EXAMINERS:
-        return ErrorClass.LACKED
-    return ErrorClass.UNSURE
+        return ErrorClass.REQUIREMENT
+    return ErrorClass.UNKNOWN

@@ -1,4 +1,4 @@
-"""Queue items that this process has leased."""
+"""Queue items that this process has leased, and the renewal of their leases."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _log = structlog.get_logger(__name__)
 
 
 class HeldItems:
-    """The leased items of this process; renews all leases in one round trip.
+    """The queue items that this process has leased; one round trip renews all leases.
 
     Args:
-        queue: The queue of the items.
+        queue: The work queue.
     """
 
     def __init__(self, queue: WorkQueue) -> None:
@@ -25,17 +25,19 @@ class HeldItems:
         return len(self._held)
 
     def add(self, item: Item) -> None:
-        """Adds a leased item."""
+        """Adds an item that this process has just leased."""
         self._held[item.id] = item
 
     def remove(self, item: Item) -> None:
-        """Removes an item whose lease ended."""
+        """Removes an item whose lease has ended; a newer lease of the same item stays."""
         held = self._held.get(item.id)
         if held is not None and held.token == item.token:
             del self._held[item.id]
 
     async def renew(self) -> None:
-        """Renews all leases. The items of lost leases are removed; the queue refuses further writes under them.
+        """Renews all leases, and removes the items of leases that were lost.
+
+        The queue refuses further writes under a lost lease.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -45,7 +47,11 @@ class HeldItems:
                 _log.warning("lease-lost", item=name)
 
     async def give_back(self) -> None:
-        """Returns all items to the queue, when the service stops."""
+        """Returns all items to the queue, when the service stops or is unhealthy.
+
+        Raises:
+            StoreUnavailable: Redis is down.
+        """
         for item in list(self._held.values()):
             self.remove(item)
             await self._queue.give_back(item)

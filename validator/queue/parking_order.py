@@ -1,4 +1,7 @@
-"""Order of parked items, such that no node can hide the items of others behind its own. No I/O."""
+"""Order of parked items in a list, so that no node can hide other nodes' items.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from collections.abc import Sequence
 from validator.domain.items import ParkedItem
 
 MOST_LOOKED_AT = 10_000
-"""Maximum number of parked items that are read. A node's stake bounds its open and parked work (decision 7)."""
+"""Maximum number of parked items that are read from Redis. A node's stake limits its open and parked work.
+
+Decision 7 has the reasons.
+"""
 
 
-def fairly(parked: Sequence[ParkedItem], *, limit: int) -> list[ParkedItem]:
+def interleaved_by_node(parked: Sequence[ParkedItem], *, limit: int) -> list[ParkedItem]:
     """Returns each node's oldest item, then each node's second, and so on, up to `limit` items.
 
     Args:
-        parked: Items, longest parked first.
-        limit: Maximum number of items.
+        parked: Parked items, the longest parked first.
+        limit: Maximum number of returned items.
     """
     before: Counter[str] = Counter()
     ranked: list[tuple[int, int]] = []

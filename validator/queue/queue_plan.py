@@ -1,4 +1,4 @@
-"""Translates a batch of ledger events into queue changes. No I/O."""
+"""Computes the changes of the work queue for a batch of ledger events. No I/O."""
 
 from __future__ import annotations
 
@@ -35,42 +35,50 @@ FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
     ),
     Contract.AUDIT_SECRETS: (SecretCommitted,),
 }
-"""Events that are read, by contract."""
+"""Event types that the intake loop reads, by contract."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:
-    """Durations of the pool's judge, dispute and decision periods."""
+    """Durations of the pool's periods, from its terms."""
 
     judge: timedelta
+    """Time from the submission in which a first verdict is possible."""
     challenge: timedelta
+    """Challenge window: time from the first verdict in which it can be disputed."""
     dispute: timedelta
+    """Time from the dispute in which it can be decided."""
 
 
 @dataclass(slots=True)
 class QueueChanges:
-    """Queue changes of a batch of events; events reverted within the batch are left out."""
+    """Changes of queue and deadlines that a batch of events causes.
+
+    Events that a later event of the batch cancels, such as a removal by a reorg, cause no change.
+    """
 
     put: dict[Digest, SubmittedWork] = field(default_factory=dict)
-    """Work without a verdict, by key, in the order of submission."""
+    """Work to add for a first verdict, by work key, in the order of submission."""
     lost: dict[Digest, Address] = field(default_factory=dict)
-    """Work whose verdict a reorg removed, with its node."""
+    """Address of the node by work key, for work whose verdict a reorg removed; it is examined again."""
     drop: set[ItemId] = field(default_factory=set)
+    """Ids of the items to delete."""
     due: dict[Digest, int] = field(default_factory=dict)
-    """Unix second from which work can be finalised."""
+    """Unix second from which the work may be finalised, by work key."""
     settled: set[Digest] = field(default_factory=set)
-    """Work that needs no further action."""
+    """Keys of work that is final, or no longer on the ledger, and needs no further action."""
     heard: dict[Address, int] = field(default_factory=dict)
-    """Validators with an event in the batch, with its Unix second."""
+    """Unix second of activity on the ledger, by validator."""
 
 
 def plan_of(events: Iterable[ObservedEvent], *, pool_id: int, at: int, periods: Periods) -> QueueChanges:
-    """Computes the queue changes of a batch of events.
+    """Computes the changes of queue and deadlines for a batch of events.
 
     Args:
-        events: Events in the order of the chain.
-        pool_id: The validator's pool; events of other pools are skipped.
-        at: Unix time of the first event's block. It is a lower bound for all events, so that no deadline is too late.
+        events: Events in the order of the chain; removals by a reorg are marked as reverted.
+        pool_id: Id of the validator's pool; events of other pools are skipped.
+        at: Unix time of the first event's block in seconds, used for all events. This time is a lower bound of the
+            events' times, so that no deadline is too late.
         periods: The pool's periods.
     """
     plan = QueueChanges()

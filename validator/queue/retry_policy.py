@@ -1,4 +1,4 @@
-"""Retry policy for work that could not be judged: later, by another validator, or by a person. No I/O."""
+"""Retry policy for items that could not be judged: retry later, leave to other validators, or park. No I/O."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from validator.queue.error_class import ErrorClass, classify_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Limits of retries.
+    """Limits of retries of one item.
 
     Args:
-        attempts: Failures of one validator after which it gives an item up; half as many by each of two suffice, too.
+        attempts: Number of failures after which a validator process gives an item up. The item is parked sooner if two
+            processes have each failed half this number of times.
         first: Pause after the first failure; each following pause is twice as long.
         most: The longest pause.
     """
@@ -25,44 +26,52 @@ class RetryPolicy:
     most: timedelta = timedelta(minutes=1)
 
     def pause(self, tries: int) -> timedelta:
-        """Returns the pause after a number of attempts."""
+        """Returns the pause before the next attempt.
+
+        Args:
+            tries: Number of earlier attempts, without the one that just failed.
+        """
         return backoff(self.first, self.most, tries + 1)
 
 
-class GivesUp(StrEnum):
-    """Reason for giving up."""
+class GiveUpReason(StrEnum):
+    """Reason for which a validator process gives an item up."""
 
-    NOT = ""
-    """The validator retries."""
-    LACKS = "lacks"
-    """The validator lacks a requirement; another one may have it."""
-    BARRED = "barred"
-    """The ledger does not let this validator judge the item. Items are not parked for that reason alone."""
-    ENDS = "ends"
-    """The validator has used up its attempts."""
+    NONE = ""
+    """The process does not give the item up; it retries."""
+    REQUIREMENT = "requirement"
+    """The process does not meet a requirement that another process may meet."""
+    NOT_ALLOWED = "not-allowed"
+    """The ledger does not let this validator judge the work. An item is not parked for that reason alone."""
+    ATTEMPTS_USED = "attempts-used"
+    """The process has used up its attempts, or a retry can't succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Next step for work that could not be judged."""
+    """Next step for an item that a validator process could not judge."""
 
     pause: timedelta
-    """Time before this validator may lease the item again."""
+    """Time before this process may lease the item again."""
     for_all: bool
-    """True if other validators wait as long."""
+    """True if the pause also applies to the other processes."""
     counted: bool
-    """True if this counts as a failure of this validator."""
-    gives_up: GivesUp
+    """True if the attempt counts as a failure of this process at the item."""
+    gives_up: GiveUpReason
+    """Reason for which this process gives the item up, if it does."""
 
 
 GIVEN_UP_FOR = timedelta(minutes=10)
-"""Delay before checking that the validators which took over an item are alive; else it is parked."""
+"""Time for which a process that gave an item up leaves the item to other processes.
 
-STILL_GIVEN_UP = Step(pause=GIVEN_UP_FOR, for_all=False, counted=False, gives_up=GivesUp.LACKS)
-"""Step for work that this validator gave up before."""
+Afterwards the process takes the item again, to park it if no other live process is left that can judge it.
+"""
+
+STILL_GIVEN_UP = Step(pause=GIVEN_UP_FOR, for_all=False, counted=False, gives_up=GiveUpReason.REQUIREMENT)
+"""Next step for an item that this process gave up before and has taken again."""
 
 
-def after_trouble(
+def next_step(
     code: str,
     *,
     retryable: bool,
@@ -71,25 +80,28 @@ def after_trouble(
     policy: RetryPolicy,
     asked_to_wait: timedelta = timedelta(),
 ) -> Step:
-    """Decides the next step for work that could not be judged.
+    """Decides the next step for an item that this process could not judge.
 
     Args:
         code: Code of the error.
-        retryable: Whether a retry here may help.
-        tries: Earlier attempts of this validator.
+        retryable: True if a retry by this process may succeed.
+        tries: Number of earlier attempts of this process at the item.
         left: Time until the work's deadline.
         policy: Limits of retries.
-        asked_to_wait: A service's `Retry-After`. It is bounded, so that the wait can't reach the deadline.
+        asked_to_wait: Time from a service's `Retry-After` header, zero without one. The wait is limited to about a
+            quarter of `left`, so that a service can't make the validator miss the deadline.
     """
     pause, longest = policy.pause(tries), max(policy.first, left / 4)
     error_class = classify_error(code, retryable=retryable)
     given_up_for = max(policy.most, min(GIVEN_UP_FOR, left / 4))
-    if error_class in {ErrorClass.EVERYBODYS, ErrorClass.OUTSIDE}:
+    if error_class in {ErrorClass.ALL_VALIDATORS, ErrorClass.SERVICE}:
         after = min(max(pause, asked_to_wait), longest)
-        return Step(pause=after, for_all=error_class is ErrorClass.EVERYBODYS, counted=False, gives_up=GivesUp.NOT)
-    if error_class is ErrorClass.LACKED:
-        return Step(pause=given_up_for, for_all=False, counted=True, gives_up=GivesUp.LACKS)
+        return Step(
+            pause=after, for_all=error_class is ErrorClass.ALL_VALIDATORS, counted=False, gives_up=GiveUpReason.NONE
+        )
+    if error_class is ErrorClass.REQUIREMENT:
+        return Step(pause=given_up_for, for_all=False, counted=True, gives_up=GiveUpReason.REQUIREMENT)
     if not retryable or left < pause:
-        return Step(pause=given_up_for, for_all=False, counted=True, gives_up=GivesUp.ENDS)
+        return Step(pause=given_up_for, for_all=False, counted=True, gives_up=GiveUpReason.ATTEMPTS_USED)
     after = max(pause, min(asked_to_wait, longest))
-    return Step(pause=after, for_all=False, counted=True, gives_up=GivesUp.NOT)
+    return Step(pause=after, for_all=False, counted=True, gives_up=GiveUpReason.NONE)

@@ -1,4 +1,4 @@
-"""Queue of work to be judged: earliest deadline first, leased to one process at a time, or parked for the operator."""
+"""Work queue in Redis: earliest deadline first; items are leased to one process at a time, or parked for a person."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ from validator.store.scripts import (
 )
 
 TOGETHER = 500
-"""Pieces of work per round trip."""
+"""Maximum number of items per round trip to Redis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewItem:
-    """Work that is put into the queue.
+    """An item to add to the queue.
 
     Args:
         work: The submission.
-        kind: Reason of the examination.
-        deadline_s: Unix time by which a verdict is due, or earlier; the earliest deadline is examined first.
-        delay: Time before this validator's turn, reserved for other validators.
+        kind: Reason for the examination.
+        deadline_s: Unix time in seconds, at or before the deadline of the verdict. Items are taken in the order of this
+            time.
+        delay: Time before the item may be taken. Validators that do not use this Redis may judge the work first.
     """
 
     work: SubmittedWork
@@ -63,35 +64,40 @@ class NewItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLengths:
-    """Lengths of the queue."""
+    """Number of items in the queue by state."""
 
     waiting: int
-    """Number of items whose turn or next try is still to come."""
+    """Number of items whose delay has not passed."""
     ready: int
+    """Number of items that a process may take now."""
     in_hand: int
+    """Number of leased items."""
     parked: int
+    """Number of items that wait for a person."""
 
 
-class Put(StrEnum):
-    """Destination of work that its holder could not judge."""
+class PutOutcome(StrEnum):
+    """State of an item after its holder could not judge it."""
 
     AGAIN = "again"
-    """Back in the queue, for other processes or a later try."""
+    """The item is back in the queue, for other processes or a later attempt."""
     PARKED = "parked"
-    """Parked for the operator."""
+    """The item is parked for a person."""
     LOST = "lost"
-    """The item was left unchanged, because this process has lost the lease."""
+    """The item is unchanged, because this process had lost the lease."""
 
 
 class WorkQueue:
-    """The queue that all validators on this Redis share. All times are of Redis' clock.
+    """The work queue of all validator processes on one Redis.
+
+    All times in the queue are times of Redis' clock.
 
     Args:
-        redis: Client.
+        redis: Redis client.
         keys: Redis keys of the pool's validators.
-        clock: Measures how long this process has held an item.
-        lease: Time that an item stays leased without a renewal.
-        member: This process.
+        clock: Clock of this process, for the time when it leased an item.
+        lease: Duration of a lease without renewal.
+        member: Id of this process.
         retry_policy: Limits of retries.
     """
 
@@ -114,7 +120,7 @@ class WorkQueue:
         self._scripts = ScriptRunner(redis, keys=keys)
 
     async def put(self, new: Sequence[NewItem]) -> int:
-        """Adds work that is not in the queue in any state; returns how much was added."""
+        """Adds items, except those that are in the queue in any state; returns the number of added items."""
         put = 0
         for start in range(0, len(new), TOGETHER):
             calls = [
@@ -131,10 +137,10 @@ class WorkQueue:
         return put
 
     async def take(self, *, suspects: bool = True) -> Item | None:
-        """Leases the item with the earliest deadline; None if there is none to take now.
+        """Leases the item with the earliest deadline; None if this process can take no item now.
 
         Args:
-            suspects: Whether work over which a holder died may be taken.
+            suspects: True if items whose earlier holder died may be taken.
         """
         taken = await self._scripts.run(
             TakeItem(
@@ -161,14 +167,14 @@ class WorkQueue:
         )
 
     async def keep(self, held: Mapping[ItemId, str]) -> list[ItemId]:
-        """Renews leases by their tokens; returns those that are lost."""
+        """Renews leases, given as tokens by item; returns the items whose leases are lost."""
         if not held:
             return []
         lost = await self._scripts.run(RenewItemLeases(lease_ms=_ms(self.lease), tokens=held))
         return list(lost)
 
     async def stage(self, item: Item, staged: Staged) -> bool:
-        """Stores a verdict before it is sent; returns False if the lease was lost."""
+        """Stores the verdict on a leased item before it is sent; returns False if the lease was lost."""
         return await self._scripts.run(StageVerdict(id=item.id, token=item.token, staged=staged.dump()))
 
     async def done(self, item: Item) -> bool:
@@ -176,18 +182,28 @@ class WorkQueue:
         return await self._settle(item, "done")
 
     async def give_back(self, item: Item) -> bool:
-        """Ends the lease without counting a try, so that another process can take the item at once."""
+        """Ends a lease without counting an attempt, so that another process can take the item immediately.
+
+        Returns:
+            False if the lease was already lost.
+        """
         return await self._settle(item, "back")
 
-    async def failed(self, item: Item, step: Step, *, code: str, why: str, hint: str = "") -> Put:
-        """Puts an item back for other processes and a later try, or parks it if no process may try it again.
+    async def failed(self, item: Item, step: Step, *, code: str, why: str, hint: str = "") -> PutOutcome:
+        """Ends the lease of an item that this process could not judge: puts the item back, or parks it.
+
+        The item is parked if no live process is left that may judge it and has not given it up; if two processes failed
+        at it in half of their attempts each; or if too many holders in a row died.
 
         Args:
             item: The leased item.
-            step: Step of the retry policy.
+            step: Next step by the retry policy.
             code: Code of the error.
-            why: Text of the error.
-            hint: Action for the operator.
+            why: Text of the error; stored up to 1000 characters.
+            hint: Action for the operator; stored up to 1000 characters.
+
+        Returns:
+            The item's new state.
         """
         outcome = await self._scripts.run(
             FailItem(
@@ -205,14 +221,25 @@ class WorkQueue:
                 hint=hint[:1000],
             )
         )
-        return Put(outcome)
+        return PutOutcome(outcome)
 
     async def park(self, item: Item, *, code: str, why: str, hint: str) -> bool:
-        """Parks an item for the operator."""
+        """Parks a leased item for a person; returns False if the lease was lost.
+
+        Args:
+            item: The leased item.
+            code: Error code.
+            why: Text of the error; stored up to 1000 characters.
+            hint: Action for the operator; stored up to 1000 characters.
+        """
         return await self._settle(item, "park", code=code, why=why, hint=hint)
 
     async def drop(self, names: Iterable[ItemId]) -> int:
-        """Deletes items, leased ones too: they were judged, or are no longer on the ledger."""
+        """Deletes items in any state, because they were judged or are no longer on the ledger.
+
+        Returns:
+            The number of items that existed.
+        """
         listed, dropped = list(names), 0
         for start in range(0, len(listed), TOGETHER):
             dropped += await self._scripts.run(DropItems(ids=tuple(listed[start : start + TOGETHER])))
@@ -221,14 +248,14 @@ class WorkQueue:
     # For the operator
 
     async def lengths(self) -> QueueLengths:
-        """Lengths of the queue."""
+        """Returns the number of items by state."""
         waiting, ready, again, leased, parked = await self._many(
             [("ZCARD", self._key(name)) for name in ("waiting", "ready", "again", "leased", "parked")]
         )
         return QueueLengths(waiting=waiting, ready=ready + again, in_hand=leased, parked=parked)
 
     async def parked(self, *, limit: int = 1000) -> list[ParkedItem]:
-        """Returns parked items, longest waiting first."""
+        """Returns at most `limit` parked items, the longest parked first."""
         with store_errors():
             names = await self._redis.zrange(self._key("parked"), 0, limit - 1, withscores=True)
         hashes = await self._many([("HGETALL", self._item(name.decode())) for name, _ in names])
@@ -248,7 +275,12 @@ class WorkQueue:
         return found
 
     async def unpark(self, name: ItemId, *, resolution: Resolution | None = None) -> bool:
-        """Puts a parked item back, to be tried anew or with a person's decision; returns False if it is not parked."""
+        """Puts a parked item back into the queue, with all attempts left; returns False if it is not parked.
+
+        Args:
+            name: Id of the item.
+            resolution: Decision of a person, which becomes the verdict; None to have the work examined again.
+        """
         text = None if resolution is None else resolution.dump()
         return await self._scripts.run(UnparkItem(id=name, resolution=text))
 

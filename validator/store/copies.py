@@ -1,4 +1,4 @@
-"""Fingerprints of outputs, each assigned to the first work that had it."""
+"""Store of the fingerprints of outputs, each with the first work that had these outputs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from protocol.identifiers import Digest
 from protocol.redis.connection import RedisKeys, store_errors
 
 KEPT = timedelta(days=3)
-"""Longer than any step is open. After this time, or a loss of Redis, only the other checks detect a copy."""
+"""Time for which fingerprints are stored, longer than any training step is open.
+
+After this time, or after a loss of Redis, only the other checks detect a copied file.
+"""
 
 
 class SeenOutputs:
-    """Fingerprints of the outputs of whole files.
+    """Fingerprints of the outputs of rollout files that validators on this Redis have examined.
 
     Args:
-        redis: Client.
-        keys: Of the pool's validators.
+        redis: Redis client.
+        keys: Redis keys of the pool's validators.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
@@ -27,11 +30,14 @@ class SeenOutputs:
         self._keys = keys
 
     async def is_copy(self, fingerprint: Digest, *, of: Digest) -> bool:
-        """Returns whether other work has these outputs; otherwise assigns them to this work.
+        """Returns True if other work had these outputs first; otherwise records this work as the first one.
 
         Args:
-            fingerprint: Hash of all outputs of a file.
-            of: The work key.
+            fingerprint: Fingerprint of all outputs of a file.
+            of: Key of the work that is examined.
+
+        Raises:
+            StoreUnavailable: Redis is down.
         """
         name = self._keys.of("outputs", fingerprint)
         with store_errors():

@@ -1,4 +1,4 @@
-"""Counters of verdicts by kind, for display; may be off by one after a crash."""
+"""Counters of verdicts by outcome and reason, for the status page; a crash may leave some verdicts uncounted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from protocol.verdicts import Outcome
 
 
 class VerdictCounts:
-    """Number of verdicts by (outcome, reason).
+    """Numbers of verdicts by outcome and reason code, of all validators on this Redis.
 
     Args:
-        redis: Client.
-        keys: Of the pool's validators.
+        redis: Redis client.
+        keys: Redis keys of the pool's validators.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
@@ -24,13 +24,13 @@ class VerdictCounts:
         self._counts = keys.prefix + "counts"
 
     async def add(self, verdicts: Mapping[tuple[Outcome, int], int]) -> None:
-        """Counts verdicts that the ledger accepted."""
+        """Adds numbers of verdicts that the ledger accepted, by (outcome, reason code)."""
         with store_errors():
             for (outcome, reason), count in verdicts.items():
                 await self._redis.hincrby(self._counts, f"{int(outcome)}.{reason}", count)
 
     async def all(self) -> dict[tuple[Outcome, int], int]:
-        """Returns the number of verdicts of each kind that occurred."""
+        """Returns the number of verdicts by (outcome, reason code), without zeros."""
         with store_errors():
             found: dict[bytes, bytes] = await self._redis.hgetall(self._counts)
         table = {}

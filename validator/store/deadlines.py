@@ -1,4 +1,4 @@
-"""Earliest times at which work can be finalised, so that work which can't be due is not checked."""
+"""Store of the earliest time at which each work may be finalised, so that only such work is read from the ledger."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from protocol.identifiers import Digest
 from protocol.redis.connection import RedisKeys, store_errors
 
 _TOGETHER = 1000
+"""Maximum number of entries per Redis command."""
 
 
 class Deadlines:
-    """Work keys by the Unix second from which they may be due.
+    """Keys of the pool's work that is not final, each with the earliest time at which it may be finalised.
 
     Args:
-        redis: Client.
-        keys: Of the pool's validators.
+        redis: Redis client.
+        keys: Redis keys of the pool's validators.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
@@ -27,26 +28,30 @@ class Deadlines:
         self._due = keys.prefix + "due"
 
     async def put(self, due: Mapping[Digest, int]) -> None:
-        """Sets the times of these entries, and replaces earlier ones."""
+        """Sets the earliest time at which each work may be finalised; replaces earlier values.
+
+        Args:
+            due: Time in Unix seconds, by work key.
+        """
         items = list(due.items())
         for start in range(0, len(items), _TOGETHER):
             with store_errors():
                 await self._redis.zadd(self._due, dict(items[start : start + _TOGETHER]))
 
     async def forget(self, keys: Iterable[Digest]) -> None:
-        """Removes these entries."""
+        """Removes works, by their keys, because they are final or no longer on the ledger."""
         listed = list(keys)
         for start in range(0, len(listed), _TOGETHER):
             with store_errors():
                 await self._redis.zrem(self._due, *listed[start : start + _TOGETHER])
 
     async def due(self, *, now: datetime, limit: int) -> list[Digest]:
-        """Returns work that may be due, oldest first."""
+        """Returns the keys of at most `limit` works that may be finalised at the time `now`, the earliest first."""
         with store_errors():
             found = await self._redis.zrangebyscore(self._due, "-inf", int(now.timestamp()), start=0, num=limit)
         return [Digest(each.decode()) for each in found]
 
     async def count(self) -> int:
-        """Returns the number of pieces of work that are not final."""
+        """Returns the number of works that are not final."""
         with store_errors():
             return int(await self._redis.zcard(self._due))

@@ -6,15 +6,26 @@ from protocol.redis.connection import RedisKeys
 
 
 def keys_of(pool_id: int) -> RedisKeys:
-    """Returns the keys of the validators of a pool that share this Redis.
+    """Returns the Redis keys of a pool's validators, with the prefix `muster:{validator-POOL}:`.
 
-    `cursor:NAME` (positions in the ledger's events), `queue:waiting` (set by when they may be taken), `queue:ready` (by
-    deadline), `queue:again` (the same, of items that were leased before), `queue:leased` (by the end of the lease),
-    `queue:parked` (by when), `item:WORKKEY.KIND` (hash), `due` (work keys by when they may be final),
-    `lease:LOOP` and `fence:LOOP`, `members` (processes that share this Redis, by their last sign), `well` (those of
-    them that take work), `member:ID` (condition of each), `others` (validators by their last activity on the ledger),
-    `counts` (verdicts given), `record:VALIDATOR:NODE` (verdict record of a node),
-    `forgeries:VALIDATOR:PROVIDER` (forged work of a provider's nodes), `outputs:FINGERPRINT` (first work with these
-    outputs), `near-ties:VALIDATOR:NODE:ARITHMETIC` (deviations of a node's newest files).
+    Keys after the prefix; "by" names the score of a sorted set:
+
+    - `cursor:NAME`: position in the ledger's events.
+    - `queue:waiting`: ids of delayed items, by the time from which they may be taken.
+    - `queue:ready`, `queue:again`: ids of items that may be taken, by deadline; `again` has those leased before.
+    - `queue:leased`: ids of leased items, by the end of the lease.
+    - `queue:parked`: ids of parked items, by the time of parking.
+    - `item:WORKKEY.KIND`: hash with the fields of an item.
+    - `look:MEMBER`: position at which a process continues its search of `queue:again`.
+    - `due`: work keys, by the time from which they may be finalised.
+    - `lease:LOOP`, `fence:LOOP`: leader lease of a loop, and its fencing counter.
+    - `members`: ids of the processes on this Redis, by their last announcement; `well` has those that take work.
+    - `member:ID`: hash with the condition of a process.
+    - `others`: addresses of validators, by their last activity on the ledger.
+    - `counts`: hash with the numbers of verdicts by outcome and reason.
+    - `record:VALIDATOR:NODE`: verdict record of a node, as one validator keeps it.
+    - `forgeries:VALIDATOR:PROVIDER`: hash with the forged work of a provider's nodes.
+    - `outputs:FINGERPRINT`: key of the first work with these outputs.
+    - `near-ties:VALIDATOR:NODE:ARITHMETIC`: near-ties of a node's newest files.
     """
     return RedisKeys(f"validator-{pool_id}")

@@ -1,4 +1,7 @@
-"""Validator processes that share this Redis, with their condition. Several may have the same key."""
+"""Store of the validator processes on this Redis, with their condition.
+
+Several processes may have the same key.
+"""
 
 from __future__ import annotations
 
@@ -16,43 +19,48 @@ from redis.asyncio import Redis
 from protocol.identifiers import Address, address
 from protocol.redis.connection import RedisKeys
 from protocol.redis.script_call import ScriptRunner
-from validator.store.scripts import Announce, Leave, ListMembers
+from validator.store.scripts import Announce, LeaveMember, ListMembers
 
 MemberId = NewType("MemberId", str)
-"""Twelve hexadecimal digits."""
+"""Id of a validator process on this Redis: twelve hexadecimal digits."""
 
 MEMBER_FOR = timedelta(minutes=1)
-"""Time after its last sign of life in which a process counts as present."""
+"""Time after a process's last announcement in which the process counts as present."""
 
 START_COUNTS_FOR = timedelta(minutes=2)
-"""Time in which a starting process counts as present, until its first passed self-test."""
+"""Time after a process's first start in which it counts as able to work although no self-test has passed yet.
+
+Other processes leave work to it during this time.
+"""
 
 REMEMBERED = timedelta(hours=1)
-"""Time in which a silent process is still listed."""
+"""Time after a process's last announcement in which the process is still listed."""
 
 _LONGEST = 500
+"""Maximum length of stored texts, in characters."""
 
 
 class MemberState(StrEnum):
-    """Condition of a process."""
+    """State of a validator process."""
 
     STARTING = "starting"
-    """Its first self-test is under way; it takes nothing yet."""
+    """The first self-test of the process has not ended; it takes no work yet."""
     WELL = "well"
+    """The process takes work."""
     UNWELL = "unwell"
-    """It takes nothing until its self-test passes."""
+    """The process takes no work until its self-test passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Condition of a validator, with the reason.
+    """Condition of a validator process, with the reason.
 
     Args:
-        state: The condition.
-        code: Code of its error.
-        why: Reason as text.
-        hint: Action for its operator.
-        tests: Self-tests failed in this condition.
+        state: State of the process.
+        code: Code of the error if it is unwell, else empty.
+        why: Text of the error if it is unwell, else empty.
+        hint: Action for the operator.
+        tests: Number of self-tests in a row that failed with this error.
     """
 
     state: MemberState
@@ -68,13 +76,13 @@ class Member:
 
     Args:
         id: Id of the process.
-        validator: Address of its key.
-        place: Its host and directory.
-        condition: As last announced.
-        since_ms: Start of this condition, by Redis' time.
-        heard_ms: Last sign of life, by Redis' time.
-        silent: Time since its last sign of life.
-        counts: Whether work may be left to it while it is present.
+        validator: Address of the process's key.
+        place: Host and state directory of the process.
+        condition: Condition that the process announced last.
+        since_ms: Start of this condition, in Unix milliseconds of Redis' clock.
+        heard_ms: Time of the last announcement, in Unix milliseconds of Redis' clock.
+        silent: Time since the last announcement.
+        counts: True if other processes may leave work to this process while it is present.
     """
 
     id: MemberId
@@ -88,12 +96,12 @@ class Member:
 
     @property
     def is_here(self) -> bool:
-        """Returns whether the process counts as present."""
+        """True if the process counts as present: it announced its condition within the last minute."""
         return self.silent < MEMBER_FOR
 
     @property
     def may_judge(self) -> bool:
-        """Returns whether work may be left to it."""
+        """True if other processes may leave work to this one: it is present, and well or in its first two minutes."""
         return self.is_here and self.counts
 
 
@@ -103,18 +111,23 @@ def place_of(directory: Path) -> str:
 
 
 def member_id(validator: Address, place: str) -> MemberId:
-    """Returns an id that survives restarts and differs between concurrent processes."""
+    """Returns the id of a process, which survives restarts and differs between concurrent processes.
+
+    Args:
+        validator: Address of the process's key.
+        place: Host and state directory; only one process can use a directory.
+    """
     return MemberId(hashlib.sha256(f"{validator} {place}".encode()).hexdigest()[:12])
 
 
 class Members:
-    """The processes that share one Redis, as seen by one of them.
+    """The validator processes on one Redis: announces this process and reads the others.
 
     Args:
-        redis: The shared Redis.
-        keys: Of the pool's validators.
+        redis: Redis client.
+        keys: Redis keys of the pool's validators.
         validator: Address of this process's key.
-        place: Host and directory of this process.
+        place: Host and state directory of this process.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address, place: str) -> None:
@@ -123,12 +136,12 @@ class Members:
         self.me = member_id(validator, place)
         self._scripts = ScriptRunner(redis, keys=keys)
 
-    async def say(self, condition: Condition, *, since: timedelta) -> None:
-        """Announces this process and its condition.
+    async def announce(self, condition: Condition, *, since: timedelta) -> None:
+        """Announces this process and its condition to the other processes.
 
         Args:
             condition: The present condition.
-            since: Its age.
+            since: Time since the condition began.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -150,7 +163,7 @@ class Members:
         )
 
     async def all(self) -> list[Member]:
-        """Returns all processes, including silent ones; ordered by last activity.
+        """Returns all processes that announced themselves in the last hour, in the order of their announcements.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -159,16 +172,16 @@ class Members:
         return [_member(listed.now_ms, fields) for fields in listed.members]
 
     async def here(self) -> frozenset[Address]:
-        """Returns the keys of present processes, this one's among them."""
+        """Returns the validator addresses of all present processes, this one included."""
         return frozenset(each.validator for each in await self.all() if each.is_here) | {self._validator}
 
     async def others_may_judge(self) -> bool:
-        """Returns whether work may be left to another process."""
+        """Returns True if there is another process to which work may be left."""
         return any(each.may_judge and each.id != self.me for each in await self.all())
 
     async def leave(self) -> None:
-        """Announces the end of this process, so that others do not wait for it."""
-        await self._scripts.run(Leave(member=self.me))
+        """Removes this process from the list when it stops, so that no other process leaves work to it."""
+        await self._scripts.run(LeaveMember(member=self.me))
 
 
 def _ms(span: timedelta) -> int:

@@ -1,4 +1,4 @@
-"""Budgets of near-ties over each node's newest files, by validator and arithmetic."""
+"""Store of near-tie budgets: the near-ties of each node's newest files, by validator and arithmetic."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ from validator.domain.submissions import SubmittedWork
 from validator.examination.interface import Conclusion
 
 KEPT = timedelta(days=30)
-"""Entries of inactive nodes are dropped after this time."""
+"""Time without an accepted file after which a node's budget is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """A node's newest accepted files, and the newest one that was rejected because of them.
+    """A node's newest accepted files with near-ties, and its last work rejected for near-ties.
 
     A rejection empties the window, so that an unlucky honest node is not rejected file after file. The rejected work is
-    stored, because the same work may be examined twice.
+    stored, because it may be examined twice, and must be rejected again.
     """
 
     files: tuple[tuple[str, NearTieCount], ...] = ()
+    """Work keys with the near-ties of their files, oldest first."""
     charged: str = ""
+    """Key of the last rejected work; empty if there is none."""
     words: str = ""
+    """Reason of that rejection."""
 
 
 class NearTieBudgets:
     """The near-tie budgets of one validator.
 
     Args:
-        redis: Client.
-        keys: Keys of the pool's validators.
-        validator: The validator; each one recomputes other rows.
+        redis: Redis client.
+        keys: Redis keys of the pool's validators.
+        validator: Address of the validator. Each validator has its own budgets, because each validator recomputes
+            different rows.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address) -> None:
@@ -49,12 +53,17 @@ class NearTieBudgets:
         self._validator = validator
 
     async def applied(self, work: SubmittedWork, conclusion: Conclusion) -> Conclusion:
-        """Returns the conclusion, or a rejection if the node's newest files together exceed the budget.
+        """Adds an accepted file to its node's budget; returns a rejection if the budget is exceeded.
 
-        Repeated examinations of the same work count once.
+        Conclusions that are no acceptance, or have no near-ties to count, are returned unchanged. Repeated examinations
+        of the same work count once.
+
+        Args:
+            work: The submission.
+            conclusion: Conclusion of its examination.
 
         Raises:
-            StoreUnavailable: Redis can't be asked.
+            StoreUnavailable: Redis is down.
         """
         ties = conclusion.near_ties
         if conclusion.outcome is not Outcome.ACCEPTED or ties is None:
@@ -66,7 +75,7 @@ class NearTieBudgets:
             conclusion,
             outcome=Outcome.REJECTED,
             reason=ReasonCode.SAMPLING_BUDGET,
-            words=f"sampling: {words}; it is not paid, and costs nothing more",
+            words=f"sampling: {words}; the work is not paid, and no stake is lost",
         )
 
     async def _count(self, node: Address, arithmetic: str, key: Digest, ties: NearTieCount) -> str:

@@ -1,8 +1,9 @@
-"""Verdict records of nodes, kept by each validator; they determine the recomputed share of a node's next work.
+"""Store of each validator's records of nodes, which determine how many rows it recomputes.
 
-Clean verdicts count only if this validator gave them; failures count from any validator. So a validator that accepts
-everything does not reduce the audits of others. Forged work of one node counts against all nodes of its provider,
-because registering a new node is free. All data is read from the ledger's events in their order, and can be rebuilt.
+Clean verdicts count only if this validator gave them; failures count from any validator. So a corrupt validator that
+accepts everything does not reduce the audits of other validators. Forged work of one node counts against all nodes of
+its provider, because registering a new node is free. All data comes from the ledger's events in their order, and can be
+rebuilt.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ from protocol.verdicts import Outcome
 from validator.audit.rate import NEW, AuditRecord, after
 
 MOST_RECENT = 64
-"""Number of verdicts that a dispute can still remove from a node's record; older ones are only counted."""
+"""Number of a node's newest verdicts that are stored one by one, so that a dispute can still replace them.
+
+Older verdicts are only counted.
+"""
 
 KEPT = timedelta(days=90)
-"""Time without verdicts after which a node counts as new."""
+"""Time without verdicts after which a record is deleted, so that the node counts as new."""
 
 MOST_FORGERIES = 64
-"""Number of forged works of a provider that are stored; only the newest one that no dispute overturned counts."""
+"""Maximum number of forged works of a provider that are stored.
+
+Only the newest counts; the others are stored in case disputes overturn the newer ones.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +44,10 @@ class Judged:
 
     Args:
         key: The work key.
-        outcome: Outcome of the verdict.
-        own: True if this validator gave it.
-        at: Time of the verdict.
-        place: Block and index of its event.
+        outcome: Outcome of the verdict; after a dispute, its final outcome.
+        own: True if this validator gave the verdict.
+        at: Time of the verdict's block; for an acceptance the value is arbitrary, because it is never used.
+        place: Block and log index of the verdict's event.
     """
 
     key: Digest
@@ -56,16 +63,19 @@ class _Entry:
     outcome: int
     at_ms: int
     block: int = 0
-    """Block and index of the verdict; 0 in records of an earlier release."""
+    """Block of the verdict; 0 in records that an earlier release wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """A summary of old verdicts, the newest verdicts one by one, and the position in the ledger's events."""
+    """A node's verdicts: the older ones as a summary, the newest ones one by one."""
 
     old: AuditRecord = NEW
+    """Summary of the older verdicts."""
     recent: tuple[_Entry, ...] = ()
+    """The newest verdicts, oldest first."""
     through: tuple[int, int] = (-1, -1)
+    """Block and log index of the last verdict in the record."""
 
     def record(self, forgery: _Forgery | None) -> AuditRecord:
         own = _folded(self.old, self.recent)
@@ -73,7 +83,7 @@ class _History:
             return own
         since = sum(entry.outcome == Outcome.ACCEPTED and entry.block > forgery.block for entry in self.recent)
         if since >= MOST_RECENT:
-            return own  # all verdicts that are stored one by one came after it
+            return own  # all verdicts that are stored one by one came after the forgery
         return replace(own, clean=since, provider_forged_at=forgery.at)
 
 
@@ -88,12 +98,12 @@ class _Forgery:
 
 
 class NodeRecords:
-    """The records of one validator.
+    """The verdict records that one validator keeps.
 
     Args:
-        redis: Client.
-        keys: Keys of the pool's validators.
-        validator: The validator; others on the same Redis keep their own records.
+        redis: Redis client.
+        keys: Redis keys of the pool's validators.
+        validator: Address of the validator; others on the same Redis keep their own records.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address) -> None:
@@ -102,14 +112,15 @@ class NodeRecords:
         self._validator = validator
 
     async def of(self, node: Address, *, provider: Address | None = None) -> AuditRecord:
-        """Returns a node's record; for an unknown node, that of a new one.
+        """Returns a node's audit record; for an unknown node, the record of a new node.
 
         Args:
-            node: The node.
-            provider: Provider of the node, whose other nodes' forged work counts, too; None to ignore it.
+            node: Address of the node.
+            provider: Address of the node's provider, whose other nodes' forged work counts, too; None to count only
+                the node's own work.
 
         Raises:
-            StoreUnavailable: Redis can't be asked.
+            StoreUnavailable: Redis is down.
         """
         with store_errors():
             history = _load(await self._redis.get(self._key(node)))
@@ -117,14 +128,14 @@ class NodeRecords:
         return history.record(max(map(_forgery, forged.values()), default=None))
 
     async def note_provider(self, provider: Address, verdicts: Sequence[Judged]) -> None:
-        """Stores forged work of a provider's nodes, and removes work that a later verdict cleared.
+        """Stores forged work of a provider's nodes, and removes work that the end of a dispute cleared.
 
         Args:
-            provider: Provider of the nodes.
-            verdicts: Verdicts in the order of the ledger; repetitions are allowed.
+            provider: Address of the nodes' provider.
+            verdicts: Verdicts in the order of the ledger; repeated ones change nothing.
 
         Raises:
-            StoreUnavailable: Redis can't be asked.
+            StoreUnavailable: Redis is down.
         """
         name = self._forgeries(provider)
         with store_errors():
@@ -140,10 +151,14 @@ class NodeRecords:
             await self._redis.expire(name, int(KEPT.total_seconds()))
 
     async def note(self, node: Address, verdicts: Sequence[Judged]) -> None:
-        """Adds verdicts on a node's work, in the order of the ledger; repeated ones change nothing.
+        """Adds verdicts on a node's work to its record.
+
+        Args:
+            node: Address of the node.
+            verdicts: Verdicts in the order of the ledger; repeated ones change nothing.
 
         Raises:
-            StoreUnavailable: Redis can't be asked.
+            StoreUnavailable: Redis is down.
         """
         name = self._key(node)
 
@@ -175,10 +190,10 @@ def _with(history: _History, verdict: Judged) -> _History:
     if verdict.place <= history.through:
         return history
     clean = verdict.outcome is Outcome.ACCEPTED
-    outcome = verdict.outcome if verdict.own or not clean else 0
+    outcome = verdict.outcome if verdict.own or not clean else 0  # 0: another validator's acceptance does not count
     entry = _Entry(verdict.key, outcome, unix_ms(verdict.at), verdict.place[0])
     recent, known = list(history.recent), [each.key for each in history.recent]
-    if verdict.key in known:  # the verdict that ended a dispute replaces the first one
+    if verdict.key in known:  # a verdict that ended a dispute replaces the first verdict
         recent[known.index(verdict.key)] = entry
     elif entry.outcome:
         recent.append(entry)

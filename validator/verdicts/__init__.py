@@ -1,1 +1,1 @@
-"""Parts of a verdict: the rows drawn for recomputation and the audit file."""
+"""Preparation of verdicts: the draw of the rows to recompute, and the audit file."""

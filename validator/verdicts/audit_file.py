@@ -1,4 +1,4 @@
-"""Builds the audit file of a verdict from the item and its conclusion. No I/O."""
+"""Builds the audit file of a verdict from the queue item and the conclusion of its examination. No I/O."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from validator.domain.items import Item, ItemKind, Resolution
 from validator.examination.interface import Conclusion
 
 _LONGEST_WORDS = 2000
+"""Maximum length of the verdict's text, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnRows:
-    """Rows to recompute, and how they were drawn.
+    """Selection of the rows to recompute, with its origin for the audit file.
 
     Args:
-        draw: Selection for the examiner.
-        epoch: Epoch whose secret is in the seed; None without a seed.
-        block: Block whose hash is in the seed.
+        draw: Seed and share, for the examiner.
+        epoch: Epoch of the secret in the seed; None if all rows are recomputed without a seed.
+        block: Number of the block whose hash is in the seed; None without a seed.
         why: Reason for the share, in one line.
     """
 
@@ -40,11 +41,11 @@ def audit_file(
     """Builds the audit file with all findings about one submission.
 
     Args:
-        item: The examined work.
+        item: The examined item.
         conclusion: Conclusion of the examination.
-        drawn: Rows to recompute; None if a person decided.
-        validator: Author of the audit file.
-        at: Time of the conclusion.
+        drawn: Selection of the rows to recompute; None if a person decided.
+        validator: Address of the validator that reached the conclusion.
+        at: Chain time of the conclusion.
     """
     work = item.work
     return AuditFile(
@@ -81,7 +82,7 @@ def audit_file(
 
 
 def by_hand(resolution: Resolution) -> Conclusion:
-    """Returns a person's decision as a conclusion without checks."""
+    """Returns a person's decision about parked work as a conclusion without checks."""
     return Conclusion(
         outcome=resolution.outcome,
         reason=ReasonCode.RESOLVED_BY_HAND,

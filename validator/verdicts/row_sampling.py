@@ -1,7 +1,10 @@
-"""Draws the rows of a submission to recompute: the number by the node's record, the rows by secret and block hash.
+"""Draws which rows of a submission the validator recomputes.
 
-A draw protects only if the file was fixed and available while the secret was unknown. After the secret is revealed, a
-node could withhold exactly the files of which a forged row is drawn; so a file that comes that late is audited in full.
+The node's record determines the number of rows. The audit secret and a block hash determine which rows.
+
+A draw of rows deters forgery only if the file was available while the audit secret was unknown. After the secret is
+revealed, a node could withhold exactly those files of which a forged row is drawn. So if a file arrives after the end
+of its epoch, all its rows are recomputed.
 """
 
 from __future__ import annotations
@@ -19,28 +22,28 @@ from validator.domain.submissions import SubmittedWork
 from validator.store.records import NodeRecords
 from validator.verdicts.audit_file import DrawnRows
 
-BLOCK_PATIENCE = timedelta(seconds=3)
-"""Longest wait for the block after the submission's; then the work returns to the queue."""
+BLOCK_TIMEOUT = timedelta(seconds=3)
+"""Time limit of the wait for the block after the submission's block; afterwards the item returns to the queue."""
 
 LOOK_AGAIN = timedelta(milliseconds=100)
-"""Longest pause between two checks for that block."""
+"""Longest pause between two reads of the chain while the validator waits for that block."""
 
 
 class BlockNotThere(Unavailable):
-    """The block whose hash is part of the seed does not exist yet, or lacks confirmations."""
+    """The block whose hash is part of the draw's seed does not exist yet, or lacks confirmations."""
 
     code = "block-not-there"
 
 
 class RowSampling:
-    """Draws rows.
+    """Selects the rows of each submission to recompute.
 
     Args:
-        chain: The ledger.
+        chain: Chain client of the validator's pool.
         records: Verdict records of nodes.
-        policy: Policy by which the share falls.
+        policy: Policy by which the share of rows falls.
         clock: Clock of pauses.
-        every: Pause between two checks for a block.
+        every: Pause between two reads of the chain while a block is awaited.
     """
 
     def __init__(
@@ -59,20 +62,20 @@ class RowSampling:
         self._every = every
 
     async def draw(self, item: Item) -> DrawnRows:
-        """Returns the rows to recompute, provided that the file is complete in time; see `confirmed`.
+        """Returns the selection of rows to recompute.
+
+        After the download, the caller passes the selection to `confirmed`.
 
         Raises:
-            BlockNotThere: The block after the submission's is not there yet.
+            BlockNotThere: The block after the submission's block does not exist yet, or lacks confirmations.
             ChainUnavailable: The chain does not answer.
-            StoreUnavailable: The node's record can't be read.
+            StoreUnavailable: Redis is down, so the node's record can't be read.
         """
         if item.kind is not ItemKind.FIRST:
-            why = (
-                "a dispute is decided on all rows" if item.kind is ItemKind.DISPUTE else "a second look is at all rows"
-            )
-            return _all_rows(why)
+            examined = "a dispute" if item.kind is ItemKind.DISPUTE else "a second look"
+            return _all_rows(f"{examined} recomputes all rows")
         if item.absent:
-            return _all_rows("the file was not in the store at the first look; then all rows")
+            return _all_rows("the file was not in the store at the first attempt, so all rows are recomputed")
         connected = await self._chain.connected()
         floor = (await self._chain.terms()).audit_floor_bps / BASIS_POINTS
         provider = await connected.facts.provider_of(item.work.node)
@@ -82,36 +85,41 @@ class RowSampling:
             return _all_rows(why)
         secret = await connected.epochs.secret_before(item.work.block)
         if secret is None:
-            return _all_rows(f"no secret was committed before block {item.work.block}; without one, all rows")
+            return _all_rows(f"no secret was committed before block {item.work.block}, so all rows are recomputed")
         block = item.work.block + 1
-        seed = row_seed(secret.secret, item.work.key, await self._hash_behind(item.work))
+        seed = row_seed(secret.secret, item.work.key, await self._next_block_hash(item.work))
         return DrawnRows(draw=RowDraw(seed=seed, share=share), epoch=secret.epoch, block=block, why=why)
 
     async def confirmed(self, drawn: DrawnRows) -> DrawnRows:
-        """Returns the draw if its epoch is not over, else all rows. Call it when the file has been downloaded.
+        """Returns the selection if its epoch is still open, else all rows.
 
-        An epoch's secret may be revealed as soon as the next epoch begins, so a node may have chosen a later file with
-        knowledge of the drawn rows.
+        Called after the file was downloaded.
+
+        An epoch's secret may be revealed as soon as the next epoch begins. So a node that uploads later may know the
+        drawn rows.
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain does not answer.
         """
         if drawn.epoch is None or await (await self._chain.connected()).epochs.latest() <= drawn.epoch:
             return drawn
-        return _all_rows(f"epoch {drawn.epoch} was over before the file was complete here; then all rows")
+        return _all_rows(f"epoch {drawn.epoch} ended before the file was downloaded, so all rows are recomputed")
 
-    async def _hash_behind(self, work: SubmittedWork) -> Digest:
-        """Returns the hash of the block after the submission's, once it has the pool's confirmations."""
+    async def _next_block_hash(self, work: SubmittedWork) -> Digest:
+        """Returns the hash of the block after the submission's block, once that is confirmed."""
         ledger = await self._chain.ledger()
-        wanted, until = work.block + 1, self._clock.monotonic() + BLOCK_PATIENCE.total_seconds()
+        wanted, until = work.block + 1, self._clock.monotonic() + BLOCK_TIMEOUT.total_seconds()
         while await ledger.block() < wanted + self._chain.confirmations:
             if self._clock.monotonic() >= until:
-                raise BlockNotThere(f"block {wanted} is waited for, with {self._chain.confirmations} on top of it")
+                confirmations = self._chain.confirmations
+                raise BlockNotThere(
+                    f"block {wanted} does not exist yet, or has fewer than {confirmations} on top of it"
+                )
             await self._clock.sleep(self._every)
         try:
             return await ledger.block_hash(wanted)
         except NotFound as error:
-            raise BlockNotThere(f"block {wanted} was there and is gone") from error
+            raise BlockNotThere(f"block {wanted} has disappeared; the chain may have been reorganised") from error
 
 
 def _all_rows(why: str) -> DrawnRows:

@@ -1,8 +1,9 @@
-"""Verifies a lease against the chain: the announced version, and the beacon block whose hash is part of the seed.
+"""Verifies a lease against the chain: the announced version and the beacon block.
 
-Validators take the beacon from the chain, so rollouts from another beacon would be judged as forged even if the node
-acted in good faith. By decision 0019 the beacon block is the later of the block that announced the version and a block
-in which this node joined the pool.
+The hash of the beacon block is part of the slot's seed. Validators read this hash from the chain. Validators would
+judge rollouts from another hash as forged, even if the node only trusted an orchestrator that named the wrong hash. By
+decision 0019 the beacon block is the later of two blocks: the one that announced the version, and the one in which this
+node joined the pool.
 """
 
 from __future__ import annotations
@@ -19,23 +20,26 @@ from protocol.identifiers import Address, Digest
 from protocol.leases import Lease
 
 MOST_REMEMBERED = 256
+"""Maximum number of verified leases that are cached."""
 
 _LeaseBasis = tuple[Address, int, Digest, int, Digest, int, Digest]
-"""Node, pool, run, version, version digest, block, and the block's hash."""
+"""Data that was verified: node, pool, run, version, version digest, beacon block, and that block's hash."""
 
 
 class LeaseVerifier:
-    """Verifies leases against the chain and caches positive results."""
+    """Verifies leases against the chain, and caches positive results."""
 
     def __init__(self) -> None:
         self._verified: LRUCache[_LeaseBasis, None] = LRUCache(MOST_REMEMBERED)
 
     async def fault(self, ledger: Ledger, lease: Lease, *, beacon: Digest) -> str:
-        """Returns how a lease contradicts the chain, as text; empty if they agree.
+        """Returns how a lease contradicts the chain, as text.
+
+        The text is empty if lease and chain agree.
 
         Args:
             ledger: Ledger client.
-            lease: A lease of this node; it names the beacon block.
+            lease: A lease of this node, which names the beacon block.
             beacon: Hash of that block according to the orchestrator.
 
         Raises:
@@ -49,16 +53,17 @@ class LeaseVerifier:
         if missing:
             return missing
         if block not in blocks:
-            return f"its beacon block is {block}, but announcement and joining give {max(blocks)}"
+            return f"its beacon block is {block}, but announcement and joining require {max(blocks)}"
         if found != beacon:
             return f"its beacon is {beacon}, but block {block} has the hash {found}"
         self._verified[basis] = None
         return ""
 
     async def _blocks(self, ledger: Ledger, lease: Lease, named: int) -> tuple[set[int], str]:
-        """Returns the acceptable beacon blocks, or the reason why there are none.
+        """Returns the acceptable beacon blocks, and the reason if there are none.
 
-        The event history (earlier joins and announcements) is read only if the current state does not match.
+        The history of events (earlier joins and announcements) is read only if the current state does not match,
+        because this takes longer.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -88,4 +93,4 @@ async def _hash(ledger: Ledger, block: int) -> Digest:
     try:
         return await ledger.block_hash(block)
     except NotFound as error:
-        raise ChainUnavailable(f"the RPC endpoint has no block {block} (yet)") from error
+        raise ChainUnavailable(f"the RPC endpoint does not have block {block} (yet)") from error

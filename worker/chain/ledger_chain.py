@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import httpx
 
@@ -34,27 +34,29 @@ from worker.chain.pool_record import PoolRecord, read_pool_record
 T = TypeVar("T")
 
 CLOCK_TOLERANCE = timedelta(seconds=60)
-"""Maximum clock error of this machine at which valid leases are accepted; the same as for signed requests."""
+"""Error of this machine's clock up to which valid leases are accepted; the same as for signed requests."""
 TERMS_CACHE_TTL = timedelta(minutes=1)
-"""Cache time of terms; safe because new terms take effect after a notice period."""
+"""Time for which terms are cached. This is safe, because new terms take effect only after a notice period."""
 ESCROW_CACHE_TTL = timedelta(seconds=10)
-"""Cache time of the escrow; safe because an announced withdrawal takes effect after the notice period."""
+"""Time for which the escrow is cached. This is safe, because an announced withdrawal takes effect only after the notice
+period.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """Status of a node on the ledger.
+    """Status of a node on the ledger, with the pool's requirements for joining.
 
     Args:
-        provider: Address that registered the node; None if it is not registered.
+        provider: Address that registered the node; None if the node is not registered.
         member: Whether the node is a member of the pool.
         banned: Whether the pool has banned the node or its provider.
-        active: Whether the pool accepts members.
-        capacity: Registered capacity.
+        active: Whether the pool is active, so that nodes can join it.
+        capacity: Capacity with which the node is registered.
         min_capacity: Minimum capacity that the pool requires.
-        free_stake: Free stake of the provider, in the token's smallest unit.
+        free_stake: Stake of the provider that is not locked yet, in the token's smallest unit.
         needed_stake: Stake that joining locks, in the token's smallest unit.
-        gas: The node's balance for gas, in wei.
+        gas: Balance of the node's account for gas, in wei.
     """
 
     provider: Address | None
@@ -68,7 +70,7 @@ class NodeStatus:
     gas: int
 
     def obstacle(self) -> tuple[str, str] | None:
-        """Returns the obstacle to joining and how to remove it; None if there is none."""
+        """Returns an obstacle to joining and how to remove it; None if there is none."""
         checks = (
             (
                 self.provider is None,
@@ -82,17 +84,17 @@ class NodeStatus:
             ),
             (
                 not self.active,
-                "the pool is not open",
+                "the pool is not active",
                 "wait for its owner to activate it, or choose another pool",
             ),
             (
                 self.capacity < self.min_capacity,
-                f"the node is registered with capacity {self.capacity}, the pool requires {self.min_capacity}",
+                f"the node is registered with capacity {self.capacity}, but the pool requires {self.min_capacity}",
                 "choose another pool, or register the machine's real capacity with `muster node update`",
             ),
             (
                 self.free_stake < self.needed_stake,
-                f"the provider has {self.free_stake} of free stake, and joining locks {self.needed_stake}",
+                f"the provider has {self.free_stake} of free stake, but joining locks {self.needed_stake}",
                 "add stake with `muster stake add`",
             ),
         )
@@ -105,100 +107,19 @@ class Payment(StrEnum):
     """Payment state of submitted work."""
 
     OPEN = "open"
-    """Not final: it may still be judged, disputed or paid."""
+    """The work is not final: it can still be judged, disputed or paid."""
     PAID = "paid"
     UNPAID = "unpaid"
-    """A verdict other than accepted is final."""
+    """A verdict other than "accepted" is final."""
     EXPIRED = "expired"
-    """No validator judged it within the judge period."""
-
-
-class WorkerChain(Protocol):
-    """Ledger operations that a worker needs. All raise `Unavailable` errors while the chain is down."""
-
-    @property
-    def invites_domain(self) -> SigningDomain:
-        """EIP-712 domain of the contract that accepts invites."""
-        ...
-
-    @property
-    def work_domain(self) -> SigningDomain:
-        """EIP-712 domain of the contract that accepts work."""
-        ...
-
-    async def node_status(self) -> NodeStatus:
-        """Returns this node's status."""
-        ...
-
-    async def orchestrator(self) -> Address:
-        """Returns the pool's current orchestrator key."""
-        ...
-
-    async def is_orchestrator(self, who: Address) -> bool:
-        """Returns whether `who` may sign for the pool as its orchestrator now."""
-        ...
-
-    async def join(self, invite: SignedInvite) -> None:
-        """Redeems an invite.
-
-        Raises:
-            MusterError: The ledger refuses the invite; the error has the reason.
-        """
-        ...
-
-    async def leave(self) -> None:
-        """Ends the membership; does nothing if there is none."""
-        ...
-
-    async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
-        """Returns why work under a lease may be accepted but not paid, as text; empty if payment is covered.
-
-        Args:
-            lease: The lease.
-            now: Current time, not the newest block's: an idle chain may not have mined a block for long.
-
-        Raises:
-            ChainUnavailable: The chain does not answer.
-        """
-        ...
-
-    async def fault_of(self, lease: Lease, beacon: Digest) -> str:
-        """Returns how a lease of this node contradicts the chain, as text; empty if they agree.
-
-        Args:
-            lease: The lease.
-            beacon: Hash of its beacon block according to the orchestrator.
-        """
-        ...
-
-    async def now(self) -> datetime:
-        """Returns the time of the newest block, by which leases expire."""
-        ...
-
-    async def work(self, key: WorkKey) -> WorkRecord | None:
-        """Returns the work submitted under this key; None if there is none."""
-        ...
-
-    async def payment(self, key: WorkKey) -> Payment | None:
-        """Returns the payment state of work; None if it was never submitted."""
-        ...
-
-    async def pool_record(self) -> PoolRecord:
-        """Returns the outcomes of the pool's newest work and the announced withdrawal from its escrow."""
-        ...
-
-    async def submit(self, work: SignedWorkClaim) -> None:
-        """Submits work; this node pays the gas.
-
-        Raises:
-            TransactionReverted: The ledger refuses the work; the error has the reason.
-            InsufficientFunds: The node can't pay for gas.
-        """
-        ...
+    """No validator judged the work within the judging period."""
 
 
 class LedgerChain:
-    """`WorkerChain` over JSON-RPC. Each call connects if necessary, so a worker can start while the chain is down.
+    """Ledger operations of a worker, over JSON-RPC.
+
+    All methods raise `Unavailable` errors while the chain is down. Each call connects if there is no connection, so a
+    worker can start while the chain is down.
 
     Args:
         rpc: URL of a JSON-RPC endpoint.
@@ -206,8 +127,8 @@ class LedgerChain:
         key: The node's key.
         pool_id: Pool of this node.
         policy: Fee, retry and time-out policy of transactions.
-        clock: Clock of caches and deadlines; the system's by default.
-        transport: HTTP transport to a chain in the same process.
+        clock: Clock that measures cache ages and deadlines; the system's by default.
+        transport: HTTP transport to a chain in the same process, for tests and simulations.
     """
 
     def __init__(
@@ -237,32 +158,39 @@ class LedgerChain:
 
     @property
     def invites_domain(self) -> SigningDomain:
-        """`ComputePools` on this chain."""
+        """EIP-712 domain of `ComputePools`, the contract that accepts invites."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.COMPUTE_POOLS])
 
     @property
     def work_domain(self) -> SigningDomain:
-        """`WorkLedger` on this chain."""
+        """EIP-712 domain of `WorkLedger`, the contract that accepts work."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
 
     async def node_status(self) -> NodeStatus:
-        """Reads registry, stake and pool."""
+        """Reads this node's status from the registry, stake and pool contracts."""
         return await self._call(self._node_status)
 
     async def orchestrator(self) -> Address:
-        """Returns the current holder of the orchestrator role."""
+        """Returns the address of the pool's current orchestrator key."""
 
         async def read(ledger: Ledger) -> Address:
-            return (await ledger.pools.seat(self._pool_id, Role.ORCHESTRATOR)).holder
+            return (await ledger.pools.role_holder(self._pool_id, Role.ORCHESTRATOR)).holder
 
         return await self._call(read)
 
     async def is_orchestrator(self, who: Address) -> bool:
-        """Returns True for the current key, and for the previous key until its stated end."""
+        """Returns whether `who` may now sign for the pool as its orchestrator.
+
+        It may if it is the current key, or the previous key before its stated end.
+        """
         return await self._call(lambda ledger: ledger.pools.is_orchestrator(self._pool_id, who))
 
     async def join(self, invite: SignedInvite) -> None:
-        """Sends the transaction from the node's own account."""
+        """Redeems an invite; this node pays the gas.
+
+        Raises:
+            MusterError: The ledger refuses the invite. The error gives the reason.
+        """
 
         async def send(ledger: Ledger) -> None:
             await ledger.pools.join(invite.invite, orchestrator_signature=invite.raw_signature)
@@ -270,7 +198,10 @@ class LedgerChain:
         await self._call(send)
 
     async def leave(self) -> None:
-        """Sends the transaction from the node's own account."""
+        """Ends this node's membership of the pool; this node pays the gas.
+
+        It does nothing if the node is not a member.
+        """
 
         async def send(ledger: Ledger) -> None:
             if await ledger.pools.membership(self._pool_id, self._key.address) is not None:
@@ -279,40 +210,64 @@ class LedgerChain:
         await self._call(send)
 
     async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
-        """Compares a lease with the pool's notice period, announced terms and escrow."""
+        """Returns why work under a lease might be accepted but not paid, as text.
+
+        The text is empty if the payment is certain. The method compares the lease with the pool's notice period,
+        announced terms and escrow.
+
+        Args:
+            lease: The lease.
+            now: Current time. The current time must not be the newest block's time, which may be old on an idle chain.
+
+        Raises:
+            ChainUnavailable: The chain does not answer.
+        """
         terms, worse_from, available = await self._call(self._terms_and_escrow)
         expiry = datetime.fromtimestamp(min(lease.expiry, 2**37), UTC)
         notice, most = terms.notice_period, terms.price_per_unit * lease.max_units + terms.reserved_fees
-        # A node that is removed, or whose pool's escrow is withdrawn, is still paid for leases that end within the
-        # notice period. Work under a longer lease could be accepted and not paid.
+        # The contract pays for leases that end within the notice period even if the owner removes the node or withdraws
+        # the escrow. Work under a longer lease could be accepted but not paid.
         if (left := expiry - now) > notice + CLOCK_TOLERANCE:
             return (
-                f"it lasts {left.total_seconds():.0f} s, and the pool's escrow and this node's membership are "
-                f"guaranteed for the notice period only, {notice.total_seconds():.0f} s"
+                f"it lasts {left.total_seconds():.0f} s, but the pool's escrow and this node's membership are "
+                f"guaranteed only for the notice period of {notice.total_seconds():.0f} s"
             )
         if worse_from is not None and expiry >= worse_from:
-            return f"it ends after worse terms (price or penalty) take effect, at {worse_from:%Y-%m-%d %H:%M:%S} UTC"
+            return f"it ends after {worse_from:%Y-%m-%d %H:%M:%S} UTC, when worse terms (price or penalty) take effect"
         if most > available:
             return (
-                f"its work may cost {format_amount(most)} MUST, and only {format_amount(max(0, available))} MUST of "
+                f"its work may cost {format_amount(most)} MUST, but only {format_amount(max(0, available))} MUST of "
                 "the pool's escrow are neither reserved for open work nor announced for withdrawal"
             )
         return ""
 
     async def fault_of(self, lease: Lease, beacon: Digest) -> str:
-        """Verifies a lease with `LeaseVerifier`."""
+        """Returns how a lease of this node contradicts the chain, as text; verified with `LeaseVerifier`.
+
+        The text is empty if lease and chain agree.
+
+        Args:
+            lease: The lease.
+            beacon: Hash of the lease's beacon block according to the orchestrator.
+        """
         return await self._call(lambda ledger: self._lease_verifier.fault(ledger, lease, beacon=beacon))
 
     async def now(self) -> datetime:
-        """Returns the time of the newest block."""
+        """Returns the time of the newest block.
+
+        Contracts use this time to decide whether a lease has expired.
+        """
         return await self._call(lambda ledger: ledger.now())
 
     async def work(self, key: WorkKey) -> WorkRecord | None:
-        """Reads `WorkLedger`."""
+        """Returns the work record under a work key; None if there is none."""
         return await self._call(lambda ledger: ledger.work.get(key.hash))
 
     async def payment(self, key: WorkKey) -> Payment | None:
-        """Reads `WorkLedger`. Work past its judging deadline counts as expired before the contract marks it so."""
+        """Returns the payment state of work; None if the work was never submitted.
+
+        Work past its judging deadline counts as expired even before the contract marks it so.
+        """
         found = await self._call(lambda ledger: ledger.work.get(key.hash))
         if found is None:
             return None
@@ -326,15 +281,23 @@ class LedgerChain:
         return Payment.OPEN
 
     async def pool_record(self) -> PoolRecord:
-        """Reads events of a bounded number of blocks."""
+        """Returns how the pool's newest work ended, and the announced withdrawal from its escrow.
+
+        It reads the events of a bounded number of blocks.
+        """
         return await self._call(lambda ledger: read_pool_record(ledger, self._pool_id))
 
     async def submit(self, work: SignedWorkClaim) -> None:
-        """Sends the transaction from the node's own account."""
+        """Submits work; this node pays the gas.
+
+        Raises:
+            TransactionReverted: The ledger refuses the work. The error gives the reason.
+            InsufficientFunds: The node's account has too little for the gas.
+        """
         await self._call(lambda ledger: ledger.work.submit(work.lease, sha256=work.sha256, units=work.units))
 
     async def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection to the RPC endpoint."""
         stack, self._stack, self._ledger = self._stack, None, None
         if stack is not None:
             await stack.aclose()
@@ -356,10 +319,12 @@ class LedgerChain:
         return await work(self._ledger)
 
     async def _terms_and_escrow(self, ledger: Ledger) -> tuple[Terms, datetime | None, int]:
-        """Returns the terms, the time when worse terms take effect (or None), and the available escrow.
+        """Returns the terms, the time of worse terms, and the available escrow.
 
-        The available escrow is the free escrow minus an announced withdrawal, because the owner can make the withdrawal
-        at any moment once it is due. All values are cached for a short time.
+        The time is None if no worse terms are announced.
+
+        An announced withdrawal is subtracted from the free escrow, because the owner can make the withdrawal at any
+        moment once it is due. All values are cached for a short time.
         """
         now = self._clock.monotonic()
         if self._terms is None or now - self._terms[0] > TERMS_CACHE_TTL.total_seconds():
@@ -398,7 +363,7 @@ class LedgerChain:
 async def open_chain(
     *, rpc: str, deployment: Deployment, key: Key, pool_id: int, clock: Clock | None = None
 ) -> AsyncIterator[LedgerChain]:
-    """Yields a `LedgerChain` and closes it afterwards."""
+    """Context manager that yields a `LedgerChain` and closes it at the end."""
     chain = LedgerChain(rpc=rpc, deployment=deployment, key=key, pool_id=pool_id, clock=clock)
     try:
         yield chain
@@ -407,7 +372,7 @@ async def open_chain(
 
 
 def describe_error(error: MusterError) -> str:
-    """Returns an error and its hint in one line."""
+    """Returns an error with its hint as one line of text."""
     return f"{error.detail} ({error.hint})" if error.hint else error.detail
 
 

@@ -1,4 +1,4 @@
-"""Outcomes of a pool's newest work, so that contributors can decide whether to work for it."""
+"""Counts how a pool's newest work ended, to help contributors choose a pool."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from ledger.events.types import WorkExpired, WorkFinal
 from protocol.verdicts import Outcome
 
 NEWEST = 200
-"""Number of newest pieces of work that are counted."""
+"""Maximum number of newest pieces of work that are counted."""
 BLOCKS_BACK = (2_000, 16_000, 128_000)
-"""Block ranges for reading events, tried in turn until `NEWEST` pieces of work are found.
+"""Numbers of newest blocks to search: the next larger number is tried until `NEWEST` pieces of work are found.
 
-The longest range is 18 days at 12 s a block.
+The largest range covers 18 days at 12 s a block.
 """
 
 LEAST_TO_JUDGE = 10
-"""Minimum number of finished pieces of work for judging a pool."""
+"""Minimum number of finished pieces of work on which a pool is judged."""
 MOST_EXPIRED = 0.05
+"""Share of expired work above which a pool's record is bad."""
 MOST_REFUSED = 0.5
+"""Share of refused work above which a pool's record is bad."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRecord:
-    """Counts of a pool's newest work by outcome, and its escrow."""
+    """Numbers of a pool's newest pieces of work by outcome, and its escrow."""
 
     accepted: int = 0
     refused: int = 0
-    """Rejected or forged."""
+    """Number of pieces of work that validators rejected or judged forged."""
     expired: int = 0
-    """Not judged in time, therefore unpaid."""
+    """Number of pieces of work that no validator judged in time, so that they were not paid."""
 
     leaving: int = 0
     """Announced withdrawal from the free escrow, in the token's smallest unit."""
@@ -47,7 +49,11 @@ class PoolRecord:
 
     @property
     def is_bad(self) -> bool:
-        """Whether much of the work expired or was refused, or more than half of the free escrow will be withdrawn."""
+        """Whether the record is a reason to avoid the pool.
+
+        The record is bad if too much work expired or was refused, or if more than half of the free escrow will be
+        withdrawn.
+        """
         if self.leaving and 2 * self.leaving > self.free:
             return True
         if self.total < LEAST_TO_JUDGE:
@@ -56,23 +62,23 @@ class PoolRecord:
 
     @property
     def summary(self) -> str:
-        """The record as one line of text."""
+        """Returns the record as one line of text."""
         leaving = ""
         if self.leaving:
             leaving = (
                 f"; the owner withdraws {format_amount(self.leaving)} of {format_amount(self.free)} MUST free escrow"
             )
         if not self.total:
-            return f"no work has ended lately{leaving}"
+            return f"no work has finished lately{leaving}"
         accepted, refused, expired = (
             f"{part / self.total:.0%}" for part in (self.accepted, self.refused, self.expired)
         )
-        ended = f"of the newest {self.total} pieces of work {accepted} accepted, {refused} refused by validators"
-        return f"{ended}, {expired} expired unjudged{leaving}"
+        ended = f"of the newest {self.total} pieces of work, {accepted} were accepted, {refused} refused by validators"
+        return f"{ended}, {expired} expired without a verdict{leaving}"
 
 
 async def read_pool_record(ledger: Ledger, pool_id: int) -> PoolRecord:
-    """Reads the outcomes of the newest `NEWEST` pieces of a pool's work, within the ranges of `BLOCKS_BACK`.
+    """Reads the outcomes of a pool's newest pieces of work from events.
 
     Raises:
         ChainUnavailable: The chain does not answer.

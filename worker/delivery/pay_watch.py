@@ -1,9 +1,10 @@
-"""Checks whether delivered work is paid, and stops leasing slots when it is not.
+"""Checks whether delivered work is paid, and stops leasing slots when work is not paid.
 
-A pool can take files without paying: its validators let the work expire unjudged, or the escrow or this node's
-membership is gone when the work is submitted. The ledger has no penalty for that, so the worker bounds the loss: after
-`MOST_UNPAID` consecutive unpaid pieces of work it stops leasing, until the contributor resumes it or one is paid.
-Rejected and forged work does not count, because validators have judged it.
+A pool can take files without paying: its validators may let the work expire without a verdict; or, when the work is
+submitted, the escrow is used up or this node's membership has ended. The ledger has no penalty for a pool that does not
+pay, so the worker limits the loss. After `MOST_UNPAID` unpaid pieces of work in a row it stops leasing slots, until one
+of these pieces is paid or the contributor runs `muster worker resume`. Rejected and forged work does not count, because
+validators have judged it.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from protocol.errors import MusterError
 from protocol.identifiers import address, digest
 from protocol.leases import Lease, WorkKey
 from protocol.runtime.clock import Clock
-from worker.chain.ledger_chain import Payment, WorkerChain
+from worker.chain.ledger_chain import LedgerChain, Payment
 from worker.state import StateDirectory
 
 MOST_UNPAID = 3
-"""Consecutive pieces of work without verdict and payment after which leasing stops."""
+"""Number of unpaid pieces of work in a row after which leasing stops."""
 MOST_WATCHED = 512
-"""Maximum pieces of work watched at a time; the oldest are dropped."""
+"""Maximum number of pieces of work that are watched at a time. The oldest pieces are dropped."""
 CHECKS_PER_ROUND = 32
+"""Maximum number of pieces of work that one round checks on the ledger."""
 CHECK_INTERVAL = timedelta(seconds=60)
+"""Pause between two rounds of checks."""
 
 UNPAYABLE = frozenset({"EscrowTooLow", "NotMember", "WrongStatus"})
-"""Contract errors caused by the pool: too little escrow, membership ended, pool not active."""
+"""Contract errors that the pool causes: too little escrow, membership ended, pool not active."""
 
 _FILE = "pay"
 _log = structlog.get_logger(__name__)
@@ -38,13 +41,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Watched:
-    """A piece of work that was delivered or that the ledger refused."""
+    """A piece of work that was delivered, or that the ledger refused."""
 
     key: WorkKey
     expiry: int
-    """Expiry of its lease, Unix time in seconds."""
+    """Expiry of the work's lease, in Unix seconds."""
     refused: str = ""
-    """Contract error of the last refusal; empty if the ledger accepted it."""
+    """Contract error with which the ledger last refused the work; empty if the ledger accepted it."""
 
     @property
     def name(self) -> str:
@@ -52,26 +55,28 @@ class _Watched:
 
 
 class PayWatch:
-    """Tracks delivered work on disk and checks its outcome periodically.
+    """Watches delivered work and counts unpaid pieces.
+
+    The state of the watch is on disk, so it survives restarts.
 
     Args:
         state: The worker's state directory.
         chain: The ledger.
-        clock: Used for waiting.
+        clock: Clock that measures the pauses.
     """
 
-    def __init__(self, *, state: StateDirectory, chain: WorkerChain, clock: Clock) -> None:
+    def __init__(self, *, state: StateDirectory, chain: LedgerChain, clock: Clock) -> None:
         self._state = state
         self._chain = chain
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
         self._unpaid: list[str] = []
-        """Descriptions of the unpaid pieces since the last paid one."""
+        """Descriptions of the unpaid pieces of work since the last paid one."""
         self._restore()
 
     @property
     def stopped(self) -> str:
-        """Reason why leasing has stopped; empty while it is allowed."""
+        """Reason why leasing has stopped; empty while leasing is allowed."""
         if len(self._unpaid) < MOST_UNPAID:
             return ""
         return f"{len(self._unpaid)} delivered pieces of work in a row were not paid: " + "; ".join(
@@ -83,25 +88,31 @@ class PayWatch:
         self._watch(_Watched(key=lease.key, expiry=lease.expiry))
 
     def refused(self, lease: Lease, reason: str) -> None:
-        """Starts to watch refused work. It counts as unpaid if it is not on the ledger when its lease ends.
+        """Starts to watch work that the ledger or the relayer refused.
+
+        The work counts as unpaid if it is not on the ledger when its lease ends.
 
         Args:
             lease: Lease of the work.
-            reason: Name of the contract error, with or without arguments. Errors not in `UNPAYABLE` are ignored.
+            reason: Name of the contract error, with or without arguments. Errors that are not in `UNPAYABLE` are
+                ignored.
         """
         name = reason.split("(", maxsplit=1)[0].strip()
         if name in UNPAYABLE:
             self._watch(_Watched(key=lease.key, expiry=lease.expiry, refused=name))
 
     def resume(self) -> None:
-        """Allows leasing again at the contributor's request. Pending work is still watched."""
+        """Allows leasing again at the contributor's request.
+
+        The worker continues to watch work that it delivered earlier.
+        """
         if self._unpaid:
             _log.info("leasing-resumed", because="the contributor resumed it")
         self._unpaid = []
         self._save()
 
     async def run(self) -> None:
-        """Checks payments periodically until cancelled."""
+        """Checks payments periodically until the task that runs this method is cancelled."""
         while True:
             try:
                 await self.check()
@@ -113,7 +124,7 @@ class PayWatch:
         """Checks the `CHECKS_PER_ROUND` pieces of work that were checked least recently.
 
         Raises:
-            MusterError: The chain does not answer; the next call checks the remaining pieces.
+            MusterError: The chain does not answer. The next call checks the remaining pieces.
         """
         if not self._watched:
             return
@@ -122,7 +133,7 @@ class PayWatch:
             payment = await self._chain.payment(one.key)
             over = now > datetime.fromtimestamp(min(one.expiry, 2**37), UTC)
             if payment is Payment.OPEN or (payment is None and not over):
-                self._watched[name] = self._watched.pop(name)  # check it again after the others
+                self._watched[name] = self._watched.pop(name)  # moved to the end: checked again after all other work
                 continue
             del self._watched[name]
             self._count(one, payment)
@@ -171,7 +182,7 @@ class PayWatch:
         try:
             watched = [_read(row) for row in saved.get("watched", [])]
             unpaid = [str(each) for each in saved.get("unpaid", [])]
-        except (KeyError, TypeError, ValueError, MusterError):  # written by another release: start anew
+        except (KeyError, TypeError, ValueError, MusterError):  # another release wrote the file: start without history
             return
         self._watched = {one.key.hash: one for one in watched}
         self._unpaid = unpaid

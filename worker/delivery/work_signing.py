@@ -1,4 +1,4 @@
-"""Signs a queued file as this node's work under a lease, and checks the spooled copy."""
+"""Signs a queued file as work under a lease, and checks the queue's copy of a file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from worker.delivery.queue.item import QueueItem
 from worker.delivery.queue.runner import GivenUp
 
 LEASED_WORK = "work"
-"""Metadata key under which the bridge stores a `LeasedWork` as JSON; tasks can't set it."""
+"""Metadata key under which the bridge stores a `LeasedWork` as JSON. Tasks can't set it."""
 
 
 class LeasedWork(WireModel):
-    """Lease, units and figures of a rollout file; written by the bridge, read at delivery."""
+    """Lease, work units and metrics of a rollout file.
+
+    The bridge writes this object when a task adds the file; the delivery reads it.
+    """
 
     lease: SignedLease
     units: Units
@@ -31,12 +34,14 @@ class LeasedWork(WireModel):
 
 
 def sign_work(item: QueueItem, *, key: Key, pool_id: int, domain: SigningDomain) -> SignedWorkClaim | None:
-    """Returns the signed work claim for a file, the same on every call; None if the file is not work.
+    """Returns the signed work claim for a file; None if the file is not work.
+
+    The result is the same on every call.
 
     Args:
-        item: An item whose hash is known.
+        item: Queue item whose hash is known.
         key: The node's key.
-        pool_id: The node's pool.
+        pool_id: Number of the node's pool.
         domain: EIP-712 domain of the `WorkLedger` contract.
 
     Raises:
@@ -48,7 +53,7 @@ def sign_work(item: QueueItem, *, key: Key, pool_id: int, domain: SigningDomain)
     lease = work.lease
     wrong = (
         (lease.node != key.address, f"its lease is for another node, {lease.node}"),
-        (lease.pool_id != pool_id, f"its lease is of pool {lease.pool_id}, not of pool {pool_id}"),
+        (lease.pool_id != pool_id, f"its lease is from pool {lease.pool_id}, not from pool {pool_id}"),
         (lease.domain != domain, f"its lease is for contract {lease.contract} on chain {lease.chain_id}"),
         (work.units > lease.max_units, f"it claims {work.units} units, but its lease allows {lease.max_units}"),
     )
@@ -61,7 +66,7 @@ def sign_work(item: QueueItem, *, key: Key, pool_id: int, domain: SigningDomain)
 
 
 def leased(item: QueueItem) -> LeasedWork:
-    """Returns the lease, units and figures of the file.
+    """Returns the lease, work units and metrics of a file that is work.
 
     Raises:
         GivenUp: The stored data can't be parsed.
@@ -69,17 +74,17 @@ def leased(item: QueueItem) -> LeasedWork:
     try:
         return LeasedWork.model_validate_json(item.metadata[LEASED_WORK])
     except ValidationError as error:
-        # pydantic's message explains, for example, a lease of an earlier contract version.
+        # pydantic's message gives the cause, for example a lease for an earlier contract version.
         because = plain_message(error.errors()[0]["msg"])
         raise GivenUp(f"the stored lease of this file can't be read: {because}") from error
 
 
 def check_copy(item: QueueItem, *, thoroughly: bool) -> None:
-    """Checks that the copy in the spool is unchanged since it was hashed.
+    """Checks that the queue's copy of a file has not changed since it was hashed.
 
     Args:
-        item: An item whose hash is known.
-        thoroughly: Compare the SHA-256 too, not only the size.
+        item: Queue item whose hash is known.
+        thoroughly: Whether the SHA-256 is compared too, not only the size.
 
     Raises:
         GivenUp: The copy was changed or removed.

@@ -1,4 +1,7 @@
-"""Runs all checks, or without valid settings only those that need no settings."""
+"""Runs the checks of `muster worker doctor`.
+
+Without valid settings, it runs only the checks that need no settings.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ async def examine(settings: WorkerSettings | None, settings_error: MusterError |
     """Returns the findings of all checks.
 
     Args:
-        settings: The worker's settings; None if they could not be read.
-        settings_error: Error from reading the settings.
+        settings: Settings of the worker; None if they could not be read.
+        settings_error: Error that occurred when the settings were read, if any.
     """
     state = (settings.state if settings is not None else default_state()).expanduser().absolute()
     existing = next(parent for parent in (state, *state.parents) if parent.exists())

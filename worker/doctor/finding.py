@@ -1,4 +1,4 @@
-"""Findings of checks."""
+"""Findings of the checks of `muster worker doctor`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Level(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """The worker can run, with a limitation."""
+    """The worker can run, but with a limitation."""
     FAILURE = "failure"
-    """The worker can't join."""
+    """The worker can't join the pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def failure(check: str, found: str, advice: str) -> DoctorFinding:
 
 
 def exit_code(findings: Iterable[DoctorFinding]) -> int:
-    """Returns the exit code: 0 if all is well, 1 with warnings, 2 with failures."""
+    """Returns the exit code of the command: 0 if all is well, 1 with warnings, 2 with failures."""
     levels = {finding.level for finding in findings}
     if Level.FAILURE in levels:
         return 2

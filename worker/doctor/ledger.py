@@ -12,7 +12,7 @@ from worker.settings import WorkerSettings
 
 
 async def check_ledger(settings: WorkerSettings, key: Key) -> list[DoctorFinding]:
-    """Checks everything on the ledger that joining the pool needs."""
+    """Checks everything on the ledger that joining the pool requires."""
     try:
         deployment = Deployment.load(settings.deployment)
     except MusterError as error:
@@ -29,7 +29,7 @@ async def check_ledger(settings: WorkerSettings, key: Key) -> list[DoctorFinding
 
 
 def check_record(record: PoolRecord) -> DoctorFinding:
-    """Checks that the pool's newest work was judged and paid."""
+    """Checks whether the pool's newest work was judged and paid."""
     if record.is_bad:
         return warning(
             "pool record", record.summary, "ask the pool's owner, or choose another pool: `muster pool list`"
@@ -40,7 +40,9 @@ def check_record(record: PoolRecord) -> DoctorFinding:
 def _wallet(key: Key, status: NodeStatus) -> DoctorFinding:
     found = f"node {key.address}, {status.gas / 1e18:.4f} of the chain's coin for gas"
     if status.gas == 0 and not status.member:
-        return warning("wallet", found, "send some coin to the node, unless the pool's relayer pays for joins")
+        return warning(
+            "wallet", found, "send some of the chain's coin to the node, unless the pool's relayer pays for joining"
+        )
     return ok("wallet", found)
 
 
@@ -48,7 +50,7 @@ def _registration(settings: WorkerSettings, status: NodeStatus) -> list[DoctorFi
     if status.provider is None:
         return [failure("registration", *(status.obstacle() or ("", "")))]
     findings = [ok("registration", f"registered by {status.provider} with capacity {status.capacity}")]
-    stake = f"{status.free_stake / 1e18:.4f} MUST free, joining locks {status.needed_stake / 1e18:.4f}"
+    stake = f"{status.free_stake / 1e18:.4f} MUST are free, joining locks {status.needed_stake / 1e18:.4f}"
     if status.member:
         return [*findings, ok("stake", stake), ok("pool", f"a member of pool {settings.pool_id}")]
     if status.free_stake < status.needed_stake:

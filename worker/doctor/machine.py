@@ -13,22 +13,25 @@ from worker.machine.gpus import GpuInventory
 
 GIB = 1 << 30
 LEAST_MEMORY = 2 * GIB
+"""Memory in bytes below which a machine can't join."""
 LEAST_DISK = 5 * GIB
+"""Free disk space in bytes below which a machine can't join."""
 COMFORTABLE_DISK = 50 * GIB
+"""Free disk space in bytes below which the doctor warns."""
 
 
 def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> DoctorFinding:
-    """Counts GPUs by model; warns of NVIDIA devices without a driver."""
+    """Counts GPUs by model; warns if there are NVIDIA devices but no driver."""
     if inventory.gpus:
         counted = Counter(f"{found.gpu.model} with {found.gpu.memory_bytes / GIB:.0f} GiB" for found in inventory.gpus)
         text = ", ".join(f"{count} of {kind}" for kind, count in counted.items())
         text += f", driver {inventory.driver}"
-        if inventory.trouble:
-            return warning("gpu", f"{text}; {inventory.trouble}", "look at `nvidia-smi` and the kernel's log")
+        if inventory.error:
+            return warning("gpu", f"{text}; {inventory.error}", "see `nvidia-smi` and the kernel's log")
         return ok("gpu", text)
-    if inventory.trouble or list(devices.glob("nvidia[0-9]*")):
+    if inventory.error or list(devices.glob("nvidia[0-9]*")):
         return warning(
-            "gpu", inventory.trouble or "there are NVIDIA devices but no driver", "install or reload the NVIDIA driver"
+            "gpu", inventory.error or "there are NVIDIA devices but no driver", "install or reload the NVIDIA driver"
         )
     return warning("gpu", "none", "this node can't get tasks that need a GPU")
 
@@ -37,7 +40,9 @@ def check_processor(hardware: Hardware) -> DoctorFinding:
     """Checks the number of cores that this process may use."""
     found = f"{hardware.cpu_cores} cores, {hardware.cpu_model} ({hardware.architecture})"
     if hardware.cpu_cores < 2:
-        return warning("cpu", found, "give the worker at least two cores, so that task and worker do not share one")
+        return warning(
+            "cpu", found, "give the worker at least two cores, so that task and worker do not share one core"
+        )
     return ok("cpu", found)
 
 
@@ -48,12 +53,12 @@ def check_memory(hardware: Hardware) -> DoctorFinding:
     if hardware.memory_bytes < LEAST_MEMORY:
         return failure("memory", found, f"at least {LEAST_MEMORY / GIB:.0f} GiB are needed")
     if free < LEAST_MEMORY:
-        return warning("memory", found, "end other programs: tasks are killed when memory runs out")
+        return warning("memory", found, "close other programs: tasks are killed when the memory is used up")
     return ok("memory", found)
 
 
 def check_disk(place: Path) -> DoctorFinding:
-    """Checks the free space on the file system of task volumes."""
+    """Checks the free space on the file system of the task volumes."""
     existing = next(parent for parent in (place, *place.parents) if parent.exists())
     free = psutil.disk_usage(str(existing)).free
     found = f"{free / GIB:.1f} GiB free for volumes in {place}"

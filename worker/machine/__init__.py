@@ -1,1 +1,1 @@
-"""Hardware inventory of this machine."""
+"""Inventory of this machine's hardware, software and load."""

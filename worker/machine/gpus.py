@@ -1,4 +1,7 @@
-"""Reads GPUs through NVML. A machine without an NVIDIA driver has no GPUs; that is not an error."""
+"""Reads the GPUs of this machine through NVML.
+
+A machine without an NVIDIA driver has no GPUs; this is not an error.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,24 @@ from worker.tasks.container_spec import InstalledGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInventory:
-    """GPUs found through NVML.
+    """GPUs that NVML reports.
 
     Args:
-        gpus: GPUs that answer; models may differ.
-        driver: The driver's version.
-        trouble: Errors of GPUs or driver; empty if there are none.
+        gpus: GPUs that answer; they may be of different models.
+        driver: Version of the NVIDIA driver; None if there is none.
+        error: Errors of GPUs or driver; empty if there are none.
     """
 
     gpus: tuple[InstalledGpu, ...] = ()
     driver: str | None = None
-    trouble: str = ""
+    error: str = ""
 
 
 def read_gpus() -> GpuInventory:
-    """Reads GPUs, their memory and the driver version. A GPU that does not answer is reported in `trouble`."""
+    """Reads GPUs, their memory and the driver version.
+
+    A GPU that does not answer is reported in `error`.
+    """
     try:
         with _nvml():
             found, silent = [], []
@@ -38,15 +44,18 @@ def read_gpus() -> GpuInventory:
                 except pynvml.NVMLError as error:
                     silent.append(f"GPU {index} does not answer: {error}")
             return GpuInventory(
-                gpus=tuple(found), driver=_text(pynvml.nvmlSystemGetDriverVersion()), trouble="; ".join(silent)
+                gpus=tuple(found), driver=_text(pynvml.nvmlSystemGetDriverVersion()), error="; ".join(silent)
             )
     except pynvml.NVMLError as error:
         absent = isinstance(error, pynvml.NVMLError_LibraryNotFound | pynvml.NVMLError_DriverNotLoaded)
-        return GpuInventory(trouble="" if absent else f"NVML: {error}")
+        return GpuInventory(error="" if absent else f"NVML: {error}")
 
 
 def read_gpu_load() -> Mapping[str, float]:
-    """Returns utilisation and used memory per GPU; empty without GPUs."""
+    """Returns the utilisation (0 to 1) and used memory (bytes) of each GPU.
+
+    The result is empty without GPUs.
+    """
     gauges: dict[str, float] = {}
     try:
         with _nvml():
@@ -79,5 +88,5 @@ def _nvml() -> Iterator[None]:
 
 
 def _text(value: str | bytes) -> str:
-    """Decodes text, which older NVML bindings return as bytes."""
+    """Decodes a text, which older NVML bindings return as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

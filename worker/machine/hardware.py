@@ -19,7 +19,7 @@ def read_hardware(volumes: Path, inventory: GpuInventory) -> Hardware:
     """Returns this machine's hardware.
 
     Args:
-        volumes: Directory of task volumes; the free space of its file system is reported.
+        volumes: Directory of the task volumes. The free space of its file system is reported.
         inventory: Result of `read_gpus`.
     """
     return Hardware(
@@ -46,7 +46,10 @@ def read_software(runtimes: Sequence[RuntimeKind], *, docker_version: str | None
 
 
 def read_load(volumes: Path) -> Mapping[str, float]:
-    """Returns load metrics for a heartbeat: utilisation between 0 and 1, sizes in bytes."""
+    """Returns gauges of this machine for a heartbeat.
+
+    Utilisation is between 0 and 1, sizes are in bytes.
+    """
     memory = psutil.virtual_memory()
     return {
         "cpu.busy": psutil.cpu_percent(interval=None) / 100,

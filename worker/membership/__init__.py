@@ -1,1 +1,1 @@
-"""Joining a pool: registration, invites and relocation of the orchestrator."""
+"""Membership of a pool: registration, invites, and a changed URL of the orchestrator."""

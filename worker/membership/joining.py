@@ -1,4 +1,4 @@
-"""Joins a pool: waits for an invite, verifies that the pool's orchestrator signed it, and redeems it on the ledger."""
+"""Joins a pool: waits for an invite, verifies its signer, and redeems it on the ledger."""
 
 from __future__ import annotations
 
@@ -11,37 +11,42 @@ import structlog
 
 from protocol.clients import DiscoveryClient
 from protocol.errors import Forbidden, InvalidInput, MusterError
-from protocol.http.client import check_service_url
+from protocol.http.location import check_service_url
 from protocol.identifiers import Address, address
 from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.clock import Clock
 from protocol.wire.invites import SignedInvite
 from worker.backoff import GrowingPause
-from worker.chain.ledger_chain import NodeStatus, WorkerChain, describe_error
+from worker.chain.ledger_chain import LedgerChain, NodeStatus, describe_error
 from worker.membership.registration import Registrar
 from worker.membership.relayed_join import RelayedJoin
 from worker.situation import Phase, Situation
 from worker.state import StateDirectory
 
 _POLL_INTERVAL = timedelta(seconds=10)
+"""Pause between two reads of the node's status while the worker waits for an invite."""
 _BAD_INVITE_PAUSE = timedelta(milliseconds=250)
+"""Pause after an invalid invite."""
 _RECORD_TIMEOUT = timedelta(seconds=10)
+"""Time limit for reading the pool's payment record."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorLocation:
-    """URL of the pool's orchestrator and the key that must sign its answers."""
+    """URL of the pool's orchestrator, and the key that must sign its answers."""
 
     pool_id: int
     url: str
     orchestrator: Address
+    """Address of the key that must sign the orchestrator's answers."""
     expiry: int = 0
-    """Expiry of the invite with this URL, in Unix seconds; only an invite that expires later can change the URL."""
+    """Expiry of the invite that named this URL, in Unix seconds. Only an invite that expires later can change the URL.
+    """
 
 
 def save_membership(state: StateDirectory, membership: OrchestratorLocation) -> None:
-    """Saves the membership, so that a restarted worker continues without a new invite."""
+    """Saves the membership, so that a restarted worker needs no new invite."""
     state.write("membership", asdict(membership))
 
 
@@ -64,10 +69,13 @@ def load_membership(state: StateDirectory, pool_id: int) -> OrchestratorLocation
 def check_invite(
     invite: SignedInvite, *, node: Address, pool_id: int, domain: SigningDomain, now_s: float, allow_plain_http: bool
 ) -> Address:
-    """Checks that an invite is for this node, pool and ledger and has not expired; returns its signer.
+    """Checks that an invite is for this node, pool and ledger; returns its signer.
+
+    It also checks the expiry and the URL.
 
     Raises:
-        InvalidInput: The invite is for another node, pool or ledger, has expired, or names a URL that is not allowed.
+        InvalidInput: The invite is for another node, pool or ledger, has expired, or names a URL that is not allowed;
+            or its signature is malformed.
     """
     if invite.node != node:
         raise _refused(f"it is for {invite.node}, not for {node}")
@@ -89,14 +97,15 @@ class Joiner:
 
     Args:
         node: This node's address.
-        pool_id: The pool to join.
+        pool_id: Number of the pool to join.
         chain: The ledger.
-        registrar: Source of invites.
-        clock: Used for waiting.
-        situation: Updated with the reason for waiting.
-        allow_plain_http: Allows an orchestrator URL without TLS.
-        longest_pause: Upper limit of the pause between attempts while the chain is down.
-        relayed_join: Joins through the orchestrator's relayer. If it is None or fails, the node pays the gas itself.
+        registrar: Registrar, which receives invites from discovery services.
+        clock: Clock that measures the pauses.
+        situation: Status of the worker, which is updated with the reason for waiting.
+        allow_plain_http: Whether the orchestrator's URL may be plain `http` to another machine.
+        longest_pause: Maximum pause between attempts while the chain is down.
+        relayed_join: Joins through the orchestrator's relayer. If this is None or the relayed join fails, the node pays
+            the gas itself.
     """
 
     def __init__(
@@ -104,7 +113,7 @@ class Joiner:
         *,
         node: Address,
         pool_id: int,
-        chain: WorkerChain,
+        chain: LedgerChain,
         registrar: Registrar,
         clock: Clock,
         situation: Situation,
@@ -123,7 +132,10 @@ class Joiner:
         self._relayed_join = relayed_join
 
     async def join(self) -> OrchestratorLocation:
-        """Waits until the node is a member and returns its orchestrator; retries without limit."""
+        """Waits until the node is a member; returns the location of the orchestrator.
+
+        The method retries without limit.
+        """
         pause = GrowingPause(first=timedelta(seconds=1), longest=self._longest_pause)
         watcher = asyncio.create_task(self._show_obstacle(), name="explain")
         try:
@@ -139,7 +151,10 @@ class Joiner:
             watcher.cancel()
 
     async def _accept_with_retries(self, invite: SignedInvite, pause: GrowingPause) -> Address | None:
-        """Accepts an invite, retrying while errors are retryable; returns None if the invite is invalid."""
+        """Accepts an invite; retries after retryable errors.
+
+        Returns None if the invite is invalid.
+        """
         while True:
             try:
                 return await self._accept(invite)
@@ -148,13 +163,13 @@ class Joiner:
                 self._situation.phase = Phase.WAITING
                 self._situation.detail = f"the invite was not redeemed: {describe_error(error)}"
                 if not error.retryable:
-                    # The pause does not grow: forged invites of one service must not delay a valid one of another.
+                    # The pause does not grow: forged invites from one service must not delay a valid one from another.
                     await self._clock.sleep(_BAD_INVITE_PAUSE)
                     return None
                 await self._clock.sleep(pause.failed())
 
     async def _accept(self, invite: SignedInvite) -> Address:
-        """Checks and redeems the invite; returns the pool's orchestrator key."""
+        """Checks and redeems the invite; returns the address of the pool's orchestrator key."""
         signer = check_invite(
             invite,
             node=self._node,
@@ -166,7 +181,7 @@ class Joiner:
         if not await self._chain.is_orchestrator(signer):
             raise Forbidden(
                 f"the invite was signed by {signer}, which is not the pool's orchestrator on the ledger",
-                hint="it is forged, or older than a key rotation; the next invite may be valid",
+                hint="the invite is forged, or older than a key rotation; the next invite may be valid",
             )
         status = await self._chain.node_status()
         if not status.member:
@@ -178,7 +193,10 @@ class Joiner:
         return await self._chain.orchestrator()
 
     async def _log_pool_record(self, invite: SignedInvite) -> None:
-        """Logs the pool's payment record for information; it does not affect joining."""
+        """Logs the pool's payment record as information for the contributor.
+
+        The record does not affect joining.
+        """
         record = None
         with contextlib.suppress(MusterError, TimeoutError):
             async with asyncio.timeout(_RECORD_TIMEOUT.total_seconds()):
@@ -188,7 +206,7 @@ class Joiner:
         tell("joining", pool=self._pool_id, orchestrator=invite.url, record=summary)
 
     async def _join_through_relayer(self, invite: SignedInvite, orchestrator: Address) -> bool:
-        """Returns whether the relayer sent the join transaction, so that the node needs no gas."""
+        """Joins through the relayer, so that the node needs no gas; returns whether the node joined."""
 
         async def is_member() -> bool:
             return (await self._chain.node_status()).member
@@ -204,7 +222,7 @@ class Joiner:
             _log.info("invite-not-acknowledged", detail=error.detail)
 
     async def _show_obstacle(self) -> None:
-        """Updates the situation with the current obstacle to joining, while the worker waits for an invite."""
+        """Keeps the status up to date with the current obstacle to joining."""
         while True:
             try:
                 status = await self._chain.node_status()
@@ -228,11 +246,13 @@ def _describe_status(status: NodeStatus) -> str:
     if obstacle is not None:
         return f"{obstacle[0]} ({obstacle[1]})"
     if status.member:
-        return "a member on the ledger; waiting for an invite with the orchestrator's URL"
+        return "the node is a member on the ledger; waiting for an invite with the orchestrator's URL"
     return "ready to join; waiting for an invite from the pool"
 
 
 def _refused(detail: str) -> InvalidInput:
     return InvalidInput(
-        f"the invite is not valid: {detail}", hint="it is discarded; the next one may be valid", code="bad-invite"
+        f"the invite is not valid: {detail}",
+        hint="the invite is discarded; the next one may be valid",
+        code="bad-invite",
     )

@@ -1,4 +1,7 @@
-"""Keeps the node registered at each discovery service, independently of outages of the others."""
+"""Keeps the node registered at each discovery service.
+
+An outage of one service does not affect the others.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,27 @@ from worker.chain.ledger_chain import describe_error
 from worker.situation import Situation
 
 SHORTEST_REFRESH = timedelta(seconds=5)
+"""Minimum pause between two registrations at a service."""
 LONGEST_REFRESH = timedelta(minutes=10)
+"""Maximum pause between two registrations at a service."""
 _POLL = timedelta(seconds=25)
+"""Duration of one long poll for invites."""
 _LONGEST_LIFE_MS = 7 * 24 * 3600 * 1000
+"""Maximum lifetime of a registration in milliseconds; a longer lifetime in a service's answer is cut to this
+maximum."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Registrar:
-    """Registers the node, refreshes the registrations and polls for invites.
+    """Registers the node, refreshes the registrations, and polls for invites.
 
     Args:
         services: Clients of the discovery services, with this node's key.
-        describe: Returns the current description of the machine.
-        clock: Used for waiting.
-        situation: Updated with the state of each registration.
-        longest_pause: Upper limit of the pause between attempts while a service is down.
+        describe: Function that returns the current description of the machine.
+        clock: Clock that measures the pauses.
+        situation: Status of the worker, which is updated with the state of each registration.
+        longest_pause: Maximum pause between attempts while a service is down.
     """
 
     def __init__(
@@ -57,14 +65,20 @@ class Registrar:
         self._registered: dict[DiscoveryClient, asyncio.Event] = {each: asyncio.Event() for each in services}
 
     async def run(self) -> None:
-        """Refreshes registrations, and fetches invites while `next_invite` waits for one, until cancelled."""
+        """Refreshes registrations until the task that runs this method is cancelled.
+
+        While `next_invite` waits, it also fetches invites.
+        """
         async with asyncio.TaskGroup() as group:
             for service in self._services:
                 group.create_task(self._keep_registered(service))
                 group.create_task(self._listen(service))
 
     async def next_invite(self) -> tuple[DiscoveryClient, SignedInvite]:
-        """Returns the next invite from any service, not yet verified."""
+        """Returns the next invite from any service.
+
+        The caller must verify it.
+        """
         self._wanted.set()
         try:
             return await self._invites.get()
@@ -73,7 +87,10 @@ class Registrar:
                 self._wanted.clear()
 
     async def sign_off(self) -> None:
-        """Deletes the registrations; services that do not answer are skipped."""
+        """Deletes the registrations.
+
+        Services that do not answer are skipped.
+        """
         for service in self._services:
             try:
                 await service.sign_off()
@@ -95,7 +112,7 @@ class Registrar:
                 continue
             pause.succeeded()
             self._registered[service].set()
-            # The service chooses these numbers: clamp them, because extreme ones overflow datetime and timedelta.
+            # The service chooses these numbers. They are clamped, because extreme ones overflow datetime and timedelta.
             life_ms = max(0, min(record.expires_at_ms - record.last_seen_ms, _LONGEST_LIFE_MS))
             life = timedelta(milliseconds=life_ms)
             self._situation.discovery[url] = f"registered until {self._clock.now() + life:%H:%M:%S} UTC"

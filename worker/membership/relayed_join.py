@@ -1,4 +1,7 @@
-"""Joins without gas: the orchestrator's relayer sends the node's signed acceptance of an invite to the ledger."""
+"""Joins a pool through the orchestrator's relayer, which pays the gas.
+
+The relayer sends the node's signed acceptance of an invite to the ledger.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from protocol.wire.invites import SignedInvite
 from protocol.wire.relayed import JoinRequest, ReceiptState
 
 RELAYER_TIMEOUT = timedelta(seconds=60)
-"""Time allowed for the relayer before the node sends the transaction itself; short, as invites expire in minutes."""
+"""Time that the relayer gets before the node sends the transaction itself.
+
+This time is short, because invites expire within minutes.
+"""
 
 _POLL_INTERVAL = timedelta(seconds=1)
 _log = structlog.get_logger(__name__)
@@ -31,8 +37,8 @@ class RelayedJoin:
 
     Args:
         key: The node's key.
-        clock: Used for the time-out and polling.
-        allow_plain_http: Allows an orchestrator URL without TLS.
+        clock: Clock that measures the time-out and pauses.
+        allow_plain_http: Whether the orchestrator's URL may be plain `http` to another machine.
         transport: HTTP transport for tests that serve the orchestrator in the same process.
     """
 
@@ -52,12 +58,14 @@ class RelayedJoin:
     async def join(
         self, invite: SignedInvite, *, orchestrator: Address, is_member: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Returns whether the node is a member now; False if the relayer refuses, fails or takes too long.
+        """Joins through the relayer; returns whether the node is a member now.
+
+        The result is False if the relayer refuses, fails or takes too long.
 
         Args:
             invite: A verified invite.
-            orchestrator: Key that must sign the answers.
-            is_member: Reads the membership from the ledger; the relayer's answer alone is not trusted.
+            orchestrator: Address of the key that must sign the answers.
+            is_member: Function that reads the membership from the ledger. The relayer's answer alone is not trusted.
         """
         signature = Join(invite_hash=invite.invite.hash).sign(self._key, invite.domain)
         joining = JoinRequest(invite=invite, signature="0x" + signature.hex())

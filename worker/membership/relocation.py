@@ -1,4 +1,4 @@
-"""Finds the new URL of the pool's orchestrator through discovery."""
+"""Finds the new URL of the pool's orchestrator through discovery services."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from protocol.identifiers import Address
 from protocol.invites import LONGEST_INVITE
 from protocol.runtime.clock import Clock
 from protocol.wire.invites import SignedInvite
-from worker.chain.ledger_chain import WorkerChain
+from worker.chain.ledger_chain import LedgerChain
 from worker.membership.joining import OrchestratorLocation, check_invite
 
 MOST_INVITES = 16
-"""Maximum invites read from one discovery service; they come sorted by expiry, latest first."""
+"""Maximum number of invites that are read from one service. The invites are ordered by expiry, the latest first."""
 
 _NOW = timedelta()
 _log = structlog.get_logger(__name__)
 
 
 class Relocation:
-    """Finds an invite in discovery that has another orchestrator URL than the membership.
+    """Finds an invite that names another orchestrator URL than the membership does.
 
-    An orchestrator leaves invites for members that send no heartbeats. An invite is accepted if it expires later than
-    the invite with the current URL, but within `LONGEST_INVITE`, and if the ledger names its signer as the pool's
-    current orchestrator. So a discovery service can neither invent a URL nor replay an older one.
+    An orchestrator deposits invites at discovery services for members that send no heartbeats. An invite is accepted if
+    it expires later than the invite with the current URL, but within `LONGEST_INVITE` from now, and if the ledger names
+    its signer as the pool's current orchestrator. So a discovery service can neither invent a URL nor replay an older
+    invite.
 
     Args:
         node: This node's address.
         chain: The ledger.
         services: Clients of the discovery services.
-        clock: Used to check the expiry of invites.
-        allow_plain_http: Allows an orchestrator URL without TLS.
+        clock: Clock by which the expiry of invites is checked.
+        allow_plain_http: Whether the orchestrator's URL may be plain `http` to another machine.
     """
 
     def __init__(
         self,
         *,
         node: Address,
-        chain: WorkerChain,
+        chain: LedgerChain,
         services: Sequence[DiscoveryClient],
         clock: Clock,
         allow_plain_http: bool,
@@ -56,7 +57,10 @@ class Relocation:
         self._allow_plain_http = allow_plain_http
 
     async def find(self, membership: OrchestratorLocation) -> OrchestratorLocation | None:
-        """Returns the membership with the newer URL; None if there is none or the chain does not answer."""
+        """Returns the membership with the newer URL.
+
+        None if there is no newer URL, or the chain does not answer.
+        """
         found = await asyncio.gather(*(self._invites(service) for service in self._services))
         latest = (self._clock.now() + LONGEST_INVITE).timestamp()
         invites = [
@@ -65,7 +69,8 @@ class Relocation:
         if not invites:
             return None
         try:
-            # A rotated key stays valid until its stated end, but it may have been stolen: only the current key counts.
+            # The previous key stays valid for some time after a rotation. It may have been stolen, so it does not count
+            # here.
             orchestrator = await self._chain.orchestrator()
         except MusterError as error:
             _log.info("newer-invite-not-checked", detail=error.detail)

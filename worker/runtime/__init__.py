@@ -1,1 +1,1 @@
-"""Task runtimes: the interface and its two implementations, Docker and a sandboxed process."""
+"""Runtimes for tasks: the interface, and its implementations Docker and sandboxed process."""

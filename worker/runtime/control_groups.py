@@ -1,6 +1,7 @@
-"""Control groups for tasks without Docker: version 2 or 1, whichever the machine has, or none.
+"""Control groups for tasks without Docker, version 2 or 1, if the machine allows them.
 
-Without them the keeper checks memory use itself, and `RLIMIT_NPROC` bounds the number of processes.
+Without control groups, the keeper checks the task's memory use itself, and `RLIMIT_NPROC` limits the number of
+processes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ _PERIOD_US = 100_000
 
 
 def make_control_groups(name: str, resources: Resources, *, root: Path = ROOT) -> tuple[Path, ...]:
-    """Creates control groups with the task's limits; returns none if any of them can't be created."""
+    """Creates control groups with the task's limits.
+
+    If one of them can't be created, it removes the others and returns none.
+    """
     made: list[Path] = []
     try:
         if (root / "cgroup.controllers").exists():
@@ -30,14 +34,17 @@ def make_control_groups(name: str, resources: Resources, *, root: Path = ROOT) -
 
 
 def remove_control_groups(groups: list[Path] | tuple[Path, ...]) -> None:
-    """Removes empty groups; groups with processes stay."""
+    """Removes empty control groups.
+
+    Groups that still have processes stay.
+    """
     for group in groups:
         with contextlib.suppress(OSError):
             group.rmdir()
 
 
 def find_control_groups(name: str, *, root: Path = ROOT) -> tuple[Path, ...]:
-    """Returns the groups that `make_control_groups` created under this name."""
+    """Returns the control groups that `make_control_groups` created under this name."""
     places = (root / "muster" / name, *(root / kind / "muster" / name for kind in ("memory", "pids", "cpu")))
     return tuple(place for place in places if place.is_dir())
 

@@ -1,12 +1,13 @@
-"""The Docker runtime: uses the Docker SDK in threads, and HTTP on the engine's socket to follow output.
+"""The Docker runtime, which runs tasks in containers of the local Docker engine.
 
-The engine must be local, because containers mount directories of this machine and the bridge's socket.
+It calls the Docker SDK in threads, and follows output over HTTP on the engine's socket. The engine must be local,
+because containers mount directories of this machine and the socket of the bridge.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,15 +47,17 @@ T = TypeVar("T")
 
 
 def engine_socket(docker_host: str | None = None) -> Path:
-    """Returns the engine's unix socket: from the setting, else `DOCKER_HOST`, else `DEFAULT_SOCKET`.
+    """Returns the path of the engine's unix socket.
+
+    The path comes from the setting, else from `DOCKER_HOST`, else it is `DEFAULT_SOCKET`.
 
     Raises:
-        InvalidInput: It is not a unix socket; a remote engine can't mount this machine's directories.
+        InvalidInput: The engine's address is not a unix socket. A remote engine can't mount this machine's directories.
     """
     host = docker_host or os.environ.get("DOCKER_HOST") or f"unix://{DEFAULT_SOCKET}"
     if not host.startswith("unix://"):
         raise InvalidInput(
-            f"the Docker engine at {host} is not on this machine",
+            f"the Docker engine at {host} is not reached through a unix socket of this machine",
             hint="run the worker on the engine's machine and use a unix socket, as in unix:///var/run/docker.sock",
             code="docker-not-local",
         )
@@ -62,24 +65,32 @@ def engine_socket(docker_host: str | None = None) -> Path:
 
 
 class DockerRuntime:
-    """Containers of one worker on the local Docker engine.
+    """Runs the containers of one worker on the local Docker engine.
 
     Args:
-        node: This node's address; containers of other workers are neither listed nor changed.
-        socket: The engine's unix socket.
+        node: This node's address. Containers of other workers are neither listed nor changed.
+        socket: Path of the engine's unix socket.
         allow_host_network: Whether the contributor allows tasks to use the host's network.
-        user: `uid:gid` that tasks run as; None for the image's user. A worker that is not root sets its own, so that
-            it can delete the tasks' files.
+        readable: Files and directories that the contributor lets tasks read, mounted at the same paths.
+        user: `uid:gid` of tasks; None for the user of the image. A worker that is not root passes its own user, so that
+            it can delete the files of tasks.
     """
 
     kind = RuntimeKind.DOCKER
 
     def __init__(
-        self, node: Address, *, socket: Path, allow_host_network: bool = False, user: str | None = None
+        self,
+        node: Address,
+        *,
+        socket: Path,
+        allow_host_network: bool = False,
+        readable: Sequence[Path] = (),
+        user: str | None = None,
     ) -> None:
         self._node = node
         self._socket = socket
         self._allow_host_network = allow_host_network
+        self._readable = tuple(path.absolute() for path in readable if path.exists())
         self._user = user
         self._network_name = f"{name_prefix(node)}net"
         self._sdk: docker.DockerClient | None = None
@@ -98,7 +109,9 @@ class DockerRuntime:
         )
 
     async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
-        """Pulls the image unless it is present. `latest` is pulled every time; the local copy is the fallback.
+        """Pulls the image unless it is on this machine.
+
+        An image with the tag `latest` is pulled every time. If that pull fails, the copy on this machine is used.
 
         Raises:
             ImageMissing: The image does not exist or access is denied.
@@ -112,16 +125,20 @@ class DockerRuntime:
         except (ImageMissing, PullFailed):
             if not present:
                 raise
-            progress(f"{image} could not be pulled again: the copy on this machine is used")
+            progress(f"{image} could not be pulled again; the copy on this machine is used")
 
     async def start(self, spec: ContainerSpec) -> None:
-        """Creates and starts a container; removes it if it can't be started, for example without a GPU driver."""
+        """Creates and starts a container.
+
+        A container that can't be started, for example without a GPU driver, is removed.
+        """
         refuse_foreign(spec.name, self._node)
         arguments = creation_arguments(
             spec,
             node=self._node,
             network=self._network_name,
             allow_host_network=self._allow_host_network,
+            readable=self._readable,
             user=self._user,
         )
         if spec.network is NetworkMode.BRIDGE:
@@ -133,7 +150,7 @@ class DockerRuntime:
         return await self._call(self._list)
 
     async def stop(self, name: str, *, grace: timedelta) -> None:
-        """Sends SIGTERM, and SIGKILL after the grace period."""
+        """Sends SIGTERM to the container, and SIGKILL after the grace period."""
         refuse_foreign(name, self._node)
         seconds = max(0, int(grace.total_seconds()))
 
@@ -155,15 +172,15 @@ class DockerRuntime:
             except NotFound:
                 return
             except APIError as error:
-                if error.status_code != 409:  # being removed already
+                if error.status_code != 409:  # the engine is removing it already
                     raise
 
         await self._call(remove)
 
     async def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
-        """Follows the engine's log; resumes after `after_ns`, compared with the log's nanosecond timestamps.
+        """Follows the engine's log of a container, after the time `after_ns`.
 
-        The engine may end a followed stream before the last lines are logged, so the log is read once more.
+        The engine may end the followed stream before it has logged the last lines. Therefore the log is read once more.
         """
         refuse_foreign(name, self._node)
         for follow in (True, False):
@@ -187,20 +204,26 @@ class DockerRuntime:
                         if line.time_ns > after_ns:
                             yield line
         except httpx.HTTPError as error:
-            raise RuntimeDown(f"reading the output of {name} was interrupted: {error}") from error
+            raise RuntimeDown(f"the connection that reads the output of {name} broke: {error}") from error
         for line in parser.end():
             if line.time_ns > after_ns:
                 yield line
 
     async def close(self) -> None:
-        """Closes connections; containers keep running."""
+        """Closes the connections to the engine.
+
+        Containers keep running.
+        """
         if self._http is not None:
             await self._http.aclose()
         if self._sdk is not None:
             await run_in_thread(self._sdk.close)
 
     async def remove_network(self) -> None:
-        """Removes the worker's network after it has left the pool and runs no container."""
+        """Removes the worker's network.
+
+        Call it after the worker has left the pool and runs no container.
+        """
 
         def remove(sdk: docker.DockerClient) -> None:
             try:
@@ -267,7 +290,7 @@ def _create_and_start(sdk: docker.DockerClient, arguments: dict[str, Any]) -> No
         raise ImageMissing(f"the image {arguments['image']} is not on this machine") from error
     except APIError as error:
         if error.status_code == 409:
-            raise LaunchRefused(f"there is a container called {name} already", retryable=True) from error
+            raise LaunchRefused(f"a container with the name {name} exists already", retryable=True) from error
         raise _refused(error) from error
     try:
         container.start()
@@ -293,8 +316,8 @@ def _refused(error: APIError) -> LaunchRefused | RuntimeDown:
 
 
 def _pull(sdk: docker.DockerClient, image: str, credentials: RegistryCredentials | None, progress: Progress) -> None:
-    # An empty dict means anonymous. With None the SDK uses the credentials in ~/.docker/config.json, and a pool owner
-    # could run and read the contributor's private images.
+    # An empty dict makes an anonymous request. With None, the SDK would use the credentials in ~/.docker/config.json,
+    # so that a pool owner could run and read the contributor's private images.
     login: dict[str, str] = {}
     if credentials is not None:
         login = {"username": credentials.username, "password": credentials.password.get_secret_value()}
@@ -314,7 +337,7 @@ def _is_pinned(image: str) -> bool:
 
 
 def _is_latest(image: str) -> bool:
-    """Returns whether the reference is to the `latest` tag, explicitly or by default."""
+    """Returns whether the reference means the tag `latest`, explicitly or by default."""
     return not _is_pinned(image) or ("@" not in image and image.endswith(":latest"))
 
 
@@ -325,7 +348,7 @@ def _pull_error(image: str, text: str) -> ImageMissing | PullFailed:
     if any(sign in lower for sign in _DENIED):
         return ImageMissing(
             f"the registry refuses access to the image {image}: {text}",
-            hint="give the task credentials that may read it",
+            hint="give the task credentials that can read the image",
             code="registry-denied",
         )
     return PullFailed(f"the image {image} could not be pulled: {text}")

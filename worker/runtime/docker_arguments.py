@@ -1,12 +1,17 @@
-"""Converts a container spec to Docker SDK arguments. Pure functions, so that all protections are visible here.
+"""Converts a container spec to arguments of the Docker SDK.
 
-No task spec can obtain capabilities, privilege escalation, the host's namespaces (except the network, if the
-contributor allows it), paths of the host, or devices other than its GPUs.
+These are pure functions, so that all protections of a container can be reviewed in this file.
+
+Whatever a task's spec says, the task's container gets no capabilities, no privilege escalation and no devices other
+than its GPUs. Of the host's paths it gets only those that the contributor lists in `readable`, read-only. The container
+gets no namespaces of the host either, except the network if the contributor allows it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from docker.types import DeviceRequest, LogConfig
@@ -14,7 +19,7 @@ from docker.types import Mount as DockerMount
 
 from protocol.identifiers import Address
 from protocol.wire.tasks import NetworkMode
-from worker.runtime.interface import Container, ContainerSpec, ContainerStatus, LaunchRefused
+from worker.runtime.interface import Container, ContainerSpec, ContainerStatus, LaunchRefused, Mount
 
 LABEL_WORKER = "io.muster.worker"
 LABEL_ASSIGNMENT = "io.muster.assignment"
@@ -23,28 +28,37 @@ LABEL_RESTART_NONCE = "io.muster.restart-nonce"
 LABEL_GRACE = "io.muster.stop-grace-ms"
 
 _LOG_FILES = {"max-size": "16m", "max-file": "2"}
-"""Limits of the engine's own log; `muster worker logs` reads the worker's log store instead."""
+"""Limits of the engine's own log. The engine's log may be small, because `muster worker logs` reads the worker's log
+store.
+"""
 
 
 def creation_arguments(
-    spec: ContainerSpec, *, node: Address, network: str, allow_host_network: bool, user: str | None
+    spec: ContainerSpec,
+    *,
+    node: Address,
+    network: str,
+    allow_host_network: bool,
+    readable: Sequence[Path] = (),
+    user: str | None,
 ) -> dict[str, Any]:
-    """Returns the arguments of the SDK's `containers.create`.
+    """Returns the arguments for `containers.create` of the Docker SDK.
 
     Args:
         spec: Spec of the container.
         node: This node's address.
-        network: Name of the worker's own network.
+        network: Name of the worker's own Docker network.
         allow_host_network: Whether the contributor allows tasks to use the host's network.
-        user: `uid:gid` to run as instead of the image's user.
+        readable: Existing files and directories that are mounted read-only at the same paths.
+        user: `uid:gid` of the task; None for the user of the image.
 
     Raises:
-        LaunchRefused: The task requests the host's network and the contributor does not allow it.
+        LaunchRefused: The task requests the host's network, but the contributor does not allow it.
     """
     if spec.network is NetworkMode.HOST and not allow_host_network:
         raise LaunchRefused(
-            "the task asks for the host's network, which this contributor does not allow",
-            hint="ask the contributor to set allow_host_network in [worker], or give the task the network bridge",
+            "the task requests the host's network, which this contributor does not allow",
+            hint="ask the contributor to set allow_host_network in [worker], or set the task's network to bridge",
             code="host-network-refused",
         )
     memory = spec.resources.memory_bytes
@@ -57,7 +71,7 @@ def creation_arguments(
         "labels": labels(spec, node),
         "detach": True,
         "mem_limit": memory,
-        "memswap_limit": memory,  # memory plus swap: equal values disable swap
+        "memswap_limit": memory,  # limit of memory plus swap; equal values disable swap
         "nano_cpus": int(spec.resources.cpus * 1e9),
         "pids_limit": spec.resources.pids,
         "shm_size": spec.resources.shared_memory_bytes,
@@ -65,12 +79,12 @@ def creation_arguments(
         "security_opt": ["no-new-privileges:true"],
         "privileged": False,
         "read_only": spec.read_only_root,
-        "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},  # noqa: S108 - the container's own, not the host's
+        "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},  # noqa: S108 - the container's /tmp, not the host's
         "ipc_mode": "private",
         "network_mode": _network(spec.network, network),
         "mounts": [
             DockerMount(target=mount.target, source=str(mount.source), type="bind", read_only=mount.read_only)
-            for mount in spec.mounts
+            for mount in (*spec.mounts, *(Mount(source=path, target=str(path), read_only=True) for path in readable))
         ],
         "log_config": LogConfig(type=LogConfig.types.JSON, config=_LOG_FILES),
     }
@@ -86,7 +100,7 @@ def creation_arguments(
 
 
 def labels(spec: ContainerSpec, node: Address) -> dict[str, str]:
-    """Returns the labels by which the worker recognises the container after a restart."""
+    """Returns the labels by which a restarted worker recognises the container."""
     return {
         LABEL_WORKER: node,
         LABEL_ASSIGNMENT: spec.assignment_id,
@@ -97,7 +111,7 @@ def labels(spec: ContainerSpec, node: Address) -> dict[str, str]:
 
 
 def observed(attributes: dict[str, Any]) -> Container:
-    """Parses the engine's description of one of this worker's containers."""
+    """Parses the engine's description of a container."""
     written = attributes["Config"]["Labels"]
     state = attributes["State"]
     status = _STATUS.get(state["Status"], ContainerStatus.EXITED)
@@ -135,7 +149,10 @@ def _number(text: str | None) -> int:
 
 
 def _time(text: str) -> datetime | None:
-    """Parses the engine's time stamp, which has nanoseconds; year 1 means never."""
+    """Parses a timestamp of the engine, which has nanoseconds.
+
+    The year 1 means "never".
+    """
     if not text or text.startswith("0001"):
         return None
     try:

@@ -1,4 +1,7 @@
-"""Parses the Docker engine's log stream: frames with an eight-byte header that contain timestamped lines."""
+"""Parses the Docker engine's log stream.
+
+The stream consists of frames with an eight-byte header. Frames contain lines with timestamps.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,28 @@ from datetime import UTC, datetime
 from worker.runtime.interface import OutputLine
 
 MOST_LINE_BYTES = 8192
-"""Maximum length of a log line on the wire; longer lines are split."""
+"""Maximum length of a log line that is sent to the orchestrator, in bytes. Longer lines are split."""
 
 _HEADER = 8
+"""Length of a frame's header, in bytes."""
 _STREAMS = {1: "stdout", 2: "stderr"}
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|[+-]\d\d:\d\d) ")
 _MOST_BUFFERED = 1 << 20
+"""Number of bytes without a line end after which the parser treats these bytes as a line."""
 
 
 class OutputParser:
-    """Incremental parser from bytes to lines. Data without a timestamp is ignored."""
+    """Incremental parser from bytes to lines.
+
+    Data without a timestamp is ignored.
+    """
 
     def __init__(self) -> None:
         self._frames = bytearray()
         self._partial: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
     def feed(self, chunk: bytes) -> Iterator[OutputLine]:
-        """Yields the lines completed by this chunk."""
+        """Yields the lines that this chunk completes."""
         self._frames += chunk
         while len(self._frames) >= _HEADER:
             size = int.from_bytes(self._frames[4:_HEADER], "big")
@@ -38,14 +46,17 @@ class OutputParser:
                 yield from self._lines(stream, payload)
 
     def end(self) -> Iterator[OutputLine]:
-        """Yields the remaining lines that have no line end."""
+        """Yields the remaining data that has no line end."""
         for stream, partial in self._partial.items():
             if partial:
                 yield from self._line(stream, bytes(partial))
                 partial.clear()
 
     def _lines(self, stream: str, payload: bytes) -> Iterator[OutputLine]:
-        """Splits a frame's payload into lines; over-long data without a line end becomes a line of its own."""
+        """Splits the payload of a frame into lines.
+
+        Data that is too long without a line end becomes a line of its own.
+        """
         partial = self._partial[stream]
         partial += payload
         *complete, rest = bytes(partial).split(b"\n")

@@ -1,8 +1,10 @@
-"""Entry program of the sandbox: sets user, limits and environment, then executes the task's command.
+"""Entry program of the sandbox.
 
-It uses the standard library only and reads one JSON object from standard input, because command lines, unlike standard
-input, are visible to all users of the machine. Limits and environment are set after the user has changed, so that no
-privileged process uses values chosen by the task's owner.
+It sets user, limits and environment, and then executes the task's command.
+
+It uses only the standard library. It reads its input, one JSON object, from standard input and not from the command
+line, because all users of the machine can see command lines. It changes the user first, so that no privileged process
+uses limits and variables that the task's owner chose.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ import sys
 
 
 def main() -> None:
-    """Switches to the task's user, sets limits and executes the task; exits with 126 or 127 if that fails."""
+    """Switches to the task's user, sets limits and executes the task.
+
+    Exits with 126 or 127 if the command can't be executed.
+    """
     task = json.load(sys.stdin)
     if task["uid"] is not None:
         os.setgroups([])

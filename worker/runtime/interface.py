@@ -1,6 +1,7 @@
-"""The runtime interface, its value types and errors.
+"""The interface of task runtimes, with its value types and errors.
 
-A runtime handles only its own worker's containers. It makes no decisions; `worker.tasks.reconcile` does.
+A runtime handles only the containers of its own worker. A runtime only executes decisions;
+`worker.tasks.reconcile_plan` makes the decisions.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class ImageMissing(NotFound):
 
 
 class PullFailed(Unavailable):
-    """The image could not be pulled for now; whether it exists is unknown."""
+    """The image could not be pulled now; it may or may not exist."""
 
     code = "pull-failed"
-    default_hint = "check that this machine reaches the registry"
+    default_hint = "check that this machine can reach the registry"
 
 
 class LaunchRefused(InvalidInput):
@@ -40,10 +41,13 @@ class LaunchRefused(InvalidInput):
 
 
 class RuntimeDown(Unavailable):
-    """The engine does not answer. This does not count as a failure of the task."""
+    """The engine does not answer.
+
+    This does not count as a failure of the task.
+    """
 
     code = "runtime-down"
-    default_hint = "start the engine (`systemctl start docker`); running containers are not touched meanwhile"
+    default_hint = "start the engine (`systemctl start docker`); running containers continue meanwhile"
 
 
 class NoSuchContainer(NotFound):
@@ -62,7 +66,7 @@ class ContainerStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A directory of the worker mounted into a container."""
+    """A directory of the worker that is mounted into a container."""
 
     source: Path
     target: str
@@ -71,7 +75,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """Everything a runtime needs to start a container. Variables are expanded; mounts are directories of the worker.
+    """Everything that a runtime needs to start a container.
+
+    Variables are expanded, and mounts are directories of the worker.
 
     `environment` contains secrets and is therefore excluded from `repr`.
     """
@@ -110,7 +116,10 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputLine:
-    """A line of output. `time_ns` increases within a container, so that reading can resume after it."""
+    """A line of output.
+
+    `time_ns` increases strictly within a container, so that a reader can continue after any line.
+    """
 
     time_ns: int
     stream: str
@@ -118,7 +127,7 @@ class OutputLine:
 
 
 Progress = Callable[[str], None]
-"""Receives the progress of a pull as text; may be called from any thread."""
+"""Function that receives the progress of a pull as text. It may be called from any thread."""
 
 
 class Runtime(Protocol):
@@ -135,21 +144,23 @@ class Runtime(Protocol):
         ...
 
     async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
-        """Pulls the image if needed.
+        """Pulls the image if necessary.
 
         Raises:
             ImageMissing: The image does not exist or access is denied.
-            PullFailed: The registry could not be reached, or failed.
+            PullFailed: The registry can't be reached, or failed.
             RuntimeDown: The engine does not answer.
         """
         ...
 
     async def start(self, spec: ContainerSpec) -> None:
-        """Creates and starts a container; nothing remains if it can't be started.
+        """Creates and starts a container.
+
+        If it can't be started, the runtime removes it completely.
 
         Raises:
             ImageMissing: The image is not present.
-            LaunchRefused: This machine can't run the container or the contributor forbids it; see `detail`.
+            LaunchRefused: This machine can't run the container, or the contributor forbids it.
             RuntimeDown: The engine does not answer.
         """
         ...
@@ -159,24 +170,39 @@ class Runtime(Protocol):
         ...
 
     async def stop(self, name: str, *, grace: timedelta) -> None:
-        """Stops the container, killing it after `grace`, and waits for its end. Does nothing if it has ended."""
+        """Stops the container and waits for its end.
+
+        The container is killed after `grace`. Nothing happens if the container has ended already.
+        """
         ...
 
     async def remove(self, name: str) -> None:
-        """Removes the container, killing it if it runs. Does nothing if it does not exist."""
+        """Removes the container, and kills it first if it runs.
+
+        Nothing happens if the container does not exist.
+        """
         ...
 
     def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
-        """Yields output later than `after_ns` until the container has ended and everything was read."""
+        """Yields output later than `after_ns`.
+
+        The iterator ends when the container has ended and all output was read.
+        """
         ...
 
     async def close(self) -> None:
-        """Closes connections to the engine; containers keep running."""
+        """Closes the connections to the engine.
+
+        Containers keep running.
+        """
         ...
 
 
 def name_prefix(node: Address) -> str:
-    """Returns the prefix of a worker's container names; unique because workers never share a node address."""
+    """Returns the prefix of the names of a worker's containers.
+
+    The prefix is unique, because workers never share a node address.
+    """
     return f"muster-{node[2:].lower()}-"
 
 
@@ -187,4 +213,4 @@ def refuse_foreign(name: str, node: Address) -> None:
         NoSuchContainer: The name belongs to another worker or program.
     """
     if not name.startswith(name_prefix(node)):
-        raise NoSuchContainer(f"{name} is no container of the node {node}")
+        raise NoSuchContainer(f"{name} is not a container of the node {node}")

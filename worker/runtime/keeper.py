@@ -1,10 +1,12 @@
-"""Supervises one sandboxed task: outlives the worker, collects the task's output and records its exit code.
+"""Supervises one sandboxed task and outlives the worker.
+
+It collects the task's output and records its exit code.
 
     python -I keeper.py DIRECTORY < launch.json
 
-It uses the standard library only. A restarted worker finds the task by the files in DIRECTORY: `keeper.json` (process
-id and start time, so that a reused id is detected), `output.jsonl` (`output.1.jsonl` has the older lines) and
-`exit.json`. SIGTERM to the keeper sends SIGTERM to the task and kills it after its grace period.
+It uses only the standard library. A restarted worker finds the task by the files in DIRECTORY: `keeper.json` (process
+id and start time, so that a reused id is detected), `output.jsonl` (newer lines), `output.1.jsonl` (older lines) and
+`exit.json`. On SIGTERM, the keeper sends SIGTERM to the task, and kills the task after its grace period.
 """
 
 from __future__ import annotations
@@ -21,15 +23,21 @@ from pathlib import Path
 from typing import IO, Any
 
 MOST_OUTPUT_BYTES = 16 << 20
-"""Maximum size of each of the two output files."""
+"""Maximum size of each of the two output files, in bytes."""
 MOST_LINE_BYTES = 8192
+"""Maximum length of a line, in bytes. Longer lines are split."""
 
 _TICK_SECONDS = 0.25
+"""Interval in seconds at which the keeper checks the task."""
 _SETUP_SECONDS = 10
+"""Maximum time in seconds that the keeper waits for the first process in the sandbox."""
 
 
 class Output:
-    """Writes lines with strictly increasing timestamps; rotates the file when it is full."""
+    """Writes lines with strictly increasing timestamps.
+
+    It rotates the output file when the file is full.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._current = directory / "output.jsonl"
@@ -68,7 +76,7 @@ class Output:
 
 
 class Keeper:
-    """Runs a task to its end."""
+    """Runs a task until it ends."""
 
     def __init__(self, directory: Path, launch: dict[str, Any]) -> None:
         self._directory = directory
@@ -78,7 +86,7 @@ class Keeper:
         self._killed_for_memory = False
 
     def run(self) -> None:
-        """Starts the task, collects its output and records its exit."""
+        """Starts the task, collects its output and records its exit code."""
         output = Output(self._directory)
         task = subprocess.Popen(
             self._launch["sandbox"],
@@ -86,12 +94,12 @@ class Keeper:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={},
-            umask=0o022,  # the task's user must be able to enter the directories that bubblewrap creates for mounts
+            umask=0o022,  # the task's user must be able to enter directories that bubblewrap creates
             preexec_fn=self._before_exec,  # noqa: PLW1509 - this program has one thread
         )
         signal.signal(signal.SIGTERM, lambda *_: self._request_stop())
-        # The task starts only when its command is written to the pipe, after running.json exists. If the keeper is
-        # killed before that, the sandbox reads end of file and exits by itself.
+        # The task starts only when the keeper writes the command to the pipe, after running.json exists. If the keeper
+        # is killed before that, the sandbox reads the end of the file and exits by itself.
         first = _first_inside(task)
         self._write(
             "running.json", {"started_ns": time.time_ns(), "first_pid": first, "start_ticks": start_ticks(first)}
@@ -128,7 +136,7 @@ class Keeper:
             if self._stop_requested and not forwarded:
                 forwarded = _terminate_inside(task.pid)
             if (self._stop_at is not None and time.monotonic() >= self._stop_at) or self._over_memory(task.pid):
-                task.kill()  # `--die-with-parent` ends the sandbox with it
+                task.kill()  # `--die-with-parent` then ends all processes in the sandbox
         code = task.wait()
         return 128 - code if code < 0 else code
 
@@ -138,13 +146,16 @@ class Keeper:
             self._stop_at = time.monotonic() + float(self._launch["grace_seconds"])
 
     def _before_exec(self) -> None:
-        if self._launch["niceness"]:  # skip nice(0): a system call filter may refuse it
+        if self._launch["niceness"]:  # nice(0) is skipped, because a system call filter may refuse it
             os.nice(self._launch["niceness"])
         for group in self._launch["cgroups"]:
             (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
 
     def _over_memory(self, pid: int) -> bool:
-        """Returns True once, when the task exceeds its memory limit; never if a control group enforces the limit."""
+        """Returns True once, when the task exceeds its memory limit.
+
+        It never returns True if a control group enforces the limit.
+        """
         limit = self._launch["memory_watch_bytes"]
         if limit is None or self._killed_for_memory:
             return False
@@ -173,7 +184,10 @@ def write_whole(path: Path, content: dict[str, Any]) -> None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Returns the start time of a process in ticks since boot; None if it has ended or is a zombie."""
+    """Returns the start time of a process in clock ticks since boot.
+
+    None if the process has ended or is a zombie.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -182,7 +196,10 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _first_inside(sandbox: subprocess.Popen[bytes]) -> int:
-    """Returns the sandbox's first process, whose end kills all others in it; 0 if the sandbox did not start."""
+    """Returns the id of the first process in the sandbox; 0 if the sandbox did not start.
+
+    The end of this process kills all others in the sandbox.
+    """
     deadline = time.monotonic() + _SETUP_SECONDS
     while sandbox.poll() is None and time.monotonic() < deadline:
         for child in _children(sandbox.pid):
@@ -219,7 +236,10 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _terminate_inside(sandbox: int) -> bool:
-    """Sends SIGTERM to the task (bubblewrap → first process inside → task); returns False if it has not started."""
+    """Sends SIGTERM to the task; returns False if the task has not started.
+
+    The task is a grandchild: bubblewrap, the first process in the sandbox, the task.
+    """
     sent = False
     for first in _children(sandbox):
         for task in _children(first):
@@ -230,11 +250,11 @@ def _terminate_inside(sandbox: int) -> bool:
 
 
 def main() -> None:
-    """Supervises the task whose directory is the first argument."""
+    """Supervises the task whose directory is the first command-line argument."""
     directory = Path(sys.argv[1])
     launch = json.load(sys.stdin)
     os.umask(0o077)
-    # The first write: if the worker has removed the directory meanwhile, it fails and no task is started.
+    # If the worker has removed the directory meanwhile, this first write fails, and no task is started.
     write_whole(directory / "keeper.json", {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
     Keeper(directory, launch).run()
 

@@ -1,7 +1,8 @@
-"""The process runtime: runs tasks without Docker, in a bubblewrap sandbox with this machine's programs.
+"""The process runtime: runs tasks without Docker, in a bubblewrap sandbox.
 
-Without an engine there are no images, so the task's image is ignored and its command runs with the worker's own Python
-and packages. This is the default for trials without Docker; use Docker for tasks of unknown pool owners.
+Without an engine there are no images. The task's image is ignored, and its command runs with this machine's programs
+and the worker's own Python and packages. The runtime is meant for trials without Docker. Use Docker for tasks of pool
+owners whom you do not know.
 """
 
 from __future__ import annotations
@@ -40,17 +41,21 @@ from worker.runtime.interface import (
 from worker.runtime.process_output import OutputReader
 
 WARNING = (
-    "tasks run without Docker: in a sandbox, but on this machine's kernel and programs; the task's image is ignored, "
+    "tasks run without Docker, in a sandbox with this machine's kernel and programs; the task's image is ignored, "
     "and a task that needs a network gets this machine's network, if [worker] allow_host_network is set"
 )
+"""Warning that is shown while this runtime is used."""
 
 _POLL_SECONDS = 0.2
+"""Interval in seconds at which new output is read."""
 _OPEN_FILES = 65_536
+"""Maximum number of open files of a task."""
 _STOP_MARGIN = timedelta(seconds=5)
+"""Time after the grace period that the keeper gets to end the task."""
 
 
 class SandboxMissing(Unavailable):
-    """bubblewrap is not installed or not permitted on this machine."""
+    """bubblewrap is not installed, or this machine does not permit it."""
 
     code = "sandbox-missing"
     retryable = False
@@ -58,15 +63,16 @@ class SandboxMissing(Unavailable):
 
 
 class ProcessRuntime:
-    """Sandboxed processes of one worker.
+    """Runs the tasks of one worker as sandboxed processes.
 
     Args:
         node: This node's address.
-        directory: Directory for the tasks' files, used by this worker only.
-        readable: Directories that tasks may read besides the system and the worker's Python.
-        niceness: Increment of the tasks' niceness over the worker's.
-        allow_host_network: Whether to run tasks that need a network; without Docker they use the host's.
-        user: User and group id of tasks if the worker is root; derived from the node by default.
+        directory: Directory for the tasks' files, which only this worker uses.
+        readable: Files and directories that tasks may read in addition to the system and the worker's Python.
+        niceness: Number that is added to the worker's niceness for tasks.
+        allow_host_network: Whether tasks that need a network may run. Without Docker, such tasks use the host's
+            network.
+        user: User and group id of tasks if the worker is root. By default it is derived from the node's address.
     """
 
     kind = RuntimeKind.PROCESS
@@ -95,14 +101,14 @@ class ProcessRuntime:
         return self._user
 
     async def check(self) -> str:
-        """Creates a sandbox as a test and returns bubblewrap's version."""
+        """Creates a sandbox as a test; returns bubblewrap's version."""
         host = self._host()
         own = [] if self._as_root else ["--unshare-user", "--disable-userns"]
         command = [host.bubblewrap, "--ro-bind", "/", "/", "--unshare-pid", *own, "--proc", "/proc", "true"]
         tried = await run_in_thread(subprocess.run, command, capture_output=True, timeout=30, check=False)
         if tried.returncode != 0:
             raise SandboxMissing(
-                f"bubblewrap can't make a sandbox here: {tried.stderr.decode(errors='replace').strip()[:300]}",
+                f"bubblewrap can't create a sandbox here: {tried.stderr.decode(errors='replace').strip()[:300]}",
                 hint="allow unprivileged user namespaces, or run the worker as root, or install Docker",
             )
         answer = await run_in_thread(
@@ -111,9 +117,12 @@ class ProcessRuntime:
         return answer.stdout.decode(errors="replace").strip()
 
     async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
-        """Reports that images are not pulled, because tasks use this machine's own programs."""
+        """Reports that the image is not pulled.
+
+        Tasks use this machine's own programs instead.
+        """
         del credentials
-        progress(f"{image} is not pulled: this worker has no Docker engine and uses this machine's programs")
+        progress(f"{image} is not pulled: without a Docker engine, the task uses this machine's programs")
 
     async def start(self, spec: ContainerSpec) -> None:
         """Starts a keeper process, which starts the task in its sandbox."""
@@ -125,7 +134,7 @@ class ProcessRuntime:
         try:
             place.mkdir(parents=True, mode=0o700)
         except FileExistsError:
-            raise LaunchRefused(f"there is a task called {spec.name} already", retryable=True) from None
+            raise LaunchRefused(f"a task with the name {spec.name} exists already", retryable=True) from None
         keeper.write_whole(place / "container.json", _labels(spec))
         groups = make_control_groups(spec.name, spec.resources)
         launch = self._launch(spec, command, entrance, groups)
@@ -140,7 +149,10 @@ class ProcessRuntime:
         return await run_in_thread(self._list)
 
     async def stop(self, name: str, *, grace: timedelta) -> None:
-        """Signals the keeper and waits for the task's end. The keeper applies the grace period given at the start."""
+        """Signals the keeper and waits for the task's end.
+
+        The keeper applies the grace period that it got at the start of the task.
+        """
         refuse_foreign(name, self._node)
         place = self._directory / name
         pid = _keeper_pid(place)
@@ -154,7 +166,7 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_SECONDS / 4)
 
     async def remove(self, name: str) -> None:
-        """Kills the keeper and with it the sandbox, and deletes the task's files."""
+        """Kills the keeper, and with it the sandbox; deletes the task's files."""
         refuse_foreign(name, self._node)
         place = self._directory / name
         while (pid := _keeper_pid(place)) is not None:
@@ -162,7 +174,7 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_SECONDS / 4)
         _end_orphan(place)
         await run_in_thread(shutil.rmtree, place, ignore_errors=True)
-        for _ in range(20):  # processes leave their control groups with a delay
+        for _ in range(20):  # ended processes leave their control groups with a delay
             groups = find_control_groups(name)
             if not groups:
                 break
@@ -170,7 +182,7 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_SECONDS / 4)
 
     async def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
-        """Yields lines from the keeper's files until the task has ended."""
+        """Yields lines from the keeper's output files until the task has ended."""
         refuse_foreign(name, self._node)
         place = self._directory / name
         reader = OutputReader(place, after_ns)
@@ -184,12 +196,12 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def close(self) -> None:
-        """Does nothing: there is no connection to close."""
+        """Does nothing, because this runtime has no connection."""
 
     def _host(self) -> sandbox.Host:
         program = shutil.which("bwrap")
         if program is None:
-            raise SandboxMissing("there is no bubblewrap (bwrap) on this machine")
+            raise SandboxMissing("bubblewrap (bwrap) is not installed on this machine")
         return sandbox.Host(bubblewrap=program, readable=self._readable, as_root=self._as_root)
 
     def _check(self, spec: ContainerSpec) -> list[str]:
@@ -201,10 +213,10 @@ class ProcessRuntime:
             )
         if spec.network is not NetworkMode.NONE and not self._allow_host_network:
             raise LaunchRefused(
-                f"the task needs a network ({spec.network}), which without Docker is this machine's own, and this "
-                "contributor does not allow its use",
-                hint="ask the contributor to install Docker or to set allow_host_network in [worker], or give the task "
-                "the network none",
+                f"the task needs a network ({spec.network}); without Docker it would be this machine's network, "
+                "which this contributor does not allow",
+                hint="ask the contributor to install Docker or to set allow_host_network in [worker], or set the "
+                "task's network to none",
                 code="host-network-refused",
             )
         return command
@@ -242,7 +254,10 @@ class ProcessRuntime:
 
 
 def task_user(node: Address) -> int:
-    """Returns a user id for this node's tasks, far above the ids of regular users and services."""
+    """Returns a user id for this node's tasks.
+
+    The id is far above the ids of regular users and services.
+    """
     return 1_000_000_000 + int(node[2:10], 16) % 1_000_000_000
 
 
@@ -256,7 +271,10 @@ def _labels(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _spawn_keeper(place: Path, launch: dict[str, Any]) -> None:
-    """Starts the keeper in its own session, so that it outlives the worker; waits up to 10 s until it is up."""
+    """Starts the keeper; waits up to 10 s until it runs.
+
+    The keeper has its own session, so that it outlives the worker.
+    """
     with (place / "keeper.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-I", keeper.__file__, str(place)],
@@ -290,7 +308,10 @@ def _observe(place: Path) -> Container | None:
     if known is None:
         status = ContainerStatus.CREATED
     if status is ContainerStatus.EXITED and ended is None:
-        ended = _json(place / "exit.json") or {"exit_code": 137, "out_of_memory": False}  # the keeper was killed
+        ended = _json(place / "exit.json") or {
+            "exit_code": 137,
+            "out_of_memory": False,
+        }  # the keeper was killed: 137 is 128 + SIGKILL
     return Container(
         name=place.name,
         assignment_id=str(written["assignment_id"]),
@@ -305,7 +326,7 @@ def _observe(place: Path) -> Container | None:
 
 
 def _keeper_pid(place: Path) -> int | None:
-    """Returns the keeper's process id; None if it has ended."""
+    """Returns the keeper's process id; None if the keeper has ended."""
     known = _json(place / "keeper.json")
     if known is None:
         return None
@@ -315,7 +336,10 @@ def _keeper_pid(place: Path) -> int | None:
 
 
 def _end_orphan(place: Path) -> None:
-    """Kills a sandbox whose keeper was killed while bubblewrap set up, before `--die-with-parent` took effect."""
+    """Kills a sandbox whose keeper was killed too early to take the sandbox with it.
+
+    This happens while bubblewrap sets up, before `--die-with-parent` takes effect.
+    """
     running = _json(place / "running.json")
     if running is not None and running["first_pid"]:
         ticks = keeper.start_ticks(running["first_pid"])

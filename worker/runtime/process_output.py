@@ -1,4 +1,4 @@
-"""Reads the output files written by a keeper: JSON lines with time, stream and text."""
+"""Reads the output files that a keeper writes: JSON lines with time, stream and text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from worker.runtime.interface import OutputLine
 
 
 class OutputReader:
-    """Reads a keeper's output in steps of 1 MiB and follows file rotation.
+    """Reads a keeper's output in steps of 1 MiB, across the rotation of its files.
 
     Args:
-        place: The task's directory.
-        after_ns: Lines up to this time are skipped.
+        place: Directory of the task.
+        after_ns: Time in nanoseconds; lines up to this time are skipped.
     """
 
     def __init__(self, place: Path, after_ns: int) -> None:
@@ -40,7 +40,10 @@ class OutputReader:
         return found
 
     def _read_from(self, path: Path, position: int, found: list[OutputLine]) -> int:
-        """Appends complete new lines from `position` on to `found`; returns their end, 0 if there are none."""
+        """Appends the new lines after `position` to `found`; returns the position of their end.
+
+        An incomplete last line is not read. Returns 0 if there is no complete line.
+        """
         try:
             with path.open("rb") as file:
                 file.seek(position)

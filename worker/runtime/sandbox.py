@@ -1,8 +1,8 @@
 """Builds the bubblewrap command line of a task's sandbox.
 
-The task sees this machine's programs read-only (`/usr`, the worker's Python), its volumes, an empty `/tmp`, and no
-other files. It has its own process, IPC and host-name namespaces, no capabilities and a user other than root. It has
-either no network or the machine's; an isolated bridge network needs a container engine.
+The task sees this machine's programs read-only (`/usr`, the worker's Python), its volumes and an empty `/tmp`, but no
+other files. The task has its own process, IPC and host-name namespaces, no capabilities, and does not run as root. It
+has either no network or this machine's network, because an isolated bridge network needs a container engine.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from protocol.wire.tasks import NetworkMode
 from worker.runtime.interface import ContainerSpec, LaunchRefused, Mount
 
 ENTER = "/muster/enter.py"
-"""Path inside the sandbox of the program that sets user, limits and environment and then executes the task."""
+"""Path of the entry program inside the sandbox; see `worker/runtime/enter.py`."""
 
 _SYSTEM = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/localtime")
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ca-certificates")
+"""Files that a task with network access needs, for example to resolve names."""
 _TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
-"""CPU topology: inference engines read it (`lscpu`) to bind their threads."""
+"""CPU topology. Inference engines read these files, as `lscpu` does, to bind their threads to cores."""
 _TMP_BYTES = 1 << 30
+"""Size of `/tmp` in the sandbox, in bytes."""
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Properties of this machine that the sandbox depends on.
+    """Properties of this machine on which the sandbox depends.
 
     Args:
         bubblewrap: Path of the `bwrap` program.
-        readable: Directories mounted read-only at their own path.
-        as_root: Whether the worker is root. Then no user namespace is needed, and `enter.py` switches the user.
+        readable: Files and directories that are mounted read-only at the same path.
+        as_root: Whether the worker is root. If so, no user namespace is needed, and `enter.py` switches the user.
     """
 
     bubblewrap: str
@@ -43,26 +45,29 @@ class Host:
 
 
 def readable_paths(extra: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """Returns the worker's Python, its packages and extra directories, outermost directories first.
+    """Returns the directories of the worker's Python, its packages, and the extra files and directories that exist.
 
-    A directory behind symbolic links is mounted under each of its names, because a link such as a virtual environment
-    may point out of the mounted directories.
+    A path inside another one of them is left out.
+
+    A path behind symbolic links is mounted under each of its names. A virtual environment, for example, may
+    contain links that lead out of the mounted directories.
     """
     named = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent, *extra}
     wanted = {name for path in named for name in names_of(path)}
-    return tuple(outermost(path for path in wanted if path.is_dir()))
+    return tuple(outermost(path for path in wanted if path.exists()))
 
 
 def refuse_overlaps(mounts: Sequence[Mount], readable: Sequence[Path]) -> None:
     """Checks that no mount hides files of the sandbox and that mounts are not nested.
 
-    A worker that runs as root enters the sandbox as root: a volume over the interpreter's library would let the task's
-    owner run code as root. bubblewrap creates mount points itself, so a link in an outer volume could make it
-    create one outside the sandbox. The Docker engine has neither problem.
+    If the worker is root, it enters the sandbox as root and executes Python there before it switches the user. A volume
+    over Python's library would let the task's owner run code as root. Nested mounts are a risk, because bubblewrap
+    creates mount points itself: a link in an outer volume could make bubblewrap create a mount point outside the
+    sandbox. The Docker engine has neither problem.
 
     Args:
         mounts: Mounts of the task.
-        readable: Directories mounted read-only besides the system's.
+        readable: Files and directories that are mounted read-only in addition to the system's.
 
     Raises:
         LaunchRefused: A mount overlaps with the sandbox's files or another mount.
@@ -91,15 +96,17 @@ def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
 
 
 def arguments(spec: ContainerSpec, host: Host, *, enter: Path) -> list[str]:
-    """Returns the command line that enters the sandbox; the environment is passed on standard input.
+    """Returns the command line that enters the sandbox.
+
+    The entry program reads the environment from standard input.
 
     Args:
-        spec: The container spec.
+        spec: Spec of the container.
         host: Properties of this machine.
         enter: Path of `enter.py` on this machine.
 
     Raises:
-        LaunchRefused: A mount overlaps, see `refuse_overlaps`.
+        LaunchRefused: A mount overlaps; see `refuse_overlaps`.
     """
     refuse_overlaps(spec.mounts, host.readable)
     command = [host.bubblewrap, "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
@@ -115,9 +122,9 @@ def arguments(spec: ContainerSpec, host: Host, *, enter: Path) -> list[str]:
     for path in _TOPOLOGY:
         command += bind(path, mode="--ro-bind-try")
     shared = str(spec.resources.shared_memory_bytes)
-    command += ["--size", shared, "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108 - the sandbox's own
-    command += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
-    for readable in host.readable:  # after /tmp, which would hide a Python environment inside it
+    command += ["--size", shared, "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108 - in the sandbox
+    command += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - in the sandbox
+    for readable in host.readable:  # after /tmp, because the worker's Python may be below /tmp
         command += bind(readable)
     for mount in spec.mounts:
         command += parents(mount.target)

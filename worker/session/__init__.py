@@ -1,1 +1,1 @@
-"""The worker's session with its orchestrator: heartbeats, requests and server time."""
+"""The worker's session with its orchestrator: signed requests and the orchestrator's time."""

@@ -1,4 +1,4 @@
-"""Client of the pool's orchestrator; requests contain the orchestrator's own time."""
+"""Client of the pool's orchestrator; its requests carry the orchestrator's own time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from worker.session.server_time import ServerTime
 
 
 class OrchestratorSession(NodeClient):
-    """Session of a node with its orchestrator; answers not signed by the pool's orchestrator key are rejected.
+    """Session of a node with its orchestrator.
+
+    The session rejects answers that the pool's orchestrator key did not sign.
 
     Args:
         membership: URL and key of the orchestrator.
         key: The node's key.
-        clock: The machine's clock; requests carry the orchestrator's time once it is known.
-        allow_plain_http: Allows `http` to other machines.
+        clock: The machine's clock. When the orchestrator's time is known, requests carry the orchestrator's time
+            instead of the machine's.
+        allow_plain_http: Whether `http` to other machines is allowed.
         transport: HTTP transport for tests that serve the orchestrator in the same process.
     """
 
@@ -34,7 +37,7 @@ class OrchestratorSession(NodeClient):
     ) -> None:
         self.time = ServerTime(clock)
         self.address = membership.orchestrator
-        """The orchestrator's key, which must sign answers and leases."""
+        """Address of the orchestrator's key, which must sign answers and leases."""
         super().__init__(
             ServiceLocation(membership.url, membership.orchestrator),
             key=key,

@@ -1,7 +1,10 @@
-"""A clock that follows the orchestrator's time, so that requests stay valid when this machine's clock is wrong.
+"""A clock that follows the orchestrator's time.
 
-Signed requests carry a time and are refused if it is more than a minute off. The orchestrator's signed answers carry
-its time; this clock adds the monotonic seconds since the last answer.
+Requests then stay valid when this machine's clock is wrong.
+
+A signed request carries a timestamp, and the service refuses the request if the timestamp is more than a minute off.
+The orchestrator's signed answers carry the orchestrator's time. This clock adds the monotonic seconds since the last
+answer.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from protocol.runtime.clock import Clock
 
 
 class ServerTime:
-    """Returns the orchestrator's time, or this machine's before the first signed answer.
+    """Clock that returns the orchestrator's time.
+
+    Before the first signed answer it returns this machine's time.
 
     Args:
         clock: The machine's clock.
@@ -23,13 +28,16 @@ class ServerTime:
         self._anchor: tuple[datetime, float] | None = None
 
     def update(self, server_time_ms: int) -> timedelta:
-        """Sets the time from a signed answer; returns how far this machine's clock is ahead of it."""
+        """Sets the time from a signed answer.
+
+        Returns the time by which this machine's clock is ahead of the orchestrator's.
+        """
         server_time = datetime.fromtimestamp(server_time_ms / 1000, UTC)
         self._anchor = (server_time, self._clock.monotonic())
         return self._clock.now() - server_time
 
     def now(self) -> datetime:
-        """Returns the orchestrator's time as estimated from its last answer."""
+        """Returns the orchestrator's time, estimated from its last answer."""
         if self._anchor is None:
             return self._clock.now()
         server_time, at = self._anchor
@@ -40,5 +48,5 @@ class ServerTime:
         return self._clock.monotonic()
 
     async def sleep(self, duration: timedelta) -> None:
-        """Sleeps by the machine's clock."""
+        """Sleeps for `duration` on the machine's clock."""
         await self._clock.sleep(duration)

@@ -1,1 +1,1 @@
-"""Slots leased for the running task, and the bridge to its container."""
+"""Slots that are leased for the running task, and the bridge to the task's container."""

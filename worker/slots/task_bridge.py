@@ -1,4 +1,4 @@
-"""Serves the bridge of the current task and manages the slots leased through it."""
+"""Serves the bridge of the current task, and manages slots leased through the bridge."""
 
 from __future__ import annotations
 
@@ -12,34 +12,38 @@ from protocol.http.unix_server import UnixServer
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
 from protocol.runtime.threads import run_in_thread
-from worker.chain.ledger_chain import WorkerChain
+from worker.chain.ledger_chain import LedgerChain
 from worker.delivery.queue.runner import QueueRunner
 from worker.delivery.queue.store import QueueStore
 from worker.session.orchestrator_client import OrchestratorSession
 from worker.settings import WorkerSettings
-from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.bridge.app import BridgeDependencies, create_bridge
 from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory, remove_tree
 from worker.tasks.container_spec import Volumes
 from worker.tasks.saved_state import RunningTask
 
 MOST_TASK_METRICS = 32
+"""Maximum number of gauges of a task."""
 _RELEASING = timedelta(seconds=5)
+"""Time limit for releasing unused slots."""
 
 
 class TaskBridge:
-    """The bridge of the current task. It accepts requests before the container starts, also after a worker restart.
+    """The bridge of the current task.
+
+    It accepts requests before the container starts, and also after a restart of the worker.
 
     Args:
         node: This node's address.
-        settings: Supply the pool and the size limits of files.
+        settings: Settings of the worker: pool, and size limits of files.
         state: The worker's state directory.
         chain: The ledger, against which leases are verified.
         queue: The delivery queue.
-        runner: Queue runner, woken when a file was added.
-        orchestrator: Returns the orchestrator session; None while the node is not a member.
-        stopped: Returns why leasing has stopped; empty while it is allowed.
-        clock: Used for time stamps and time-outs.
+        runner: Queue runner, which is woken when a file was added.
+        orchestrator: Function that returns the orchestrator session; None while the node is not a member.
+        stopped: Function that returns why leasing has stopped; empty while leasing is allowed.
+        clock: Clock for timestamps and time-outs.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class TaskBridge:
         node: Address,
         settings: WorkerSettings,
         state: StateDirectory,
-        chain: WorkerChain,
+        chain: LedgerChain,
         queue: QueueStore,
         runner: QueueRunner,
         orchestrator: Callable[[], OrchestratorSession | None],
@@ -71,16 +75,19 @@ class TaskBridge:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Last metrics reported by the task, by name."""
+        """Last values of the gauges that the task reported, by name."""
         return self._metrics
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Problems with the task's leases."""
-        return [self._slots.trouble] if self._slots and self._slots.trouble else []
+        """Warnings about the task's leases, for the contributor."""
+        return [self._slots.last_error] if self._slots and self._slots.last_error else []
 
     async def open(self, task: RunningTask) -> None:
-        """Starts the bridge of a task; unused slots of the previous task are released."""
+        """Starts the bridge of a task.
+
+        Unused slots of the previous task are released.
+        """
         if task == self._task:
             return
         await self.stop()
@@ -89,8 +96,10 @@ class TaskBridge:
         self._metrics.clear()
         volumes = Volumes.of(self._state, task_id=task.task_id, assignment_id=task.assignment_id)
         await run_in_thread(self._make_directory, volumes.bridge)
-        # Mode 0666 because the image's user is unknown; only this task's container has the directory mounted.
-        self._server = UnixServer(create_bridge(self._parts(task, volumes)), volumes.bridge / "bridge.sock", mode=0o666)
+        # Mode 0666, because the user of the image is unknown. Only this task's container mounts the directory.
+        self._server = UnixServer(
+            create_bridge(self._dependencies(task, volumes)), volumes.bridge / "bridge.sock", mode=0o666
+        )
         await self._server.start()
         self._task = task
 
@@ -102,7 +111,10 @@ class TaskBridge:
                     await self._slots.release_unused()
 
     async def stop(self) -> None:
-        """Closes the socket; slots stay leased."""
+        """Closes the socket.
+
+        Slots stay leased.
+        """
         if self._server is not None:
             await self._server.stop()
             self._server = None
@@ -112,9 +124,9 @@ class TaskBridge:
             if place != directory:
                 remove_tree(place)
         directory.mkdir(parents=True, exist_ok=True, mode=0o755)
-        directory.chmod(0o755)  # the parent directory (0700) keeps other users out
+        directory.chmod(0o755)  # the parent directory has mode 0700, which keeps other users out
 
-    def _parts(self, task: RunningTask, volumes: Volumes) -> BridgeParts:
+    def _dependencies(self, task: RunningTask, volumes: Volumes) -> BridgeDependencies:
         loop = asyncio.get_running_loop()
         self._slots = TaskSlots(
             assignment_id=task.assignment_id,
@@ -128,7 +140,7 @@ class TaskBridge:
             stopped=self._stopped,
             clock=self._clock,
         )
-        return BridgeParts(
+        return BridgeDependencies(
             task=task,
             node=self._node,
             pool_id=self._settings.pool_id,

@@ -1,6 +1,6 @@
-"""Slots of the current task: leased from the orchestrator with the node's key and stored on disk.
+"""Slots of the current task, which the worker leases with the node's key and saves on disk.
 
-A task can't supply a lease: it names a slot, and the worker attaches the lease that it obtained for this task.
+A task can't supply a lease itself. It names a slot, and the worker adds the lease that it obtained for this task.
 """
 
 from __future__ import annotations
@@ -32,11 +32,18 @@ from worker.state import StateDirectory
 T = TypeVar("T")
 
 MOST_REMEMBERED = 256
+"""Maximum number of leases that are kept per task."""
 STEP_CACHE_TTL = timedelta(milliseconds=500)
-"""Cache time of the answer to `step`, because the orchestrator limits the rate of a node's requests and heartbeats."""
+"""Time for which the answer to `step` is cached. The orchestrator limits the rate of a node's requests and heartbeats
+together.
+"""
 SLOT_RATE = Rate(count=60, per=timedelta(minutes=1), burst=16)
+"""Rate limit of the task's requests for slots."""
 CHAIN_TIMEOUT = timedelta(seconds=5)
-"""Time-out for comparing a lease with the chain. After it, the task's next request gets the same lease again."""
+"""Time limit for comparing a lease with the chain.
+
+If the limit is exceeded, the task's next request gets the same lease again.
+"""
 
 _CHAIN_BACKOFF = Backoff(attempts=20, most=timedelta(seconds=1))
 _FILE = "leases"
@@ -44,36 +51,39 @@ _log = structlog.get_logger(__name__)
 
 
 FaultOf = Callable[[Lease, Digest], Awaitable[str]]
-"""Returns how a lease or its beacon contradicts the chain; empty if they agree."""
+"""Function that returns how a lease or its beacon contradicts the chain; empty if they agree."""
 
 PayFaultOf = Callable[[Lease, datetime], Awaitable[str]]
-"""Returns why work under a lease may not be paid, at the given time; empty if payment is covered."""
+"""Function that returns why work under a lease might not be paid at the given time; empty if the payment is certain."""
 
 
-async def _covered(lease: Lease, now: datetime) -> str:  # noqa: ARG001 - a `PayFaultOf`
+async def _covered(lease: Lease, now: datetime) -> str:  # noqa: ARG001 - has the signature of `PayFaultOf`
     return ""
 
 
-class FalseGrant(BadAnswer):
-    """The lease contradicts the chain; validators would judge work under it as forged."""
+class ContradictoryLease(BadAnswer):
+    """The lease contradicts the chain.
+
+    Validators would judge work under it as forged.
+    """
 
     code = "false-grant"
-    default_hint = "the lease is not used: tell the pool's owner, and check that the RPC endpoint is synchronised"
+    default_hint = "the lease is not used; tell the pool's owner, and check that the RPC endpoint is synchronised"
 
 
 class NotPaid(Unavailable):
-    """Leasing has stopped because delivered work was not paid or the next work may not be."""
+    """Leasing has stopped, because work was not paid or might not be paid."""
 
     code = "not-paid"
     default_hint = "ask the pool's owner; `muster worker resume` allows leasing again"
 
 
 class RunService(Protocol):
-    """The orchestrator's calls that slots need."""
+    """The orchestrator's calls that leasing slots needs."""
 
     @property
     def address(self) -> Address:
-        """The orchestrator's key, which must sign leases."""
+        """Address of the orchestrator's key, which must sign leases."""
         ...
 
     async def step(self) -> StepAnswer:
@@ -91,26 +101,30 @@ class RunService(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LeasedSlot:
-    """A lease of this task, and the key of the file added under it (empty if none)."""
+    """A lease of this task, and the key of the file that was added under it.
+
+    The key is empty if no file was added.
+    """
 
     lease: SignedLease
     file: str = ""
 
 
 class TaskSlots:
-    """Slots leased by one task.
+    """The slots that are leased for one task.
 
     Args:
-        assignment_id: The task's assignment; saved slots of an earlier one are discarded.
+        assignment_id: Id of the task's assignment. Saved slots of an earlier assignment are discarded.
         node: This node's address.
-        pool_id: Pool of this node.
+        pool_id: Number of this node's pool.
         domain: EIP-712 domain of the `WorkLedger` contract.
-        state: The worker's state directory, where leases are saved.
-        service: Returns the orchestrator session; None while there is none.
-        fault_of: Compares a lease with the chain.
-        pay_fault_of: Compares a lease with the pool's escrow and notice period.
-        stopped: Returns why leasing has stopped (`worker.delivery.pay_watch`); empty while it is allowed.
-        clock: Used for expiry, rate limits and time-outs.
+        state: The worker's state directory, in which leases are saved.
+        service: Function that returns the orchestrator session; None while there is none.
+        fault_of: Function that compares a lease with the chain.
+        pay_fault_of: Function that compares a lease with the pool's escrow and notice period.
+        stopped: Function that returns why leasing has stopped (`worker.delivery.pay_watch`); empty while leasing is
+            allowed.
+        clock: Clock for expiry, rate limits and time-outs.
     """
 
     def __init__(
@@ -136,8 +150,11 @@ class TaskSlots:
         self._fault_of = fault_of
         self._pay_fault_of = pay_fault_of
         self._unpayable: Lease | None = None
-        """The last lease that the worker refused because the pool might not pay. The orchestrator counts it as
-        undelivered, so the worker requests no other lease until the pool can pay this one."""
+        """Last lease that the worker refused because the pool might not pay for it.
+
+        The orchestrator counts this lease as undelivered. To lose no further leases, the worker requests no lease until
+        the pool can pay for this lease.
+        """
         self._stopped = stopped
         self._clock = clock
         self._rates = IpRates(SLOT_RATE, clock=clock)
@@ -145,14 +162,14 @@ class TaskSlots:
         self._held = self._restored()
         self._step: tuple[float, StepAnswer] | None = None
         self._unanswered: tuple[SlotWish, str] | None = None
-        self.trouble = ""
-        """Why the last lease was refused; empty if it was accepted."""
+        self.last_error = ""
+        """Reason why the last lease was refused; empty if it was accepted."""
 
     async def step(self) -> StepAnswer:
         """Returns the run's current step and policy version.
 
         Raises:
-            Unavailable: There is no orchestrator, or it does not answer.
+            Unavailable: There is no orchestrator session, or the orchestrator does not answer.
             NotFound: The pool has no run.
         """
         now = self._clock.monotonic()
@@ -166,19 +183,19 @@ class TaskSlots:
         """Leases a slot for this task.
 
         Raises:
-            Conflict: There is no slot for this node now; the error text tells why.
+            Conflict: There is no slot for this node now. The error text gives the reason.
             RateLimited: The task requests slots too often.
             BadAnswer: The lease differs from the request or has a wrong signature.
-            FalseGrant: The lease contradicts the chain.
-            NotPaid: Leasing has stopped because work was not paid, or the pool may not pay for this lease.
-            Unavailable: The orchestrator or the chain does not answer; an unverified lease is not used.
+            ContradictoryLease: The lease contradicts the chain.
+            NotPaid: Leasing has stopped because work was not paid, or the pool might not pay for this lease.
+            Unavailable: The orchestrator or the chain does not answer. A lease that could not be verified is not used.
         """
         if unpaid := self._stopped():
             raise NotPaid(f"this worker has stopped leasing: {unpaid}")
         if self._unpayable is not None:
             await self._check_payment(self._unpayable)
         self._rates.admit("task")
-        # Repeat a request whose answer was lost with the same id: the orchestrator then returns the same slot.
+        # A request whose answer was lost is repeated with the same id, so that the orchestrator returns the same slot.
         known = self._unanswered
         request_id = known[1] if known is not None and known[0] == wish else token_hex(16)
         self._unanswered = (wish, request_id)
@@ -195,11 +212,11 @@ class TaskSlots:
         try:
             await self._check_payment(grant.lease.lease)
             await self._check_beacon(grant)
-        except (FalseGrant, NotPaid):
+        except (ContradictoryLease, NotPaid):
             raise
         except Unavailable as error:
-            self.trouble = f"a lease could not be compared with the chain: {error.detail}"
-            self._unanswered = (wish, request_id)  # request the same lease again: it may be valid
+            self.last_error = f"a lease could not be compared with the chain: {error.detail}"
+            self._unanswered = (wish, request_id)  # the next request gets the same lease again, which may be valid
             raise
         with self._lock:
             self._held[grant.lease.step, grant.lease.index] = _LeasedSlot(lease=grant.lease)
@@ -207,7 +224,10 @@ class TaskSlots:
         return grant
 
     async def release(self, slots: tuple[SlotName, ...]) -> None:
-        """Releases slots of this task for which no file was added; other slots are ignored."""
+        """Releases slots of this task for which no file was added.
+
+        Other slots are ignored.
+        """
         mine = tuple(slot for slot in slots if self._is_open(slot))
         if not mine:
             return
@@ -218,7 +238,10 @@ class TaskSlots:
             self._save()
 
     async def release_unused(self) -> None:
-        """Releases all unused slots; after an error, those not yet released expire."""
+        """Releases all slots for which no file was added.
+
+        If the orchestrator does not answer, the remaining leases expire.
+        """
         now = self._clock.now()
         with self._lock:
             open_ = [held.lease for held in self._held.values() if not held.file and not held.lease.lease.expired(now)]
@@ -230,34 +253,36 @@ class TaskSlots:
             _log.info("slots-not-released", slots=len(names), detail=error.detail)
 
     def work_of(self, rollout: RolloutOf, file: str) -> LeasedWork:
-        """Returns the lease data for a file. Thread-safe; called before the file is added to the queue.
+        """Returns the lease data for a file that the task adds.
+
+        The bridge calls this method before it adds the file to the queue. The method is thread-safe.
 
         Args:
-            rollout: The slot named by the task, and the units of work.
-            file: Key of the file.
+            rollout: Slot and number of work units, as the task names them.
+            file: Idempotency key of the file.
 
         Raises:
             NotFound: This task has no lease for the slot.
             Conflict: The lease has expired or was used for another file.
-            Unprocessable: The units exceed the lease's maximum.
+            Unprocessable: The number of units exceeds the lease's maximum.
         """
         with self._lock:
             held = self._held.get((rollout.step, rollout.index))
         if held is None:
             raise NotFound(
-                f"this task has no lease of step {rollout.step}, index {rollout.index}",
+                f"this task has no lease for step {rollout.step}, index {rollout.index}",
                 hint="name a slot that POST /v1/slots returned",
                 code="no-lease",
             )
         if held.file not in {"", file}:
             raise Conflict(
                 f"another file was added for step {rollout.step}, index {rollout.index}",
-                hint="a slot takes one file",
+                hint="only one file can be added per slot",
                 code="slot-used",
             )
         if not held.file and held.lease.lease.expired(self._clock.now()):
             raise Conflict(
-                f"the lease of step {rollout.step}, index {rollout.index} has expired",
+                f"the lease for step {rollout.step}, index {rollout.index} has expired",
                 hint="lease another slot, and add its file before the lease expires",
                 code="lease-expired",
             )
@@ -269,7 +294,10 @@ class TaskSlots:
         return LeasedWork(lease=held.lease, units=rollout.units, figures=rollout.figures)
 
     def handed_over(self, rollout: RolloutOf, file: str) -> None:
-        """Records that a file was added for the slot. Thread-safe."""
+        """Records that a file was added for the slot.
+
+        It is thread-safe.
+        """
         with self._lock:
             held = self._held.get((rollout.step, rollout.index))
             if held is not None and not held.file:
@@ -279,22 +307,27 @@ class TaskSlots:
     async def _call(self, work: Callable[[RunService], Awaitable[T]]) -> T:
         service = self._service()
         if service is None:
-            raise Unavailable("this node has no orchestrator at the moment", hint="`muster worker status` shows why")
+            raise Unavailable(
+                "this node is not connected to an orchestrator now", hint="`muster worker status` shows why"
+            )
         return await work(service)
 
     def _check(self, lease: SignedLease, wish: SlotWish) -> None:
-        """Checks that the lease is for this node and request and is signed by the orchestrator."""
+        """Checks that the lease fits the request and that the orchestrator signed it."""
         service = self._service()
         expected = (self._node, self._pool_id, self._domain, wish.step)
         if (lease.node, lease.pool_id, lease.domain, lease.step) != expected or lease.groups > wish.groups:
             raise BadAnswer(
-                "the lease differs from the request", hint="the orchestrator's settings and the worker's may differ"
+                "the lease differs from the request", hint="compare the orchestrator's settings with the worker's"
             )
         if service is None or lease.lease.signer(lease.raw_signature, self._domain) != service.address:
             raise BadAnswer("the lease is not signed by the pool's orchestrator", hint="tell the pool's owner")
 
     async def _check_payment(self, lease: Lease) -> None:
-        """Refuses a lease that the pool might not pay, and keeps it in `_unpayable` until the pool can pay it."""
+        """Refuses a lease for which the pool might not pay.
+
+        It keeps such a lease in `_unpayable` until the pool can pay for it.
+        """
         deadline = Deadline.after(CHAIN_TIMEOUT, clock=self._clock)
         check = retry(
             lambda: self._pay_fault_of(lease, self._clock.now()),
@@ -305,12 +338,17 @@ class TaskSlots:
         fault = await deadline.bound(check, what="comparing the lease with the pool's escrow")
         self._unpayable = lease if fault else None
         if fault:
-            self.trouble = f"a lease of step {lease.step} was refused: {fault}"
+            self.last_error = f"a lease for step {lease.step} was refused: {fault}"
             _log.warning("lease-not-covered", step=lease.step, index=lease.index, why=fault)
-            raise NotPaid(f"the pool might not pay for this lease: {fault}", hint="the next request checks it again")
+            raise NotPaid(
+                f"the pool might not pay for this lease: {fault}", hint="the next request checks this lease again"
+            )
 
     async def _check_beacon(self, grant: SlotGrant) -> None:
-        """Checks the lease's beacon against the chain, as validators will, instead of trusting the orchestrator."""
+        """Checks the lease's beacon against the chain, as validators will.
+
+        The worker does not trust the orchestrator's statement alone.
+        """
         lease = grant.lease.lease
         deadline = Deadline.after(CHAIN_TIMEOUT, clock=self._clock)
         check = retry(
@@ -320,10 +358,10 @@ class TaskSlots:
             deadline=deadline,
         )
         fault = await deadline.bound(check, what="comparing the lease with the chain")
-        self.trouble = f"a lease of step {lease.step} was refused: {fault}" if fault else ""
+        self.last_error = f"a lease for step {lease.step} was refused: {fault}" if fault else ""
         if fault:
             _log.error("false-grant", step=lease.step, index=lease.index, version=lease.version, why=fault)
-            raise FalseGrant(f"the lease of step {lease.step} contradicts the chain: {fault}")
+            raise ContradictoryLease(f"the lease for step {lease.step} contradicts the chain: {fault}")
 
     def _is_open(self, slot: SlotName) -> bool:
         with self._lock:
@@ -336,7 +374,7 @@ class TaskSlots:
             return {}
         try:
             held = [_read(each) for each in saved["held"]]
-        except (KeyError, TypeError, ValidationError):  # written by another release: let those leases expire
+        except (KeyError, TypeError, ValidationError):  # another release wrote the file: these leases expire unused
             return {}
         return {(each.lease.step, each.lease.index): each for each in held}
 

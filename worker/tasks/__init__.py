@@ -1,1 +1,1 @@
-"""Tasks: the reconciler that starts and stops containers to match assignments."""
+"""Tasks: the reconciler, which starts and stops containers to match assignments."""

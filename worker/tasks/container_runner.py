@@ -1,4 +1,4 @@
-"""Launches a task: creates its volumes and bridge token, pulls the image, starts the container."""
+"""Launches a task: creates its volumes, pulls the image and starts the container."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _log = structlog.get_logger(__name__)
 
 
 class ContainerRunner:
-    """Starts containers of assignments.
+    """Starts the containers of assignments.
 
     Args:
         runtime: Runtime for containers.
         state: The worker's state directory.
         node: This node's address.
-        pool_id: Pool of this node.
+        pool_id: Number of this node's pool.
         gpus: GPUs of this machine.
-        task_user: User id that owns task volumes, if tasks run as a separate user.
+        task_user: User id that owns the task volumes, if tasks run as a separate user; else None.
     """
 
     def __init__(
@@ -48,7 +48,10 @@ class ContainerRunner:
         self._task_user = task_user
 
     async def prepare(self, assignment: Assignment, *, present: RunningTask | None) -> RunningTask:
-        """Returns the task with its volume and token (kept for the same assignment); deletes other tasks' volumes."""
+        """Creates the task's data volume and bridge token.
+
+        The same assignment keeps its token. Volumes of other tasks are deleted.
+        """
         token = secrets.token_urlsafe(32)
         if present is not None and present.assignment_id == assignment.id:
             token = present.token
@@ -81,11 +84,12 @@ class ContainerRunner:
         Args:
             assignment: The assignment.
             task: Result of `prepare`.
-            number: Number of the launch; part of the container's name.
-            fingerprint: Fingerprint of the assignment, stored in the container's labels.
-            pulling: Receives the progress of the pull as text.
+            number: Number of the launch, which is part of the container's name.
+            fingerprint: Fingerprint of the assignment, which is stored in the container's labels.
+            pulling: Function that receives the progress of the pull as text.
 
         Raises:
+            ImageMissing, PullFailed: The image could not be pulled.
             LaunchRefused: The container can't be started as specified.
             RuntimeDown: The runtime does not answer.
             TaskDiskFull: The disk has too little free space.

@@ -1,4 +1,7 @@
-"""Builds a container spec from an assignment: variables, volumes, GPUs and fingerprint. Pure functions."""
+"""Builds a container spec from an assignment: variables, volumes, GPUs and fingerprint.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,18 @@ BRIDGE_SOCKET = f"{BRIDGE_DIRECTORY}/bridge.sock"
 DATA_DIRECTORY = "/muster/data"
 SHARED_DIRECTORY = "/muster/shared"
 TOKEN_VARIABLE = "MUSTER_BRIDGE_TOKEN"  # noqa: S105 - the variable's name, not a token
-"""Set for every task in addition to `VARIABLES`; it is secret, so commands can't expand it."""
+"""Environment variable with the bridge token.
+
+Every task has this variable in addition to `VARIABLES`. Commands can't use it as `${…}`, because other users can see
+command lines.
+"""
 
 _VARIABLE = re.compile(r"\$\{(MUSTER_[^}]*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledGpu:
-    """A GPU of this machine with the UUID that the engine uses to assign it."""
+    """A GPU of this machine, with the UUID by which a container engine assigns it."""
 
     gpu: Gpu
     uuid: str
@@ -40,18 +47,23 @@ class Volumes:
     """Host directories of one task's volumes."""
 
     task: Path
-    """Parent of the task's own volumes."""
+    """Parent directory of the task's own volumes."""
     shared: Path
+    """Directory of the shared volume."""
     bridge: Path
+    """Directory of the bridge's socket."""
 
     @classmethod
     def of(cls, state: StateDirectory, *, task_id: str, assignment_id: str) -> Self:
-        """Returns the directories. A task's own volumes outlive its assignments; the bridge directory does not."""
+        """Returns the directories for a task and its assignment.
+
+        A task's own volumes outlive its assignments; the bridge directory does not.
+        """
         return cls(task=state.tasks / task_id, shared=state.shared, bridge=state.bridges / assignment_id)
 
     @property
     def data(self) -> Path:
-        """The task's data volume, the only one from which files can be delivered."""
+        """Directory of the task's data volume, the only one from which files can be delivered."""
         return self.task / "data"
 
     def further(self, target: str) -> Path:
@@ -61,7 +73,7 @@ class Volumes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlacement:
-    """Placement of a task: pool, node, volumes, GPUs and bridge token."""
+    """Everything besides the assignment that a container spec depends on."""
 
     node: Address
     pool_id: int
@@ -76,10 +88,10 @@ def container_spec(
     """Returns the spec of the container to start.
 
     Args:
-        assignment: From the orchestrator.
-        placement: Placement of the task on this worker.
+        assignment: Assignment from the orchestrator.
+        placement: Node, pool, volumes, GPUs and bridge token.
         fingerprint: Result of `fingerprint()`.
-        number: Number of the launch; part of the name.
+        number: Number of the launch, which is part of the container's name.
 
     Raises:
         LaunchRefused: A `${MUSTER_…}` variable is unknown, or this machine has too few matching GPUs.
@@ -133,17 +145,19 @@ def variables(
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replaces `${MUSTER_…}`; other dollar expressions are left for the task's own shell.
+    """Replaces `${MUSTER_…}` variables in a text.
+
+    Other dollar expressions stay, for the task's own shell.
 
     Raises:
-        LaunchRefused: There is no such variable.
+        LaunchRefused: A variable is unknown.
     """
 
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name not in values:
             raise LaunchRefused(
-                f"there is no variable ${{{name[:80]}}}",
+                f"the variable ${{{name[:80]}}} is unknown",
                 hint=f"known variables are {', '.join(sorted(values))}",
                 code="unknown-variable",
             )
@@ -153,10 +167,13 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def fingerprint(assignment: Assignment, *, secret: bytes) -> str:
-    """Returns a hash of everything the container is made from; a new container is needed only if it changes.
+    """Returns a hash of everything from which the container is made.
 
-    Replicas, priority and other scheduling fields are excluded, and so is the generation unless the task uses it. The
-    hash is an HMAC because it covers secrets and is stored in readable labels.
+    A new container is needed only if the hash changes.
+
+    The hash does not cover replicas, priority and other fields for scheduling. The hash covers the generation number
+    only if the task uses `${MUSTER_GENERATION}`. The hash is an HMAC, because it covers secrets and is stored in labels
+    that others can read.
     """
     spec = assignment.spec.model_dump_json(exclude=_NOT_THE_CONTAINERS)
     parts = [spec, assignment.task_id]
@@ -177,13 +194,14 @@ _NOT_THE_CONTAINERS = {
     "deadline_ms",
     "restart",
 }
+"""Fields of a task's spec that do not change its container."""
 
 
 def choose_gpus(needs: GpuNeeds, installed: Sequence[InstalledGpu]) -> tuple[InstalledGpu, ...]:
-    """Returns the first GPUs that match the task's needs.
+    """Returns the first GPUs that meet the task's needs.
 
     Raises:
-        LaunchRefused: Too few GPUs match.
+        LaunchRefused: Too few GPUs meet the needs.
     """
     if needs.count == 0:
         return ()
@@ -199,7 +217,7 @@ def choose_gpus(needs: GpuNeeds, installed: Sequence[InstalledGpu]) -> tuple[Ins
 
 
 def _mounts(assignment: Assignment, volumes: Volumes) -> tuple[tuple[Mount, ...], str, str]:
-    """Returns the mounts and the targets of the data volume and the shared volume inside the container."""
+    """Returns the mounts, and the paths of data volume and shared volume in the container."""
     mounts = [Mount(source=volumes.bridge, target=BRIDGE_DIRECTORY, read_only=True)]
     data = shared = ""
     for volume in assignment.spec.volumes:
@@ -222,11 +240,11 @@ def _mounts(assignment: Assignment, volumes: Volumes) -> tuple[tuple[Mount, ...]
 
 
 def refuse_target(target: str) -> None:
-    """Checks that a volume may be mounted at this path inside the container.
+    """Checks that a volume may be mounted at this path in the container.
 
     Raises:
         LaunchRefused: The path would hide system files, or contains `..`.
     """
-    path = Path("/" + target.lstrip("/"))  # pathlib keeps two leading slashes
+    path = Path("/" + target.lstrip("/"))  # lstrip, because pathlib keeps two leading slashes
     if ".." in path.parts or path == Path("/") or path.parts[1] in {"proc", "sys", "dev", "etc"}:
         raise LaunchRefused(f"a volume can't be mounted at {target}", hint="choose a path such as /data")

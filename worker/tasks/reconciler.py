@@ -1,7 +1,7 @@
-"""The reconciler loop: executes the actions decided in `tasks.reconcile` and saves the progress.
+"""The reconciler loop: executes the actions of `tasks.reconcile_plan` and saves the progress.
 
-It uses the network only to pull images. While the orchestrator is unreachable, the task keeps running and is restarted
-by its restart rule as usual.
+The loop uses the network only to pull images. While the orchestrator can't be reached, the task keeps running, and its
+restart policy applies as usual.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ from worker.logs.store import LogStore
 from worker.logs.task_logs import TaskLogs
 from worker.runtime.interface import Container, ContainerStatus, LaunchRefused, Runtime, RuntimeDown
 from worker.state import StateDirectory, remove_tree
-from worker.tasks import reconcile
+from worker.tasks import reconcile_plan
 from worker.tasks.container_runner import ContainerRunner
 from worker.tasks.container_spec import InstalledGpu, fingerprint
-from worker.tasks.reconcile import AssignmentProgress, Desired, LaunchContainer, RemoveContainer, StopContainer
+from worker.tasks.reconcile_plan import AssignmentProgress, Desired, LaunchContainer, RemoveContainer, StopContainer
 from worker.tasks.saved_state import RunningTask, load_progress, load_task, save_progress, save_task
 
 POLL_INTERVAL = timedelta(seconds=1)
-"""Poll interval for exited containers; the end of a container's output triggers a pass at once."""
+"""Interval at which containers are checked. The end of a container's output triggers a check at once."""
 
 _MOST_DETAIL = 2000
-"""Maximum characters of a report's detail, so that a quote of the output still fits."""
+"""Maximum number of characters of a report's detail, so that a quote of the task's output still fits."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Reconciler:
-    """Runs the current assignment.
+    """Runs the current assignment: starts, restarts and stops its containers.
 
     Args:
         runtime: Runtime for containers.
         state: The worker's state directory.
         node: This node's address.
-        pool_id: Pool of this node.
+        pool_id: Number of this node's pool.
         gpus: GPUs of this machine.
-        clock: Used for waiting and time stamps.
-        task_user: User id that owns task volumes, if tasks run as a separate user.
-        on_task: Called when the current task changes, before its container starts: the bridge must be up by then.
+        clock: Clock for pauses and timestamps.
+        task_user: User id that owns the task volumes, if tasks run as a separate user; else None.
+        on_task: Function that is called when the current task changes. The bridge must be up when this function
+            returns, because the container starts then.
     """
 
     def __init__(
@@ -82,9 +83,10 @@ class Reconciler:
         self.task_logs = TaskLogs(runtime, state, clock=clock, ended=self._changed)
         self._running_since: dict[str, float] = {}
         self.runtime_error = ""
-        """Why the runtime is unavailable; empty while it works."""
+        """Reason why the runtime is unavailable; empty while it works."""
         self.refused = ""
-        """The last task that this machine refused, with the reason and remedy; empty once another task has started."""
+        """The last task that this machine refused, with the reason and what to do. Empty when another task has started.
+        """
         self.progress = load_progress(state)
         self.task = load_task(state)
 
@@ -95,19 +97,24 @@ class Reconciler:
 
     @property
     def assignment(self) -> Assignment | None:
-        """The assignment from the orchestrator's last answer."""
+        """Assignment from the orchestrator's last answer; None if there is none."""
         return self._assignment
 
     def offer(self, assignment: Assignment | None) -> str:
-        """Sets the desired assignment from a signed answer; returns the reason if it is refused, else "".
+        """Sets the desired assignment from a signed answer.
 
-        A generation older than one already seen is refused: the answer is outdated, or an orchestrator instance lags.
+        Returns the reason if the assignment is refused, else an empty text.
+
+        An older generation than one that this worker has seen is refused. Such an answer is outdated, or comes from an
+        orchestrator instance that lags behind.
         """
         self._orchestrator_answered = True
-        if assignment is not None and reconcile.is_stale(
+        if assignment is not None and reconcile_plan.is_stale(
             offered_id=assignment.id, offered_generation=assignment.generation, progress=self.progress
         ):
-            return f"generation {assignment.generation} of assignment {assignment.id} is older than the one seen here"
+            return (
+                f"generation {assignment.generation} of assignment {assignment.id} is older than one already seen here"
+            )
         if assignment != self._assignment:
             self._assignment = assignment
             self._fingerprint = "" if assignment is None else fingerprint(assignment, secret=self._secret)
@@ -132,7 +139,10 @@ class Reconciler:
         )
 
     async def run(self) -> None:
-        """Reconciles until cancelled; containers keep running afterwards."""
+        """Reconciles until the task that runs this method is cancelled.
+
+        Containers keep running afterwards.
+        """
         if self.task is not None:
             self.task_logs.open(self.task.assignment_id)
             await self._on_task(self.task)
@@ -144,8 +154,11 @@ class Reconciler:
         finally:
             await self.task_logs.stop()
 
-    async def hand_over(self) -> None:
-        """Stops and removes all containers at shutdown, each within its grace period. Call it after `run` ended."""
+    async def shut_down(self) -> None:
+        """Stops and removes all containers at shutdown, each within its grace period.
+
+        Call it after `run` has ended.
+        """
         for container in await self._runtime.containers():
             if container.status is ContainerStatus.RUNNING:
                 await self._runtime.stop(container.name, grace=container.stop_grace)
@@ -157,7 +170,10 @@ class Reconciler:
             self._set_progress(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker was stopped"))
 
     async def clear(self) -> None:
-        """Deletes the saved assignment, volumes and bridges after the worker has left the pool."""
+        """Deletes the saved assignment, volumes and bridges.
+
+        Call it after the worker has left the pool.
+        """
         for place in (*self._state.tasks.iterdir(), *self._state.bridges.iterdir()):
             await run_in_thread(remove_tree, place)
         for name in ("progress", "task"):
@@ -165,14 +181,19 @@ class Reconciler:
         self.progress = self.task = None
 
     async def _reconcile_once(self) -> timedelta | None:
-        """Observes and acts until no action is left (at most 20 times); returns the delay until the next pass."""
+        """Observes containers and acts until no action is left, at most 20 times.
+
+        Returns the delay until the next pass; None for the default delay.
+        """
         for _ in range(20):
             try:
                 observed = await self._runtime.containers()
                 self.runtime_error = ""
                 for container in observed:
                     self.task_logs.follow(container)
-                if not self._orchestrator_answered:  # don't touch containers before the first answer
+                if (
+                    not self._orchestrator_answered
+                ):  # before the first answer, it is unknown which containers should run
                     return None
                 decision = await self._decide(observed)
                 if not decision.actions:
@@ -186,9 +207,11 @@ class Reconciler:
                 return None
         return None
 
-    async def _decide(self, observed: tuple[Container, ...]) -> reconcile.ReconcileStep:
+    async def _decide(self, observed: tuple[Container, ...]) -> reconcile_plan.ReconcileStep:
         desired = self._desired()
-        decision = reconcile.reconcile(desired, observed, self.progress, now=self._clock.monotonic(), jitter=unit())
+        decision = reconcile_plan.reconcile(
+            desired, observed, self.progress, now=self._clock.monotonic(), jitter=unit()
+        )
         progress = decision.progress
         if progress is not None:
             progress = self._reset_failures_if_stable(progress, observed)
@@ -206,12 +229,15 @@ class Reconciler:
     def _reset_failures_if_stable(
         self, progress: AssignmentProgress, observed: tuple[Container, ...]
     ) -> AssignmentProgress:
-        """Resets the failure count after a long uptime, by monotonic time because the wall clock may jump."""
+        """Resets the failure count when a container has run for a long time.
+
+        The time is monotonic, because the wall clock may jump.
+        """
         now = self._clock.monotonic()
         running = {container.name for container in observed if container.status is ContainerStatus.RUNNING}
         self._running_since = {name: self._running_since.get(name, now) for name in running}
         longest = max((now - since for since in self._running_since.values()), default=0.0)
-        return reconcile.stable(progress, uptime=timedelta(seconds=longest))
+        return reconcile_plan.stable(progress, uptime=timedelta(seconds=longest))
 
     def _desired(self) -> Desired | None:
         if self._assignment is None:
@@ -224,7 +250,7 @@ class Reconciler:
             restart=self._assignment.spec.restart,
         )
 
-    async def _execute(self, action: reconcile.Action) -> None:
+    async def _execute(self, action: reconcile_plan.Action) -> None:
         match action:
             case StopContainer():
                 _log.info("stopping", container=action.name, why=action.why)
@@ -242,7 +268,7 @@ class Reconciler:
         if assignment is None or progress is None:
             return
         task = await self._prepare(assignment)
-        self._set_progress(reconcile.launching(progress, number=number, detail=f"pulling {assignment.spec.image}"))
+        self._set_progress(reconcile_plan.launching(progress, number=number, detail=f"pulling {assignment.spec.image}"))
         try:
             await self._unless_superseded(self._start(assignment, task, number), assignment)
         except MusterError as error:
@@ -252,7 +278,7 @@ class Reconciler:
             self.task_logs.note(f"not started: {detail}")
             self.refused = f"{task.task_name}: {detail}" if permanent else self.refused
             self._set_progress(
-                reconcile.launch_failed(
+                reconcile_plan.launch_failed(
                     self.progress or progress,
                     assignment.spec.restart,
                     detail=detail,
@@ -278,7 +304,7 @@ class Reconciler:
             assignment, task, number=number, fingerprint=self._fingerprint, pulling=self._report_pull
         )
         if self.progress is not None:
-            self._set_progress(reconcile.launched(self.progress, at_ms=unix_ms(self._clock.now())))
+            self._set_progress(reconcile_plan.launched(self.progress, at_ms=unix_ms(self._clock.now())))
         self.refused = ""
 
     def _report_pull(self, text: str) -> None:
@@ -286,7 +312,10 @@ class Reconciler:
             self.progress = replace(self.progress, detail=text[:1000])
 
     async def _unless_superseded(self, work: Coroutine[Any, Any, None], assignment: Assignment) -> None:
-        """Runs a launch, and cancels it (a long image pull) when the assignment changes meanwhile."""
+        """Runs a launch, and cancels it if the assignment changes meanwhile.
+
+        A launch can take long, because it may pull a large image.
+        """
         running = asyncio.ensure_future(work)
         wanted = self._fingerprint, assignment.id
         try:

@@ -1,4 +1,4 @@
-"""Persistent state of the reconciler, read again after a restart of the worker."""
+"""State of the reconciler on disk, which a restarted worker reads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, replace
 
 from protocol.wire.tasks import AssignmentState, GroupPlace
 from worker.state import StateDirectory
-from worker.tasks.reconcile import AssignmentProgress
+from worker.tasks.reconcile_plan import AssignmentProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
-    """The current task as the bridge and `status` see it.
+    """The current task, as the bridge and `muster worker status` see it.
 
-    It holds no secret of the task except the token, which is valid for the task's own bridge only.
+    This object contains no secret except the token, which is valid only for the task's own bridge.
     """
 
     assignment_id: str
@@ -25,18 +25,24 @@ class RunningTask:
 
 
 def save_progress(state: StateDirectory, progress: AssignmentProgress) -> None:
-    """Saves the progress without `retry_at`, because monotonic time starts anew when the machine reboots."""
+    """Saves the progress without `retry_at`.
+
+    `retry_at` is a monotonic time, which has no meaning after a reboot.
+    """
     state.write("progress", {**asdict(progress), "state": progress.state.value, "retry_at": None})
 
 
 def load_progress(state: StateDirectory) -> AssignmentProgress | None:
-    """Returns the saved state; None if there is none or another release wrote it in a different format."""
+    """Returns the saved progress.
+
+    None if nothing is saved, or another release saved it in a different format.
+    """
     saved = state.read("progress")
     if saved is None:
         return None
     try:
         state_then = AssignmentState(saved["state"])
-        if state_then is AssignmentState.STOPPED:  # set when the worker shut down; it runs again now
+        if state_then is AssignmentState.STOPPED:  # set at the worker's shutdown; the task should run again now
             state_then = AssignmentState.PENDING
         return AssignmentProgress(**{**saved, "state": state_then})
     except (KeyError, TypeError, ValueError):
@@ -51,7 +57,10 @@ def save_task(state: StateDirectory, task: RunningTask) -> None:
 
 
 def load_task(state: StateDirectory) -> RunningTask | None:
-    """Returns the saved state; None if there is none or another release wrote it in a different format."""
+    """Returns the saved task.
+
+    None if nothing is saved, or another release saved it in a different format.
+    """
     saved = state.read("task")
     if saved is None:
         return None

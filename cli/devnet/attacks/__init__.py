@@ -13,8 +13,6 @@ deliveries  uploads and submissions that differ from the task's output
 registry    all attacks by name
 task        `python -m cli.devnet.attacks.task NAME …` in place of `python -m rollouts …`
 worker      a worker that runs such a task; `python -m cli.devnet.attacks run --cheat NAME --config FILE`
-harness     makes files of an attack without a network, for tests and benchmarks
-comparison  tells a forged file from one that equals the honest file of its slot
 
 Honest nodes do not import this package. The wheel of `muster-network` omits it; the wheel of
 `muster-network-attacks` (`deploy/attacks`) contains it.

@@ -20,7 +20,10 @@ class Replayed(Trick):
         self._first: RolloutFile | None = None
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns the first slot's samples with the present slot's header, by which the worker finds the lease."""
+        """Returns the first slot's samples with the present slot's header.
+
+        The worker finds the lease by the header.
+        """
         self._first = self._first or toolkit.file(grant)
         return _renamed(self._first, grant)
 

@@ -27,7 +27,7 @@ _NOT_ITS_OWN = 1_000
 
 
 class SwappedUpload(PoolDelivery):
-    """Signs one file and uploads another one of the same size, to choose between them later."""
+    """Signs one file and uploads another one of the same size, to choose between the two later."""
 
     async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
         _, transfer = self._connected()
@@ -38,7 +38,7 @@ class SwappedUpload(PoolDelivery):
 
 
 class NoUpload(PoolDelivery):
-    """Submits files that it never uploads, so that they can't be judged."""
+    """Submits files that the node never uploads, so that no validator can judge them."""
 
     async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
         """Reports success without doing anything."""
@@ -86,7 +86,10 @@ class LateUpload(Ghost):
 
 
 class UnleasedUpload(PoolDelivery):
-    """Fills the pool's store with files of slots that it has not leased, and delivers nothing else."""
+    """Fills the pool's store with files of slots that the node has not leased.
+
+    Delivers nothing else.
+    """
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
         """Requests an upload URL for random bytes, and uploads them if the pool grants the URL.

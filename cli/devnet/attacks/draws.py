@@ -96,7 +96,7 @@ class NearTies(Trick):
         self._off = off
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns the best of three files that differ in near-ties only, row by row, with a prefill's proofs."""
+        """Returns a file with the best row of three files that differ in near-ties only; proofs come from a prefill."""
         right = toolkit.recipe.sampling.parameters
         nearly = [replace(right, temperature=right.temperature * (1 + off)) for off in (-self._off, self._off)]
         files = [*(toolkit.file(grant, parameters=parameters) for parameters in nearly), toolkit.file(grant)]

@@ -56,7 +56,7 @@ class Rearranged(Trick):
 
 
 class WrongRun(Trick):
-    """Submits work that it did for another run, where answers are easier."""
+    """Submits work that the node did for another run, where answers are easier."""
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
         """Returns a file generated for the other run."""
@@ -121,7 +121,7 @@ class OneRow(Trick):
 
 
 class OtherPool(Trick):
-    """Submits a file that it made under another pool's lease of the same run."""
+    """Submits a file that the node made under another pool's lease of the same run."""
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
         """Returns a file of the other pool; files don't name their pool."""
@@ -168,7 +168,7 @@ def edited(toolkit: AttackToolkit, sample: Sample) -> Sample:
 
 
 def endless(toolkit: AttackToolkit, sample: Sample) -> Sample:
-    """Replaces the answer by a program that never ends, which blocks a validator that runs it."""
+    """Replaces the answer by an endless program, to block a validator that runs the program."""
     return toolkit.written(sample, "while True: pass")
 
 
@@ -212,6 +212,9 @@ def without_the_worst(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def best_first(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Puts the best answers first; a reader that numbers rows by position gives their rewards to the first group."""
+    """Puts the best answers first.
+
+    A reader that numbers rows by position gives the rewards of these answers to the first group.
+    """
     ordered = sorted(samples, key=lambda sample: sample.reward)
     return ordered if ordered != list(samples) else list(reversed(samples))

@@ -27,7 +27,10 @@ class OtherStep(Trick):
         self._by = by
 
     def wish(self, step: int) -> int:
-        """Returns the step at the offset; a future step if that is negative, since a slot of step 0 would be honest."""
+        """Returns the step at the offset; a future step if the number would be negative.
+
+        The smallest step, 0, is no replacement, since a slot of step 0 would be honest.
+        """
         return step + self._by if step + self._by >= 0 else step + _FAR
 
 

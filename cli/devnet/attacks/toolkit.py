@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ class AdjustableEngine:
 
     @property
     def version(self) -> Digest | None:
-        """Digest of the version that it claims to hold."""
+        """Digest of the version that the engine claims to hold."""
         return self._engine.version
 
     def load(self, folder: Path, *, version: Digest) -> None:
@@ -247,10 +247,12 @@ class AttackToolkit(SlotGenerator):
         """Returns the tokens of the right answer, if the environment reveals it.
 
         Raises:
-            InvalidInput: The environment does not reveal it.
+            InvalidInput: The environment does not reveal the right answer.
         """
         prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
-        answer = prompt.data.get("answer") or self._environment.demonstration(prompt)
+        data = prompt.data.get("data", prompt.data)  # the data of a mixture's part
+        known = data.get("answer") if isinstance(data, Mapping) else None
+        answer = known or self._environment.demonstration(prompt)
         if answer is None:
             raise InvalidInput(f"{self._environment.name} does not reveal its answers", hint="use a synthetic family")
         return self._tokenizer.encode_answer(str(answer))

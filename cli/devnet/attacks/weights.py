@@ -61,7 +61,7 @@ class Smaller(Trick):
 
 
 class Earlier(Trick):
-    """Generates with an old version, to save downloads; honest until there is an old one.
+    """Generates with an old version, to save downloads; honest until there is an old version.
 
     Args:
         back: Number of versions to go back.
@@ -77,7 +77,10 @@ class Earlier(Trick):
 
 
 def another(tensors: Tensors) -> Tensors:
-    """Returns a model of the same shape that differs as if trained otherwise; its answers still make sense."""
+    """Returns a model of the same shape that differs like a separately trained one.
+
+    The model's answers still make sense.
+    """
     return nudged(tensors, by=lambda weight: _STRANGE * float(weight.std()) if weight.numel() > 1 else 0.0)
 
 

@@ -47,7 +47,10 @@ class CheatingRuntime(ProcessRuntime):
 
 
 def with_attack(spec: ContainerSpec, cheat: Attack) -> ContainerSpec:
-    """Returns the container with the attack's program in place of the honest one; others stay unchanged."""
+    """Returns the container with the attack's program in place of the honest one.
+
+    Other containers stay unchanged.
+    """
     _, *rest = spec.command or ("",)
     if tuple(rest[:2]) != _HONEST:
         return spec

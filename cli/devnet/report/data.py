@@ -49,13 +49,14 @@ class ReportedStep:
 
     step: int
     at: float
-    """Time at which its version was announced."""
+    """Time at which the step's version was announced."""
     reward: float
     """Mean over the rollouts of the step."""
     staleness: Mapping[int, int]
-    """Number of groups by staleness: how many versions older than the trained policy their own version was."""
+    """Number of groups by staleness: how many versions older than the trained policy the version that generated the
+    group was."""
     distance: float | None = None
-    """Mean distance of its rollouts from the requested length in tokens; None if no length is requested."""
+    """Mean distance of the step's rollouts from the requested length in tokens; None if no length is requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

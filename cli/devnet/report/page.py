@@ -99,7 +99,10 @@ def _path_rows(report: RunReport) -> list[TimelineRow]:
 
 
 def _length_charts(report: RunReport) -> list[dict[str, object]]:
-    """Returns the charts of answer lengths and of their distance to requested lengths; empty if none is requested."""
+    """Returns the charts of answer lengths and of their distance to requested lengths.
+
+    The result is empty if no length is requested.
+    """
     known = [one for one in report.evaluations if one.distance is not None]
     if not known:
         return []
@@ -133,7 +136,7 @@ def _token_axis(series: Sequence[Series]) -> Axis:
 def line_chart(series: Sequence[Series], *, height: int, axis: Axis) -> dict[str, object]:
     """Returns the coordinates of a line chart, for the macro `line_chart` of the template.
 
-    The vertical axis begins at 0, or below the lowest value if that is negative.
+    The vertical axis begins at 0, or below the lowest value if this value is negative.
     """
     shown = [one for one in series if one.points]
     last = max((x for one in shown for x, _ in one.points), default=1) or 1

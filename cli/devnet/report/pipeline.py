@@ -13,6 +13,7 @@ from typing import Any
 
 from cli.devnet.report.data import Journey, Leg, PipelineStage, RunRecord, TimelineRow, TimeSpan
 from cli.devnet.report.work import WorkTimeline
+from cli.quantities import counted
 from ledger.events.types import CheckpointAnnounced
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
@@ -66,7 +67,7 @@ def stages(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> 
     found = [
         PipelineStage(
             name="generation",
-            amount=f"{tokens:,} tokens in {len(work):,} files",
+            amount=f"{tokens:,} tokens in {counted(len(work), 'file')}",
             rate=f"{tokens / seconds:,.0f} tokens/s",
             idle=1 - min(generating / nodes / seconds, 1),
             predicted_idle=predicted(generating / nodes),
@@ -77,7 +78,7 @@ def stages(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> 
         found.append(
             PipelineStage(
                 name="verification",
-                amount=f"{len(judged):,} files",
+                amount=counted(len(judged), "file"),
                 rate=f"{len(judged) / seconds:.1f} files/s",
                 idle=1 - min(_covered([(one.submitted, one.judged) for one in judged]) / seconds, 1),
             )
@@ -85,7 +86,7 @@ def stages(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> 
     found.append(
         PipelineStage(
             name="training",
-            amount=f"{count} steps, {learned:,} tokens",
+            amount=f"{counted(count, 'step')}, {learned:,} tokens",
             rate=f"{learned / seconds:,.0f} tokens/s",
             idle=1 - min(training / seconds, 1),
             predicted_idle=predicted(training),
@@ -97,7 +98,7 @@ def stages(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> 
         found.append(
             PipelineStage(
                 name="broadcast",
-                amount=f"{len(spans)} versions to {arrivals} disks",
+                amount=f"{counted(len(spans), 'version')} to {counted(arrivals, 'disk')}",
                 rate=f"{arrivals / seconds:.1f} versions/s",
                 idle=1 - min(_covered(spans) / seconds, 1),
             )
@@ -126,7 +127,7 @@ def _covered(spans: Sequence[tuple[float | None, float | None]]) -> float:
 
 
 def journey(record: RunRecord, work: Sequence[WorkTimeline]) -> Journey | None:
-    """Returns the path of one file from the middle of the run; every time of this file is known."""
+    """Returns the path of a file from the middle of the run; None if no file has all its times recorded."""
     steps, versions = learned_steps(record), announcements(record)
     complete = [(one, legs) for one in work if (legs := _legs(record, one, steps, versions))]
     if not complete:

@@ -138,7 +138,10 @@ class RunRecorder:
         )
 
     async def _listed(self) -> tuple[list[RolloutItem], dict[Address, tuple[LeaseView, ...]]]:
-        """Returns the orchestrator's lists; empty if it is down, so that the report omits them."""
+        """Returns the orchestrator's lists.
+
+        The lists are empty if the orchestrator is down, so that the report omits them.
+        """
         rollouts: list[RolloutItem] = []
         leases: dict[Address, tuple[LeaseView, ...]] = {}
         async with open_orchestrator(self._directory, self._places) as client:
@@ -153,8 +156,8 @@ class RunRecorder:
 class ChainWatch:
     """Collects every event of the contracts, and the time at which each block appeared.
 
-    Block timestamps are whole seconds, but the devnet makes two blocks per second. Durations are therefore measured by
-    when this process first saw a block, which is at most about 40 ms late.
+    Block timestamps are whole seconds, but the devnet makes two blocks per second. Durations are therefore measured
+    from the time at which this process first saw a block, at most about 40 ms after the block was made.
 
     Args:
         ledger: The contracts, opened read-only.
@@ -177,7 +180,7 @@ class ChainWatch:
         """In chain order."""
 
     async def run(self) -> None:
-        """Polls until it is cancelled, also while the chain is down."""
+        """Polls until the task is cancelled, also while the chain is down."""
         while True:
             with suppress(MusterError):
                 await self.poll()
@@ -205,7 +208,9 @@ class ChainWatch:
 
 
 class ArrivalWatch:
-    """Notes when versions appear on the nodes' disks; nodes delete old versions, so it polls during the run.
+    """Notes when versions appear on the nodes' disks.
+
+    Nodes delete old versions, so this class polls during the run.
 
     Args:
         shared: Shared volume of each node, by node name.
@@ -219,7 +224,7 @@ class ArrivalWatch:
         """Time at which each node had the complete version, Unix s; by version digest and node name."""
 
     async def run(self) -> None:
-        """Polls until it is cancelled."""
+        """Polls until the task is cancelled."""
         while True:
             now = self._clock.now().timestamp()
             for name, volume in self._shared.items():
@@ -258,7 +263,7 @@ class ProcessWatch:
         return sorted(self._known.values(), key=lambda one: -one.cpu_seconds)
 
     async def run(self) -> None:
-        """Polls until it is cancelled."""
+        """Polls until the task is cancelled."""
         while True:
             self._poll()
             await self._clock.sleep(_PROCESS_POLL)
@@ -286,8 +291,9 @@ def stored_at(objects: Path) -> dict[Digest, float]:
     """Returns the arrival time of each object in the local store by SHA-256, Unix s."""
     found: dict[Digest, float] = {}
     for path in objects.rglob("*"):
-        if len(path.name) == 64 and path.is_file():
-            found[digest(f"0x{path.name}")] = path.stat().st_mtime
+        with suppress(FileNotFoundError):  # an upload that ends is renamed meanwhile
+            if len(path.name) == 64 and path.is_file():
+                found[digest(f"0x{path.name}")] = path.stat().st_mtime
     return found
 
 

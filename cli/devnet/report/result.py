@@ -10,6 +10,7 @@ from cli.devnet.report.assembly import assemble
 from cli.devnet.report.data import Criterion, NodeAccount, RunRecord, RunReport
 from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
+from cli.quantities import counted
 
 _NOTHING_SUBMITTED = "it submitted nothing, so nothing was shown (more --steps give it time)"
 
@@ -75,8 +76,8 @@ def _lengths_learned(report: RunReport, wanted: float) -> Criterion:
 def _honest_accepted(report: RunReport) -> Criterion:
     forged = [f"{node.name} ({node.forged})" for node in report.honest if node.forged]
     files = sum(node.files for node in report.honest)
-    found = f"called forged: {', '.join(forged)}" if forged else f"none of {files} files"
-    return Criterion("no honest submission was rejected as forged", met=not forged and files > 0, found=found)
+    found = f"judged forged: {', '.join(forged)}" if forged else f"none of {counted(files, 'file')}"
+    return Criterion("no honest submission was judged forged", met=not forged and files > 0, found=found)
 
 
 def _cheater_stopped(node: NodeAccount) -> Criterion:
@@ -85,11 +86,13 @@ def _cheater_stopped(node: NodeAccount) -> Criterion:
         name = f"{node.name} ({node.cheat}) was not paid"
         if node.cheat in ONLY_JUDGED and not node.files:
             return Criterion(name, met=False, found=_NOTHING_SUBMITTED)
-        found = f"{node.accepted} of {node.files} files accepted; {'paid' if node.earned else 'nothing paid'}"
+        found = (
+            f"{node.accepted} of {counted(node.files, 'file')} accepted; {'paid' if node.earned else 'nothing paid'}"
+        )
         return Criterion(name, met=not node.accepted and not node.earned, found=found)
     found = "; ".join(
         (
-            f"{node.forged} of {node.files} files called forged" if node.files else _NOTHING_SUBMITTED,
+            f"{node.forged} of {counted(node.files, 'file')} judged forged" if node.files else _NOTHING_SUBMITTED,
             "stake slashed" if node.slashed else "no stake slashed",
             f"evicted ({node.evicted})" if node.evicted else "still a member",
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cli.devnet.report.data import Criterion, NodeAccount, ReportedEvaluation, RunReport
 from cli.output import shorten
+from cli.quantities import counted
 from ledger.amounts import format_amount
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -104,7 +105,7 @@ def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
     )
     before = f" ({report.steps_before} more before)" if report.steps_before else ""
     learned = len(report.steps) - report.steps_before
-    head = f"Muster devnet: {learned} steps in {duration(report.wall_seconds)}{before}"
+    head = f"Muster devnet: {counted(learned, 'step')} in {duration(report.wall_seconds)}{before}"
     blocks = ["\n".join([title, "-" * len(title), *lines] if title else lines) for title, lines in sections if lines]
     return "\n\n".join([f"{head}\n{'=' * len(head)}", *blocks]) + "\n"
 

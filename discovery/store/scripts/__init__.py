@@ -1,4 +1,4 @@
-"""Lua scripts of the discovery service and their typed calls: the class `RegisterNode` runs `register_node.lua`."""
+"""Typed calls of discovery's Lua scripts: the class `RegisterNode` runs `register_node.lua`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Registered(NamedTuple):
     """Outcome of a registration."""
 
     refused: str
-    """`origin` or `pool`, whichever has no room; empty if the record was stored."""
+    """Limit that refused the node: `origin` or `pool`; empty if the record was stored."""
     wait_s: int
-    """Seconds until the origin has room."""
+    """Seconds until the limit of the origin allows another node; 0 if the record was stored."""
     first_seen_ms: int
 
 
@@ -25,13 +25,13 @@ class RegisterNode(ScriptCall[Registered]):
 
     Args:
         address: Address of the node.
-        pool: Pool that it wants to join.
+        pool: Number of the pool that the node wants to join.
         registration: Registration as JSON.
         ip: Source address of the request.
-        origin: Unit of addresses that the limit counts.
+        origin: Origin of the IP, by which nodes are counted; see `origin_of`.
         now_ms: Current time, in Unix milliseconds.
         life_ms: Milliseconds until the record expires.
-        most_per_origin: Maximum number of nodes of one origin.
+        most_per_origin: Maximum number of nodes from one origin.
         most_per_pool: Maximum number of records of one pool.
     """
 
@@ -57,13 +57,13 @@ class RecordPage(NamedTuple):
     """One page of a pool's records."""
 
     last: str
-    """Last address that was read, even if its record had expired; empty on the last page."""
+    """Address of the last record that was read, even if the record has expired; empty on the last page."""
     records: tuple[dict[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage(ScriptCall[RecordPage]):
-    """Lists the records of a pool after an address; an empty address lists from the first record on."""
+    """Lists the records of a pool after an address; an empty address lists from the first."""
 
     pool: str
     after: str
@@ -73,7 +73,7 @@ class ListPage(ScriptCall[RecordPage]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneExpired(ScriptCall[int]):
-    """Deletes expired records; replies with their number."""
+    """Deletes up to `limit` expired records; replies with the number of deleted records."""
 
     now_ms: int
     limit: int
@@ -85,14 +85,14 @@ class PostInvite(ScriptCall[str]):
 
     Args:
         node: Address of the node.
-        pool: Pool of the invite.
+        pool: Number of the pool that invites the node.
         invite: Invite as JSON.
         now_ms: Current time, in Unix milliseconds.
         now_s: Current time, in Unix seconds.
         expiry_s: Expiry of the invite, in Unix seconds.
-        kept_s: Seconds until the node's mailbox expires.
-        most_invites: Maximum number of invites of one node.
-        channel: Channel on which instances listen for new invites.
+        kept_s: Seconds until Redis deletes the node's mailbox, unless another invite arrives.
+        most_invites: Maximum number of stored invites for one node; the latest expiries are kept.
+        channel: Redis channel on which all instances listen for new invites.
     """
 
     node: Address

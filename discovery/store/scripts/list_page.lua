@@ -1,4 +1,4 @@
--- Lists the records of a pool after an address.
+-- Returns up to `limit` records of a pool after an address, without expired ones.
 local index = P .. 'pool:' .. pool
 local from = after == '' and '-' or '(' .. after
 local members, records = redis.call('ZRANGEBYLEX', index, from, '+', 'LIMIT', 0, limit), {}

@@ -1,4 +1,4 @@
--- Stores an invite for a registered node and wakes the node's poll.
+-- Stores an invite for a registered node, and notifies the instance on which the node's long poll waits.
 local record = redis.call('HMGET', P .. 'node:' .. node, 'pool', 'expires')
 if not record[1] or tonumber(record[2]) <= now_ms then return 'unknown-node' end
 if record[1] ~= pool then return 'other-pool' end

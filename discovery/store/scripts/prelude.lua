@@ -1,4 +1,5 @@
--- Begins every script of the discovery service. Deletes at most `limit` expired records; returns their number.
+-- This file is prepended to every script of the discovery service.
+-- Deletes up to `limit` expired records with their invites; returns the number of deleted records.
 local function prune(now, limit)
   local expired = redis.call('ZRANGEBYSCORE', P .. 'expiry', '-inf', now, 'LIMIT', 0, limit)
   for _, address in ipairs(expired) do

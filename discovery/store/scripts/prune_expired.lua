@@ -1,2 +1,2 @@
--- Deletes expired records.
+-- Deletes up to `limit` expired records with their invites.
 return prune(now_ms, limit)

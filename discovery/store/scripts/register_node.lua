@@ -1,4 +1,4 @@
--- Stores or refreshes a node's record, if its origin and its pool have room.
+-- Stores or refreshes a node's record, unless its origin or its pool has reached the maximum number of nodes.
 local node_key, pool_key, expiry_key = P .. 'node:' .. address, P .. 'pool:' .. pool, P .. 'expiry'
 local origin_key = P .. 'origin:' .. origin
 local spare_ms = 3600000
@@ -28,7 +28,7 @@ local expires = now_ms + life_ms
 redis.call('HSETNX', node_key, 'first', now_ms)
 redis.call('HSET', node_key, 'pool', pool, 'registration', registration, 'ip', ip, 'last', now_ms,
   'expires', expires)
--- The expiry loop deletes records; Redis' own expiry is for the case that no instance runs.
+-- The expiry loop deletes records. Redis' own expiry deletes them if no instance of the service runs.
 redis.call('PEXPIRE', node_key, life_ms + spare_ms)
 redis.call('ZADD', pool_key, 0, address)
 redis.call('ZADD', expiry_key, expires, address)

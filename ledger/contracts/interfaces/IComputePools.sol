@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-/// @dev The most verdict fees that are paid for one work item: to the judge, a confirming validator and one that
-/// decides a dispute in their favour; or to a validator that disputes successfully and the two that decide in its
-/// favour.
+/// @dev The maximum number of verdict fees that are paid for one work item. Three validators are paid if the first
+/// verdict stands after a dispute: the one that gave it, the one that confirmed it, and the one that decided the
+/// dispute. Three are also paid if a dispute succeeds: the one that opened it, and the two that decided it.
 uint256 constant MAX_FEES = 3;
 
 /// @title Terms of work in a pool
 /// @param pricePerUnit Reward of one work unit, in the token's smallest unit.
-/// @param penaltyPerUnit Stake lost for one forged work unit, in the token's smallest unit.
-/// @param stakePerCapacity Stake that a membership locks per unit of the node's capacity.
+/// @param penaltyPerUnit Stake that a provider loses for one forged work unit, in the token's smallest unit.
+/// @param stakePerCapacity Stake that a membership locks per unit of the node's capacity, in the token's smallest unit.
 /// @param auditFloorBps The minimum share of work that is audited, in basis points, 1 to 10000.
 /// @param lookBps The share of first verdicts for which a second look is paid, in basis points, 0 to 10000.
-/// @param judgePeriod Seconds from the submission in which the first verdict must come.
-/// @param challengePeriod Seconds from the first verdict in which it can be disputed.
-/// @param disputePeriod Seconds from the dispute in which it must be decided.
-/// @param noticePeriod Seconds between the proposal of new terms and their taking effect.
-/// @param maxNodes The most members at a time.
+/// @param judgePeriod Seconds after the submission within which a validator must give the first verdict.
+/// @param challengePeriod Seconds after the first verdict within which the verdict can be disputed.
+/// @param disputePeriod Seconds after the dispute within which validators must decide it.
+/// @param noticePeriod Seconds between the setting of new terms and their taking effect.
+/// @param maxNodes The maximum number of members at a time.
 /// @param minCapacity The minimum capacity of a member.
-/// @param verdictFee Fee of a validator for a verdict, or a paid second look, that agrees with the final outcome.
+/// @param verdictFee Fee of a validator for a verdict or paid second look that agrees with the final outcome, in the
+/// token's smallest unit.
 struct Terms {
     uint128 pricePerUnit;
     uint128 penaltyPerUnit;
@@ -38,8 +39,8 @@ struct Terms {
 /// @param poolId The pool.
 /// @param node The node that did the work.
 /// @param leaseSigner The signer of the lease.
-/// @param units The submitted work units.
-/// @param maxUnits The most work units of the lease.
+/// @param units The number of submitted work units.
+/// @param maxUnits The maximum number of work units of the lease.
 /// @param expiry The end of the lease, Unix time in seconds.
 struct Opening {
     uint256 poolId;
@@ -52,8 +53,8 @@ struct Opening {
 
 /// @title Functions of ComputePools that other contracts call
 interface IComputePools {
-    /// @notice Accepts one submission and reserves its reward and fees. Reverts unless the pool takes work, its
-    /// orchestrator signed the lease, and the node is a member or was one when the lease was signed. Only WorkLedger
+    /// @notice Accepts one submission, and reserves its reward and fees. Reverts unless the pool takes work, the pool's
+    /// orchestrator signed the lease, and the node is a member, or was one when the lease was signed. Only WorkLedger
     /// may call this.
     /// @param opening The submission.
     /// @return provider The node's provider.
@@ -63,14 +64,15 @@ interface IComputePools {
         external
         returns (address provider, uint32 version, uint128 penalty);
 
-    /// @notice Ends a reservation: sends `paid` to WorkLedger and frees the rest. Only WorkLedger may call this.
+    /// @notice Ends a reservation of escrow: sends `paid` to WorkLedger, and the rest of `reserved` becomes free. Only
+    /// WorkLedger may call this.
     function settle(uint256 poolId, uint128 reserved, uint128 paid) external;
 
-    /// @notice Evicts a node whose work was forged, and keeps its provider's nodes from joining for a while. Only
-    /// WorkLedger may call this.
+    /// @notice Evicts a node whose work was forged. For a period, none of its provider's nodes can join the pool: until
+    /// the deadlines of all work that is open now have passed. Only WorkLedger may call this.
     function expel(uint256 poolId, address node, address provider) external;
 
-    /// @notice Returns one version of the terms; all zero if there is none.
+    /// @notice Returns one version of the terms; all fields are zero if there is none.
     function termsAt(uint256 poolId, uint32 version) external view returns (Terms memory);
 
     /// @notice Returns the domain of a pool; zero if there is no such pool.
@@ -82,7 +84,8 @@ interface IComputePools {
     /// @notice Returns the seat number of a validator that may give verdicts now; zero if `who` may not.
     function seatNumberOf(uint256 poolId, address who) external view returns (uint16);
 
-    /// @notice Returns the address that holds a seat, whether or not it may still give verdicts; zero for seat zero.
+    /// @notice Returns the address that has a validator seat, even if it may no longer give verdicts; zero for seat
+    /// zero.
     function validatorAt(uint256 poolId, uint16 seat) external view returns (address);
 
     /// @notice Returns all addresses that may give verdicts in the pool now.

@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 /// @title Functions of ComputeRegistry that other contracts call
 interface IComputeRegistry {
     /// @notice A registered node.
-    /// @param provider The owner of the node; it never changes once set.
+    /// @param provider The owner of the node, which never changes.
     /// @param capacity Size of the hardware; a pool's stake requirement is per unit of capacity.
     /// @param registeredAt Unix time in seconds of the latest registration.
     /// @param retired Whether the provider took the node out of service.
@@ -17,13 +17,13 @@ interface IComputeRegistry {
         bytes32 specsHash;
     }
 
-    /// @notice Returns the provider of a node in service; zero if it was never registered or is retired.
+    /// @notice Returns the provider of a node; zero if the node was never registered, or is retired.
     function providerOf(address node) external view returns (address);
 
-    /// @notice Returns the provider that is paid or slashed for a node's work, retired or not; zero if never
-    /// registered.
+    /// @notice Returns the provider that is paid or slashed for a node's work, even if the node is retired; zero if the
+    /// node was never registered.
     function payeeOf(address node) external view returns (address);
 
-    /// @notice Returns a node's registration; all zero if it was never registered.
+    /// @notice Returns a node's registration; all fields are zero if the node was never registered.
     function nodeOf(address node) external view returns (Node memory);
 }

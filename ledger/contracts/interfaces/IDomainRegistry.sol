@@ -3,10 +3,10 @@ pragma solidity 0.8.37;
 
 /// @title Functions of DomainRegistry that other contracts call
 interface IDomainRegistry {
-    /// @notice A category of work and its validation rules.
+    /// @notice A field of work, with its validation rules.
     /// @param reserve The recipient of penalties; zero burns them.
-    /// @param active Whether it takes new pools and members.
-    /// @param validationHash Hash of the validation parameters behind `uri`.
+    /// @param active Whether the domain takes new pools and members.
+    /// @param validationHash Hash of the validation parameters, which can be read at `uri`.
     /// @param name The name.
     /// @param uri URI of the description.
     struct Domain {

@@ -20,11 +20,12 @@ abstract contract PoolBook is IComputePools {
     /// @notice A pool.
     /// @param owner The account that controls escrow, terms and roles.
     /// @param status The status.
-    /// @param termsVersion The version of the terms in force; from `nextTermsAt` on, the version above it is in force.
-    /// @param nextTermsAt Unix time in seconds from which the next version is in force; zero if none was set.
-    /// @param pendingOwner The account that may accept the ownership; zero if none.
-    /// @param domainId The domain.
-    /// @param memberCount Number of member nodes.
+    /// @param termsVersion The version of the terms that is in force before `nextTermsAt`, or always if that is zero.
+    /// @param nextTermsAt Unix time in seconds from which version `termsVersion + 1` is in force; zero if it was not
+    /// set.
+    /// @param pendingOwner The account to which the owner offered the pool; zero if there is none.
+    /// @param domainId The domain of the pool.
+    /// @param memberCount The number of member nodes.
     /// @param dataUri URI of the pool's description.
     struct Pool {
         address owner;
@@ -37,9 +38,9 @@ abstract contract PoolBook is IComputePools {
         string dataUri;
     }
 
-    /// @notice The longest text, in bytes.
+    /// @notice The maximum length of a text, in bytes.
     uint256 public constant MAX_TEXT = 512;
-    /// @notice The most items in a batch.
+    /// @notice The maximum number of items in a batch.
     uint256 public constant MAX_BATCH = 256;
 
     /// @notice The DomainRegistry contract.
@@ -60,7 +61,7 @@ abstract contract PoolBook is IComputePools {
     event PoolCreated(uint256 indexed poolId, uint256 indexed domainId, address indexed owner, string dataUri);
     /// @notice A pool was activated: it takes members and work.
     event PoolActivated(uint256 indexed poolId);
-    /// @notice A pool was ended: it takes no members, and only work under leases signed before.
+    /// @notice A pool was ended: it takes no new members, and work only under leases that were signed before.
     event PoolEnded(uint256 indexed poolId);
     /// @notice The URI of a pool's description was changed.
     event PoolDataUriSet(uint256 indexed poolId, string dataUri);
@@ -75,15 +76,15 @@ abstract contract PoolBook is IComputePools {
     error NoSuchPool(uint256 poolId);
     /// @notice The pool's status does not allow this.
     error WrongStatus(uint256 poolId, Status status);
-    /// @notice The domain does not exist or is closed.
+    /// @notice The domain does not exist, or is closed for new pools and members.
     error DomainClosed(uint256 domainId);
     /// @notice Only the pool's owner may do this.
     error NotOwner(uint256 poolId, address caller);
-    /// @notice The notice period of an active pool never becomes shorter than `least`.
+    /// @notice The notice period of an active pool can't become shorter than the present one, `least`.
     error NoticeTooShort(uint32 noticePeriod, uint32 least);
     /// @notice The pool was not offered to the caller.
     error NotOffered(uint256 poolId, address caller);
-    /// @notice Only the contract set at deployment may call this.
+    /// @notice Only the WorkLedger contract may call this.
     error NotAllowed(address caller);
     /// @notice The text has `length` bytes; at most `limit` are allowed.
     error TextTooLong(uint256 length, uint256 limit);
@@ -116,8 +117,8 @@ abstract contract PoolBook is IComputePools {
         emit PoolActivated(poolId);
     }
 
-    /// @notice Ends a pool permanently: it takes no new members or work. Leases signed before that expire within the
-    /// notice period can still be used. Only the owner may call this.
+    /// @notice Ends a pool permanently: it takes no new members or work. Nodes can still submit work under leases that
+    /// expire within the notice period, because these may have been signed before. Only the owner may call this.
     /// @param poolId The pool.
     function end(uint256 poolId) external onlyOwner(poolId) {
         Pool storage pool = _pools[poolId];
@@ -136,9 +137,9 @@ abstract contract PoolBook is IComputePools {
         emit PoolDataUriSet(poolId, dataUri);
     }
 
-    /// @notice Offers the pool to another owner; zero withdraws the offer. Only the owner may call this.
+    /// @notice Offers the pool to another owner, which has to accept it. Only the owner may call this.
     /// @param poolId The pool.
-    /// @param newOwner The account that may accept it.
+    /// @param newOwner The account that may accept the pool; zero withdraws an earlier offer.
     function transferPool(uint256 poolId, address newOwner) external onlyOwner(poolId) {
         _pools[poolId].pendingOwner = newOwner;
         emit PoolTransferStarted(poolId, msg.sender, newOwner);
@@ -154,9 +155,9 @@ abstract contract PoolBook is IComputePools {
         pool.pendingOwner = address(0);
     }
 
-    /// @notice Sets new terms: in force at once while the pool is pending, else after the notice period in force now.
-    /// They replace terms that are not in force yet. An active pool's notice period can't become shorter. Only the
-    /// owner may call this.
+    /// @notice Sets new terms, which replace any terms that are not in force yet. The new terms of a pending pool are
+    /// in force at once; those of an active pool are in force after the present notice period. The notice period of an
+    /// active pool can't become shorter. Only the owner may call this.
     /// @param poolId The pool.
     /// @param terms The new terms.
     function setTerms(uint256 poolId, Terms calldata terms) external onlyOwner(poolId) {
@@ -165,7 +166,8 @@ abstract contract PoolBook is IComputePools {
         uint32 current = _termsVersion(pool);
         uint256 effectiveAt = block.timestamp;
         if (pool.status == Status.Active) {
-            // Leases stay covered for the notice period in force when they were signed, so it must not shrink.
+            // A lease must stay payable for the notice period that was in force when it was signed. So this period must
+            // not become shorter.
             uint32 notice = _terms[poolId][current].noticePeriod;
             if (terms.noticePeriod < notice) revert NoticeTooShort(terms.noticePeriod, notice);
             effectiveAt += notice;
@@ -175,7 +177,7 @@ abstract contract PoolBook is IComputePools {
         _writeTerms(poolId, current + 1, effectiveAt, terms);
     }
 
-    /// @notice Returns a pool; reverts if there is none.
+    /// @notice Returns a pool; reverts if there is no pool with this id.
     /// @param poolId The pool.
     function poolOf(uint256 poolId) external view returns (Pool memory) {
         _requireExists(poolId);
@@ -189,7 +191,7 @@ abstract contract PoolBook is IComputePools {
         return _terms[poolId][_termsVersion(_pools[poolId])];
     }
 
-    /// @notice Returns terms that were set and are not in force yet; `effectiveAt` is zero if there are none.
+    /// @notice Returns the terms that were set but are not in force yet; `effectiveAt` is zero if there are none.
     /// @param poolId The pool.
     /// @return terms The pending terms.
     /// @return effectiveAt Unix time in seconds from which they are in force.
@@ -216,7 +218,7 @@ abstract contract PoolBook is IComputePools {
         _requireDomain(domainId);
         _requireShort(dataUri);
         poolId = ++poolCount;
-        // WorkLedger stores pool ids in 32 bits.
+        // Reverts if the id has more than 32 bits, because WorkLedger stores pool ids in 32 bits.
         SafeCast.toUint32(poolId);
         Pool storage pool = _pools[poolId];
         pool.owner = msg.sender;
@@ -253,7 +255,7 @@ abstract contract PoolBook is IComputePools {
         if (pool.status != Status.Active) revert WrongStatus(poolId, pool.status);
     }
 
-    /// @dev Reverts unless the pool is active, or ended while the lease is one signed before that may still be used.
+    /// @dev Reverts unless the pool is active, or has ended and the lease expires within the notice period after that.
     function _requireTakesWork(uint256 poolId, Pool storage pool, uint256 leaseExpiry) internal view {
         if (pool.status == Status.Ended && leaseExpiry <= _heldUntil[poolId]) return;
         _requireActive(poolId, pool);

@@ -7,25 +7,25 @@ import {IComputePools} from "../interfaces/IComputePools.sol";
 import {PoolBook} from "./PoolBook.sol";
 
 /// @title Escrow of pools
-/// @notice Any account can fund a pool; open work reserves its reward and fees. The owner can withdraw the rest after
-/// the notice period of the terms, so that leases signed before the announcement are still covered.
-/// @dev Transfers can't reenter: the token is our own and makes no callbacks.
+/// @notice Any account can fund a pool. Open work reserves its reward and fees. The owner can withdraw the rest, but
+/// must announce this one notice period beforehand, so that work under leases signed before is still paid.
+/// @dev Transfers can't reenter this contract, because `MusterToken` makes no callbacks.
 abstract contract PoolEscrow is PoolBook {
     using SafeCast for uint256;
 
     /// @notice A pool's escrow, in the token's smallest unit.
-    /// @param balance The whole balance.
-    /// @param reserved The part reserved for rewards and fees of open work.
+    /// @param balance The whole balance, reserved or not.
+    /// @param reserved The part of the balance that is reserved for rewards and fees of open work.
     struct Escrow {
         uint128 balance;
         uint128 reserved;
     }
 
     /// @notice A withdrawal that the owner announced.
-    /// @param amount Amount in the token's smallest unit; zero if none is announced.
-    /// @param readyAt Unix time in seconds from which it can be made.
-    /// @param lapsesAt Unix time in seconds after which it can't be made any more. Without this limit an owner could
-    /// announce once and then withdraw without notice at any later time.
+    /// @param amount The amount that can still be withdrawn, in the token's smallest unit; zero if none was announced.
+    /// @param readyAt Unix time in seconds from which the owner can withdraw.
+    /// @param lapsesAt Unix time in seconds after which the owner can't withdraw any more. Without this limit an owner
+    /// could announce a withdrawal once, and then withdraw without notice at any later time.
     struct Withdrawal {
         uint128 amount;
         uint64 readyAt;
@@ -40,15 +40,16 @@ abstract contract PoolEscrow is PoolBook {
 
     /// @notice An account added to a pool's escrow.
     event EscrowFunded(uint256 indexed poolId, address indexed from, uint256 amount);
-    /// @notice The owner announced to withdraw up to `amount` between `readyAt` and `lapsesAt`; zero cancels it.
+    /// @notice The owner announced a withdrawal of up to `amount` between `readyAt` and `lapsesAt`. An `amount` of zero
+    /// cancels an earlier announcement.
     event WithdrawalAnnounced(uint256 indexed poolId, uint256 amount, uint256 readyAt, uint256 lapsesAt);
-    /// @notice The owner withdrew free escrow.
+    /// @notice The owner withdrew escrow that was not reserved.
     event EscrowWithdrawn(uint256 indexed poolId, address indexed to, uint256 amount);
 
-    /// @notice The pool has `free` escrow that is not reserved, and `asked` is more.
+    /// @notice The call needs `asked` escrow that is not reserved, but the pool has only `free`.
     error EscrowTooLow(uint256 poolId, uint256 free, uint256 asked);
-    /// @notice The owner announced a withdrawal of `announced` between `readyAt` and `lapsesAt`; the withdrawal of
-    /// `asked` is larger, too early or too late.
+    /// @notice The withdrawal of `asked` is not within the announced one: up to `announced`, between `readyAt` and
+    /// `lapsesAt`.
     error NotAnnounced(uint256 poolId, uint256 asked, uint256 announced, uint256 readyAt, uint256 lapsesAt);
     /// @notice Amounts must be above zero.
     error NothingAsked();
@@ -57,21 +58,22 @@ abstract contract PoolEscrow is PoolBook {
         token = token_;
     }
 
-    /// @notice Adds to a pool's escrow from the caller's tokens; needs an allowance.
+    /// @notice Adds to a pool's escrow from the caller's tokens. The caller must have approved the amount for this
+    /// contract (ERC-20).
     /// @param poolId The pool.
     /// @param amount Amount in the token's smallest unit.
     function fund(uint256 poolId, uint256 amount) external {
         _fund(poolId, amount);
     }
 
-    /// @notice Adds to a pool's escrow under a permit (EIP-2612). It also works if another account has submitted the
-    /// permit before.
+    /// @notice Adds to a pool's escrow with a permit (EIP-2612) instead of an approval. The call works, too, if another
+    /// account has already submitted the permit.
     /// @param poolId The pool.
     /// @param amount Amount in the token's smallest unit.
     /// @param deadline Unix time in seconds until which the permit is valid.
-    /// @param v Signature of the permit.
-    /// @param r Signature of the permit.
-    /// @param s Signature of the permit.
+    /// @param v Recovery id of the permit's signature.
+    /// @param r First half of the permit's signature.
+    /// @param s Second half of the permit's signature.
     function fundWithPermit(uint256 poolId, uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s)
         external
     {
@@ -79,10 +81,10 @@ abstract contract PoolEscrow is PoolBook {
         _fund(poolId, amount);
     }
 
-    /// @notice Announces a withdrawal, which replaces one announced before; zero cancels it. It can be made after the
-    /// notice period in force, and for as long again. Only the owner may call this.
+    /// @notice Announces a withdrawal, which replaces an announcement made before. The owner can withdraw after the
+    /// present notice period has passed, and until it has passed a second time. Only the owner may call this.
     /// @param poolId The pool.
-    /// @param amount The most to withdraw, in the token's smallest unit.
+    /// @param amount The maximum amount to withdraw, in the token's smallest unit; zero cancels the announcement.
     function announceWithdrawal(uint256 poolId, uint128 amount) external onlyOwner(poolId) {
         uint64 readyAt = _noticeEnd(poolId);
         uint64 lapsesAt = readyAt + (readyAt - uint64(block.timestamp));
@@ -90,8 +92,8 @@ abstract contract PoolEscrow is PoolBook {
         emit WithdrawalAnnounced(poolId, amount, readyAt, lapsesAt);
     }
 
-    /// @notice Withdraws escrow that was announced and is not reserved, in any status of the pool. A pending pool needs
-    /// no announcement. Only the owner may call this.
+    /// @notice Withdraws escrow that is not reserved, from a pool in any status. The withdrawal must have been
+    /// announced, unless the pool is pending. Only the owner may call this.
     /// @param poolId The pool.
     /// @param amount Amount in the token's smallest unit.
     /// @param to The recipient.
@@ -120,7 +122,7 @@ abstract contract PoolEscrow is PoolBook {
         token.transfer(msg.sender, paid);
     }
 
-    /// @notice Returns the withdrawal that the owner announced; amount zero if there is none.
+    /// @notice Returns the withdrawal that the owner announced; its amount is zero if there is none.
     /// @param poolId The pool.
     function withdrawalOf(uint256 poolId) external view returns (Withdrawal memory) {
         return _withdrawals[poolId];

@@ -9,10 +9,10 @@ import {IComputePools, Terms} from "../interfaces/IComputePools.sol";
 import {PoolRoles} from "./PoolRoles.sol";
 
 /// @title Members of a pool
-/// @notice A node joins with an invite that the orchestrator signed and that can be used once. A removed or evicted
-/// node can join again with another invite; a banned one only after its ban is lifted.
+/// @notice A node joins with an invite, which the orchestrator signs and which can be used once. A removed or evicted
+/// node can join again with another invite. A banned node can do so only after its ban is lifted.
 abstract contract PoolMembers is PoolRoles, EIP712 {
-    /// @notice Why a node's membership ended.
+    /// @notice The reason why a node's membership ended.
     enum Departure {
         Left,
         Removed,
@@ -20,11 +20,11 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         Banned
     }
 
-    /// @notice Permission to join, signed by the pool's orchestrator.
+    /// @notice Permission to join a pool, signed by the pool's orchestrator.
     /// @param poolId The pool.
     /// @param node The node that may join.
-    /// @param nonce Any number that this pool has not used.
-    /// @param expiry Unix time in seconds until which it is valid.
+    /// @param nonce A number that no other invite of this pool has.
+    /// @param expiry Unix time in seconds until which the invite is valid.
     /// @param url The orchestrator's URL.
     struct Invite {
         uint256 poolId;
@@ -45,13 +45,13 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     }
 
     /// @notice A node's membership in a pool.
-    /// @param provider The node's provider; zero if it is not a member now.
+    /// @param provider The node's provider; zero if the node is not a member now.
     /// @param joinedAt Unix time in seconds of the latest join.
     /// @param joinedBlock The block of the latest join.
     /// @param stakeLock The stake that the membership locks.
-    /// @param joins How often the node has joined, which is the nonce of a signed `Leave`.
-    /// @param heldUntil For a former member: leases that expire by this Unix time in seconds were signed before it left
-    /// and can still be used. Zero after an eviction for forged work.
+    /// @param joins The number of times that the node has joined. It is the nonce of a signed `Leave`.
+    /// @param heldUntil For a former member: Unix time in seconds. The node can still submit work under leases that
+    /// expire until then, because these may have been signed before it left. Zero after an eviction for forged work.
     struct Membership {
         address provider;
         uint48 joinedAt;
@@ -74,11 +74,12 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     mapping(uint256 poolId => mapping(uint256 nonce => bool)) public inviteUsed;
     /// @notice Whether a node is banned from a pool.
     mapping(uint256 poolId => mapping(address node => bool)) public nodeBanned;
-    /// @notice Unix time in seconds before which a provider's nodes may not join, because work of one of them was
-    /// forged.
+    /// @notice Unix time in seconds before which a provider's nodes may not join, because one of them submitted forged
+    /// work.
     mapping(uint256 poolId => mapping(address provider => uint64)) public mayJoinAt;
 
-    /// @dev Latest expiry of leases that nodes of a banned provider can still use; zero if the provider is not banned.
+    /// @dev The latest expiry, Unix time in seconds, of leases that nodes of a banned provider can still use; zero if
+    /// the provider is not banned.
     mapping(uint256 poolId => mapping(address provider => uint64)) private _bannedHeldUntil;
 
     mapping(uint256 poolId => mapping(address node => Membership)) private _members;
@@ -106,19 +107,19 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
 
     /// @notice The signature expired at `deadline`.
     error SignatureExpired(uint256 deadline);
-    /// @notice The invite was used or cancelled.
+    /// @notice The invite was already used or cancelled.
     error InviteUsed(uint256 poolId, uint256 nonce);
     /// @notice The invite is not signed by the pool's orchestrator.
     error BadInvite(uint256 poolId, address signer);
-    /// @notice The node is not the caller, and did not sign.
+    /// @notice The caller is not the node, and the node did not sign.
     error NodeNotWilling(address node);
-    /// @notice The node is not registered, or retired.
+    /// @notice The node is not registered, or is retired.
     error NotRegistered(address node);
     /// @notice The node or its provider is banned from the pool.
     error Banned(uint256 poolId, address who);
-    /// @notice Work of one of the provider's nodes was forged; none of them may join before `until`.
+    /// @notice One of the provider's nodes submitted forged work, so none of them may join before `until`.
     error TooSoon(uint256 poolId, address provider, uint256 until);
-    /// @notice The node is a member already.
+    /// @notice The node is already a member.
     error MemberAlready(uint256 poolId, address node);
     /// @notice The node is not a member.
     error NotMember(uint256 poolId, address node);
@@ -128,17 +129,17 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     error PoolFull(uint256 poolId, uint256 maxNodes);
     /// @notice The caller is neither the node nor its provider, and the node did not sign.
     error NotNodeNorProvider(address node, address caller);
-    /// @notice There is no ban to lift, or there is one already.
+    /// @notice The node or provider is already banned; or, for the lifting of a ban, it is not banned.
     error BanUnchanged(uint256 poolId, address who);
 
     constructor(IComputeRegistry registry_) EIP712("Muster", "2") {
         registry = registry_;
     }
 
-    /// @notice Redeems an invite. Any account may call this with the node's signature.
+    /// @notice Makes a node a member by an invite. Any account may call this with the node's signature.
     /// @param invite The invite.
     /// @param orchestratorSignature The orchestrator's EIP-712 signature of the `Invite`.
-    /// @param nodeSignature The node's EIP-712 signature of the `Join`; may be empty if the node calls.
+    /// @param nodeSignature The node's EIP-712 signature of the `Join`; may be empty if the node is the caller.
     function join(Invite calldata invite, bytes calldata orchestratorSignature, bytes calldata nodeSignature)
         external
     {
@@ -172,7 +173,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         stakeManager.lockMembership(entry.provider, stakeLock);
     }
 
-    /// @notice Redeems several invites; a refused one does not affect the others.
+    /// @notice Makes several nodes members by their invites; a refused item does not affect the others.
     /// @param items At most `MAX_BATCH`; each needs its node's signature.
     function joinBatch(Joining[] calldata items) external {
         _requireBatch(items.length);
@@ -199,9 +200,9 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     /// call this with the node's signature.
     /// @param poolId The pool.
     /// @param node The member.
-    /// @param deadline Unix time in seconds until which the signature is valid; not used without one.
+    /// @param deadline Unix time in seconds until which the signature is valid; ignored without a signature.
     /// @param nodeSignature The node's EIP-712 signature of the `Leave`, with its `joins` as nonce; empty if the node
-    /// or its provider calls.
+    /// or its provider is the caller.
     function leavePool(uint256 poolId, address node, uint256 deadline, bytes calldata nodeSignature) external {
         Membership storage member = _members[poolId][node];
         if (member.provider == address(0)) revert NotMember(poolId, node);
@@ -213,8 +214,8 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         _depart(poolId, node, Departure.Left, "");
     }
 
-    /// @notice Ends memberships without misconduct, for instance of dead nodes. Skips nodes that are not members. Only
-    /// the orchestrator or the manager may call this.
+    /// @notice Ends memberships for reasons other than misconduct, such as a node that stopped responding. Skips nodes
+    /// that are not members. Only the orchestrator or the manager may call this.
     /// @param poolId The pool.
     /// @param nodes At most `MAX_BATCH`.
     /// @param reason The reason, as text.
@@ -242,7 +243,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     /// @inheritdoc IComputePools
     function expel(uint256 poolId, address node, address provider) external onlyWorkLedger {
         Terms storage terms = _termsInForce(poolId);
-        // After this period all work that was open is final.
+        // After this period the deadlines of all work that is open now have passed.
         uint256 period = uint256(terms.judgePeriod) + terms.challengePeriod + terms.disputePeriod;
         mayJoinAt[poolId][provider] = SafeCast.toUint64(block.timestamp + period);
         Membership storage member = _members[poolId][node];
@@ -271,8 +272,9 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         emit NodeUnbanned(poolId, node);
     }
 
-    /// @notice Bans a provider until `unbanProvider`: none of its nodes may join or submit, except under leases signed
-    /// before that expire within the notice period. Only the manager may call this.
+    /// @notice Bans a provider until `unbanProvider`: none of its nodes may join or submit work. They may still submit
+    /// work under leases that expire within the notice period, because these may have been signed before the ban. Only
+    /// the manager may call this.
     /// @param poolId The pool.
     /// @param provider The provider.
     /// @param reason The reason, as text.
@@ -292,7 +294,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         emit ProviderUnbanned(poolId, provider);
     }
 
-    /// @notice Returns a node's membership; its provider is zero if it is not a member now.
+    /// @notice Returns a node's membership; its provider is zero if the node is not a member now.
     /// @param poolId The pool.
     /// @param node The node.
     function membershipOf(uint256 poolId, address node) external view returns (Membership memory) {
@@ -318,8 +320,8 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         return _bannedHeldUntil[poolId][provider] != 0;
     }
 
-    /// @dev Returns the provider of a node that is a member, or may still use a lease that expires at `leaseExpiry`;
-    /// reverts otherwise.
+    /// @dev Returns the provider of a node. Reverts unless the node is a member, or a former member that may still use
+    /// a lease that expires at `leaseExpiry`.
     function _requireStanding(uint256 poolId, address node, uint256 leaseExpiry)
         internal
         view
@@ -381,8 +383,8 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         );
     }
 
-    /// @dev Returns the signer of the struct; zero if the signature is invalid. A node's address is never zero: the
-    /// registry refuses it.
+    /// @dev Returns the signer of the struct; zero if the signature is invalid. So an invalid signature never counts as
+    /// a node's, because ComputeRegistry refuses a node with the zero address.
     function _signer(bytes32 structHash, bytes calldata signature) private view returns (address signer) {
         (signer,,) = ECDSA.tryRecoverCalldata(_hashTypedDataV4(structHash), signature);
     }

@@ -6,9 +6,10 @@ import {IComputePools} from "../interfaces/IComputePools.sol";
 import {PoolBook} from "./PoolBook.sol";
 
 /// @title Roles of a pool
-/// @notice Every role has its own key, which can be rotated; the previous key stays valid until a given time.
+/// @notice Each role has its own key. After a rotation of the key, the previous one stays valid until a given time.
 abstract contract PoolRoles is PoolBook {
-    /// @notice The roles that exactly one key holds.
+    /// @notice The roles that have one key at a time. A pool may have several validators, so these are stored
+    /// separately.
     enum Role {
         Manager,
         Orchestrator,
@@ -35,22 +36,22 @@ abstract contract PoolRoles is PoolBook {
         uint64 previousUntil;
     }
 
-    /// @notice A validator's seat. Its number is its place in the pool's list, from 1; WorkLedger stores validators by
-    /// it.
-    /// @param validator The key.
-    /// @param until Unix time in seconds before which it may give verdicts.
+    /// @notice A place for one validator. Seats of a pool are numbered from 1. WorkLedger stores the seat number
+    /// instead of the validator's address, because the number is shorter.
+    /// @param validator The validator's key.
+    /// @param until Unix time in seconds before which the validator may give verdicts.
     struct ValidatorSeat {
         address validator;
         uint64 until;
     }
 
-    /// @notice The most validator seats in a pool.
+    /// @notice The maximum number of validator seats in a pool.
     uint256 public constant MAX_VALIDATORS = 64;
-    /// @notice The longest time that a previous key may stay valid.
+    /// @notice The longest time that a previous key, or a removed validator, may stay valid.
     uint256 public constant MAX_GRACE = 7 days;
 
     mapping(uint256 poolId => mapping(Role => Seat)) private _seats;
-    // A mapping, not an array: the length check of an array would cost every verdict another cold storage read.
+    // This is a mapping and not an array, because the length check of an array costs each verdict a cold storage read.
     mapping(uint256 poolId => mapping(uint256 number => ValidatorSeat)) private _validatorSeats;
     mapping(uint256 poolId => uint256) private _seatCount;
     mapping(uint256 poolId => mapping(address validator => uint16)) private _seatNumbers;
@@ -61,23 +62,23 @@ abstract contract PoolRoles is PoolBook {
     );
     /// @notice A validator was added.
     event ValidatorAdded(uint256 indexed poolId, address indexed validator);
-    /// @notice A validator was removed; it may give verdicts until `until`.
+    /// @notice A validator was removed; it may give verdicts before `until`.
     event ValidatorRemoved(uint256 indexed poolId, address indexed validator, uint256 until);
 
-    /// @notice A role needs a key.
+    /// @notice The key of a role must not be the zero address.
     error NoKey();
     /// @notice Only the pool's owner or the role's present holder may do this.
     error NotHolder(uint256 poolId, Role role, address caller);
-    /// @notice A previous key may stay valid until `latest` at most.
+    /// @notice A previous key, or a removed validator, may stay valid until `latest` at most.
     error GraceTooLong(uint256 until, uint256 latest);
     /// @notice The address is not a validator of the pool.
     error NotValidator(uint256 poolId, address who);
-    /// @notice All `limit` seats are in use. A removed validator's seat becomes free one unbonding period after its
-    /// end, when no open work can refer to it any more.
+    /// @notice All `limit` validator seats are in use. The seat of a removed validator becomes free one unbonding
+    /// period after its last possible verdict. After that time no open work can refer to the seat any more.
     error TooManyValidators(uint256 poolId, uint256 limit);
     /// @notice The caller is neither the pool's orchestrator nor its manager.
     error NotOperator(uint256 poolId, address caller);
-    /// @notice The signer of a lease is not the pool's orchestrator; `signer` is zero if the signature is invalid.
+    /// @notice The lease is not signed by the pool's orchestrator; `signer` is zero if the signature is invalid.
     error NotOrchestrator(uint256 poolId, address signer);
     /// @notice The caller is not the pool's manager.
     error NotManager(uint256 poolId, address caller);
@@ -90,7 +91,8 @@ abstract contract PoolRoles is PoolBook {
     /// @notice Rotates the manager's key. Only the owner or the present manager may call this.
     /// @param poolId The pool.
     /// @param key The new key.
-    /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
+    /// @param previousUntil Unix time in seconds before which the old key stays valid; a time that has passed ends its
+    /// validity at once.
     function setManager(uint256 poolId, address key, uint256 previousUntil) external {
         _rotate(poolId, Role.Manager, key, previousUntil);
     }
@@ -98,7 +100,8 @@ abstract contract PoolRoles is PoolBook {
     /// @notice Rotates the orchestrator's key. Only the owner or the present orchestrator may call this.
     /// @param poolId The pool.
     /// @param key The new key.
-    /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
+    /// @param previousUntil Unix time in seconds before which the old key stays valid; a time that has passed ends its
+    /// validity at once.
     function setOrchestrator(uint256 poolId, address key, uint256 previousUntil) external {
         _rotate(poolId, Role.Orchestrator, key, previousUntil);
     }
@@ -106,7 +109,8 @@ abstract contract PoolRoles is PoolBook {
     /// @notice Rotates the publisher's key. Only the owner or the present publisher may call this.
     /// @param poolId The pool.
     /// @param key The new key.
-    /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
+    /// @param previousUntil Unix time in seconds before which the old key stays valid; a time that has passed ends its
+    /// validity at once.
     function setPublisher(uint256 poolId, address key, uint256 previousUntil) external {
         _rotate(poolId, Role.Publisher, key, previousUntil);
     }
@@ -125,12 +129,14 @@ abstract contract PoolRoles is PoolBook {
     /// @notice Removes a validator. Only the owner may call this.
     /// @param poolId The pool.
     /// @param validator The address.
-    /// @param until Unix time in seconds before which it may still give verdicts; now or earlier ends that at once.
+    /// @param until Unix time in seconds before which it may still give verdicts; after a time that has passed it may
+    /// give none.
     function removeValidator(uint256 poolId, address validator, uint256 until) external onlyOwner(poolId) {
         uint256 number = _seatNumbers[poolId][validator];
         if (number == 0) revert NotValidator(poolId, validator);
         _requireGrace(until);
-        // A time in the past would free the seat while open work still refers to it.
+        // A seat becomes free one unbonding period after `until`. With a time in the past, it would become free while
+        // open work still refers to it.
         uint256 ends = until < block.timestamp ? block.timestamp : until;
         _validatorSeats[poolId][number].until = SafeCast.toUint64(ends);
         emit ValidatorRemoved(poolId, validator, ends);
@@ -199,7 +205,7 @@ abstract contract PoolRoles is PoolBook {
         _place(poolId, Role.Publisher, roles.publisher, 0);
     }
 
-    /// @dev Gives a validator a new seat, or one that no open work can refer to any more; returns its number.
+    /// @dev Gives a validator a seat: one that no open work can refer to any more, or a new one. Returns its number.
     function _freeSeat(uint256 poolId, address validator) private returns (uint256 number) {
         mapping(uint256 number => ValidatorSeat) storage seats = _validatorSeats[poolId];
         uint256 last = _seatCount[poolId];

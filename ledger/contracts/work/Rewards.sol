@@ -4,13 +4,13 @@ pragma solidity 0.8.37;
 import {MusterToken} from "../MusterToken.sol";
 
 /// @title Rewards of providers and fees of validators
-/// @notice Holds the rewards of final work until their provider claims them; they don't expire.
-/// @dev This contract's token balance is what is accrued and not yet paid, over all pools. Transfers can't reenter: the
-/// token is our own and makes no callbacks.
+/// @notice Holds the rewards and fees of final work until providers and validators claim them. They don't expire.
+/// @dev The token balance of this contract equals all accrued amounts that were not claimed yet, over all pools.
+/// Transfers can't reenter this contract, because `MusterToken` makes no callbacks.
 abstract contract Rewards {
     /// @notice Totals of a pool, in the token's smallest unit.
-    /// @param accrued Rewards and fees of final work.
-    /// @param paid The part of them that was claimed.
+    /// @param accrued The sum of all rewards and fees of final work.
+    /// @param paid The part of this sum that was claimed.
     struct Totals {
         uint128 accrued;
         uint128 paid;
@@ -19,11 +19,12 @@ abstract contract Rewards {
     /// @notice The token of rewards.
     MusterToken public immutable token;
 
-    /// @notice What a provider has earned in a pool and not claimed, in the token's smallest unit.
+    /// @notice The amount that a provider or validator has earned in a pool and not claimed, in the token's smallest
+    /// unit.
     mapping(uint256 poolId => mapping(address provider => uint256)) public accruedOf;
     mapping(uint256 poolId => Totals) private _totals;
 
-    /// @notice A provider claimed its rewards in a pool.
+    /// @notice A provider or validator claimed its rewards in a pool.
     event RewardsClaimed(uint256 indexed poolId, address indexed provider, address indexed to, uint256 amount);
 
     /// @notice The caller has nothing to claim in these pools.

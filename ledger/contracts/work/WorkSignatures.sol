@@ -21,12 +21,12 @@ abstract contract WorkSignatures is EIP712 {
         return _hashLease(lease);
     }
 
-    /// @notice Returns the key of a work item; no two submissions have the same key.
+    /// @notice Returns the key of a work item. Submissions for different slots have different keys.
     /// @param poolId The pool.
     /// @param run The run within the pool.
-    /// @param node The node that does it.
+    /// @param node The node that does the work.
     /// @param step The step of the run.
-    /// @param index The slot within (run, step, node).
+    /// @param index Number of the slot among those of the same run, step and node.
     function workKey(uint256 poolId, bytes32 run, address node, uint64 step, uint32 index)
         public
         pure
@@ -36,7 +36,8 @@ abstract contract WorkSignatures is EIP712 {
     }
 
     function _hashLease(Lease calldata lease) internal pure returns (bytes32) {
-        // All members have a fixed size, so that the ABI encoding of the struct equals that of its members in a row.
+        // All members have a fixed size. So the ABI encoding of the struct equals that of its members one after
+        // another.
         return keccak256(abi.encode(_LEASE, lease));
     }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-/// @dev The share of the work's penalty, in basis points, that a provider loses if its side disputes a rejection that
-/// is then upheld.
+/// @dev The share of the work's penalty, in basis points, that a provider loses if it or its node disputes a rejection,
+/// and the other validators uphold the rejection.
 uint256 constant LOST_DISPUTE_BPS = 1_000;
 
 /// @notice State of a work record.
@@ -27,14 +27,14 @@ enum Outcome {
 /// @param poolId The pool.
 /// @param run The run within the pool.
 /// @param step The step of the run.
-/// @param index The slot within (run, step, node).
-/// @param node The node that may do it.
+/// @param index Number of the slot among those of the same run, step and node.
+/// @param node The node that may do the work.
 /// @param version The policy's version.
 /// @param digest The policy's version digest.
 /// @param beaconBlock The block whose hash is part of the slot's seed.
 /// @param salt Part of the slot's seed; only the orchestrator knows it before it signs the lease.
-/// @param groups The number of groups in the slot.
-/// @param maxUnits The most work units that may be submitted. The penalty is locked for all of them.
+/// @param groups The number of groups in the slot; a group is the samples of one prompt.
+/// @param maxUnits The maximum number of work units that may be submitted. The penalty is locked for all of them.
 /// @param expiry Unix time in seconds until which work may be submitted.
 struct Lease {
     uint256 poolId;
@@ -65,11 +65,12 @@ struct Submission {
     bytes nodeSignature;
 }
 
-/// @notice One item of `judge`. It names the judged submission, so that it can't apply to another one.
-/// @param key The work.
+/// @notice One item of `judge`. File hash and work units identify the judged submission, so that the verdict can't
+/// apply to another one with the same key.
+/// @param key The key of the work.
 /// @param sha256Hash SHA-256 of the file that was judged.
 /// @param units Work units of the submission that was judged.
-/// @param decisive Whether it decides a dispute; otherwise it is a first verdict.
+/// @param decisive Whether the verdict decides a dispute; if not, it is a first verdict.
 /// @param outcome The validator's outcome.
 /// @param reason The validator's reason code.
 /// @param auditHash Hash of the audit file.
@@ -83,8 +84,8 @@ struct Verdict {
     bytes32 auditHash;
 }
 
-/// @notice One item of `confirm`: a second look by another validator that agrees with the first verdict.
-/// @param key The work.
+/// @notice One item of `confirm`: a second look, in which another validator agrees with the first verdict.
+/// @param key The key of the work.
 /// @param sha256Hash SHA-256 of the file that was examined.
 /// @param outcome The validator's outcome; it must equal that of the first verdict.
 /// @param reason The validator's reason code.
@@ -97,22 +98,22 @@ struct Confirmation {
     bytes32 auditHash;
 }
 
-/// @dev Stored state of a work item, in three storage slots. Reward, penalty, fees and periods follow from the version
-/// of the terms. Validators are stored as seat numbers (see `PoolRoles`); zero means none.
+/// @dev Stored state of a work item, in three storage slots. Reward, penalty, fees and periods are computed from the
+/// version of the terms. Validators are stored by their seat numbers (see `PoolRoles`); zero means that there is none.
 /// @param node The node that did the work.
 /// @param poolId The pool.
 /// @param terms The version of the pool's terms at submission.
 /// @param status The status.
-/// @param outcome The latest verdict.
-/// @param reason The reason code of that verdict.
-/// @param since Unix time in seconds at which it reached its status.
-/// @param units The submitted work units.
-/// @param maxUnits The most work units of its lease.
+/// @param outcome The outcome of the first verdict; after the work is final, its final outcome.
+/// @param reason The reason code of the first verdict; after a decided dispute, that of the verdict which decided it.
+/// @param since Unix time in seconds at which the work reached its status.
+/// @param units The number of submitted work units.
+/// @param maxUnits The maximum number of work units of its lease.
 /// @param judgedBlock The block of the first verdict.
 /// @param judge The seat of the validator that gave the first verdict.
-/// @param looker The seat of the validator that confirmed it.
-/// @param juror The seat of the first validator that contradicted the first verdict in a dispute.
-/// @param opinion The outcome that this validator voted for.
+/// @param looker The seat of the validator that confirmed the first verdict by a second look.
+/// @param juror The seat of the validator whose verdict contradicted the first one in a dispute, without deciding it.
+/// @param opinion The outcome in that validator's verdict.
 /// @param sha256Hash SHA-256 of the submitted file.
 struct Work {
     address node;
@@ -132,7 +133,7 @@ struct Work {
     bytes32 sha256Hash;
 }
 
-/// @dev An open or past dispute, in one storage slot.
+/// @dev State of an open or past dispute, in one storage slot.
 /// @param disputer The account that disputed the first verdict.
 /// @param blockNumber The block of the dispute. The hash of the next block determines the order of validators.
 /// @param seed 56 bits of that hash; zero until it is recorded.
@@ -144,23 +145,25 @@ struct Dispute {
 
 /// @notice A work record, as `workOf` returns it.
 /// @param node The node that did the work.
-/// @param provider The node's provider, which is paid or slashed.
+/// @param provider The node's provider, which gets the reward or loses the penalty.
 /// @param poolId The pool.
-/// @param units The submitted work units.
-/// @param maxUnits The most work units of its lease.
+/// @param units The number of submitted work units.
+/// @param maxUnits The maximum number of work units of its lease.
 /// @param sha256Hash SHA-256 of the submitted file.
 /// @param status The status.
-/// @param outcome The latest verdict.
-/// @param reason The reason code of that verdict.
-/// @param judge The validator that gave the first verdict; zero if none.
-/// @param looker The validator that confirmed it; zero if none.
-/// @param disputer The account that disputed it; zero if none.
-/// @param juror The first validator that contradicted the first verdict in a dispute; zero if none.
-/// @param opinion The outcome that this validator voted for.
-/// @param since Unix time in seconds at which it reached its status.
-/// @param deadline Deadline of the next step (verdict, dispute, decision), Unix time in seconds; zero if there is none.
-/// @param reward The reward if accepted, in the token's smallest unit.
-/// @param penalty The penalty if forged, in the token's smallest unit.
+/// @param outcome The outcome of the first verdict; after the work is final, its final outcome.
+/// @param reason The reason code of the first verdict; after a decided dispute, that of the verdict which decided it.
+/// @param judge The validator that gave the first verdict; zero if there is none.
+/// @param looker The validator that confirmed the first verdict by a second look; zero if there is none.
+/// @param disputer The account that disputed the first verdict; zero if there is none.
+/// @param juror The validator whose verdict contradicted the first one in a dispute, without deciding it; zero if there
+/// is none.
+/// @param opinion The outcome in that validator's verdict.
+/// @param since Unix time in seconds at which the work reached its status.
+/// @param deadline Unix time in seconds until which the next step (verdict, dispute or decision) is possible; zero if
+/// there is none.
+/// @param reward The reward if the work is accepted, in the token's smallest unit.
+/// @param penalty The penalty if the work is forged, in the token's smallest unit.
 struct WorkView {
     address node;
     address provider;

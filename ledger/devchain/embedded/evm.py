@@ -103,7 +103,7 @@ class Evm:
         """Returns the header of an empty block on top of `parent`."""
         header = create_prague_header_from_parent()(
             parent.header,
-            timestamp=parent.header.timestamp + 1,  # py-evm insists on a later timestamp; it is replaced below
+            timestamp=parent.header.timestamp + 1,  # py-evm demands a later timestamp; replaced below
             gas_limit=BLOCK_GAS_LIMIT,
             coinbase=_ZERO_ADDRESS,
             mix_hash=token_bytes(32),
@@ -134,7 +134,7 @@ class Evm:
         """Runs a call in the context of `header` and returns its output.
 
         Raises:
-            RpcError: It reverted (code 3, with the revert data) or failed otherwise.
+            RpcError: The call reverted (code 3, with the revert data) or failed otherwise.
         """
         computation = self._run(call, header=header, state_root=state_root)
         if computation.is_error:
@@ -145,17 +145,17 @@ class Evm:
         """Returns a gas limit with which the call succeeds, from a single run.
 
         Each nested call may use at most 63/64 of its caller's gas (EIP-150). With a limit of `used · (64/63)^depth`
-        every nested call gets at least the gas that it used here. A binary search, as other nodes do, would need one
-        run per limit. (A contract that branches on `gasleft()` may need more.)
+        every nested call gets at least the gas that it used in this run. Other nodes find the limit by a binary search,
+        which needs one run per limit tried. (A contract that branches on `gasleft()` may need more gas.)
 
         Raises:
-            RpcError: It fails with the highest allowed limit; contains the revert data if it reverted.
+            RpcError: The call fails with the highest allowed limit. If it reverted, the error contains the revert data.
         """
         found = self._run(call, header=header, state_root=state_root)
         if found.is_error:
             raise failure(found)
         used, depth = call.gas - found.get_gas_remaining(), _depth(found)
-        if not depth and used <= _LEAST_GAS:  # a transfer calls nothing
+        if not depth and used <= _LEAST_GAS:  # a transfer makes no nested call
             return _LEAST_GAS
         enough, kept = used + _CALL_STIPEND, _CALL_KEEPS_SHARE
         for _ in range(depth):
@@ -172,7 +172,7 @@ class Evm:
 
     @lru_cache(maxsize=4)  # noqa: B019 - the object lives as long as the process
     def _call_state(self, header: PragueBlockHeader, state_root: bytes) -> StateAPI:
-        """Returns a state for calls, which `_run` reverts afterwards; cached with the values that it has read."""
+        """Returns a state for calls, cached with the values read before; `_run` undoes a call's changes."""
         return self._vm(_with(header, state_root=state_root, base_fee_per_gas=0)).state
 
     def _applied(self, call: UnsignedCall, state: StateAPI) -> ComputationAPI:
@@ -231,7 +231,7 @@ class BlockBuilder:
         """Executes a transaction as the next one of the block.
 
         Raises:
-            Refused: It is invalid in this block, for instance because its sender can't pay for it.
+            Refused: The transaction is invalid in this block, for instance because its sender can't pay.
         """
         try:
             receipt, computation = self._vm.apply_transaction(self._header, pending.transaction)

@@ -16,8 +16,8 @@ from ledger.devchain.embedded.records import BlockRecord, LogFilter
 Method = Callable[[EmbeddedChain, list[object]], Awaitable[Any]]
 
 MAX_LOGS = 10_000
-"""Maximum events per query. As on public nodes, a query with more fails with code -32005, so that tests cover clients
-that split their ranges."""
+"""Maximum events per query. As on public nodes, a query with more events fails with code -32005, so that tests cover
+clients that split their ranges."""
 
 _SUGGESTED_TIP = 10**9
 _MAX_FEE_HISTORY = 1024

@@ -116,9 +116,9 @@ class EmbeddedChain:
         """Accepts a signed transaction and returns its hash; with automine it is mined before this returns.
 
         Raises:
-            RpcError: It can't be decoded, its sender can't pay, or the pool refuses it.
+            RpcError: The transaction can't be decoded, its sender can't pay, or the pool refuses it.
         """
-        if self._store_error is not None and not self._automine:  # mining fails: refuse instead of never mining it
+        if self._store_error is not None and not self._automine:  # mining fails: refuse what would never be mined
             raise RpcError(self._store_error)
         pending = self._accept(raw)
         self.arrived.set()
@@ -128,11 +128,11 @@ class EmbeddedChain:
                     before = self._head
                     await self._mine()
                     if self._head is before or not self.store.transactions_of(self._head.number):
-                        break  # it waits for an earlier nonce or a lower base fee
+                        break  # the transaction waits for an earlier nonce or a lower base fee
         return pending.hash
 
     async def mine(self, *, timestamp: int | None = None) -> BlockRecord:
-        """Mines a block from the pool's transactions; it may be empty."""
+        """Mines a block from the pool's transactions; the block may be empty."""
         async with self._lock:
             if timestamp is not None:
                 self._next_timestamp = timestamp
@@ -158,7 +158,7 @@ class EmbeddedChain:
     def _return_to_pool(self, taken: list[PendingTransaction]) -> None:
         state = self.state()
         for pending in taken:
-            with contextlib.suppress(RpcError):  # its sender has replaced it meanwhile
+            with contextlib.suppress(RpcError):  # the sender has replaced the transaction meanwhile
                 self.pool.add(pending, next_nonce=int(state.get_nonce(pending.transaction.sender)))
 
     async def _fill(self, builder: BlockBuilder) -> list[PendingTransaction]:
@@ -170,7 +170,7 @@ class EmbeddedChain:
                 break
             if int(pending.transaction.gas) > builder.gas_left:
                 continue
-            with contextlib.suppress(Refused):  # dropped: its sender got the hash already and can't be notified
+            with contextlib.suppress(Refused):  # dropped: the sender has the hash already and can't be notified
                 builder.take(pending)
                 taken.append(pending)
             self.pool.remove(pending)
@@ -189,7 +189,7 @@ class EmbeddedChain:
             raise RpcError(f"exceeds block gas limit: {transaction.gas} > {BLOCK_GAS_LIMIT}")
         if transaction.gas < transaction.intrinsic_gas:
             raise RpcError(f"intrinsic gas too low: gas {transaction.gas}, minimum needed {transaction.intrinsic_gas}")
-        if transaction.gas < (floor := floor_gas(transaction.data)):  # py-evm would charge more than the limit
+        if transaction.gas < (floor := floor_gas(transaction.data)):  # py-evm would charge more than this limit
             raise RpcError(f"insufficient gas for floor data gas cost: gas {transaction.gas}, minimum needed {floor}")
         if transaction.max_priority_fee_per_gas > transaction.max_fee_per_gas:
             raise RpcError("max priority fee per gas higher than max fee per gas")
@@ -224,7 +224,7 @@ class EmbeddedChain:
         """Sets the timestamp of the next block; the chain's clock continues from there.
 
         Raises:
-            RpcError: It is lower than the newest block's.
+            RpcError: The timestamp is lower than the newest block's.
         """
         if timestamp < int(self._head.header.timestamp):
             raise RpcError(f"timestamp {timestamp} is lower than the newest block's", code=INVALID_PARAMS)
@@ -243,7 +243,10 @@ class EmbeddedChain:
         return number
 
     async def revert(self, number: int) -> bool:
-        """Reverts to a snapshot, deletes it and all later ones, and clears the pool; False if it does not exist."""
+        """Reverts to a snapshot, deletes it and all later ones, and clears the pool.
+
+        False if there is no such snapshot.
+        """
         async with self._lock:
             snapshot = self._snapshots.get(number)
             if snapshot is None:

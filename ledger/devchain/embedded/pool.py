@@ -10,10 +10,11 @@ from ledger.devchain.embedded.records import PendingTransaction
 
 MAX_PENDING = 16_384
 MAX_NONCE_GAP = 4_096
-"""Largest distance of a nonce from the sender's nonce on the chain; limits the share of the pool of one sender."""
+"""Largest distance of a nonce from the sender's nonce on the chain; limits one sender's share of the pool."""
 
 PRICE_BUMP_PERCENT = 10
-"""Both fees of a replacement must be this much higher, as in go-ethereum, so that replacements are not free spam."""
+"""Both fees per gas of a replacement must exceed the replaced transaction's by this much, as in go-ethereum, so that
+replacements are not free spam."""
 
 
 class TransactionPool:
@@ -38,8 +39,8 @@ class TransactionPool:
             next_nonce: The sender's nonce on the chain.
 
         Raises:
-            RpcError: It is known, its nonce is used or too far ahead, the pool is full, or a replacement pays too
-                little. The messages are go-ethereum's, which clients match on.
+            RpcError: The transaction is known, its nonce is used or too far ahead, the pool is full, or a replacement
+                pays too little. The messages are go-ethereum's, which clients match on.
         """
         if pending.hash in self._by_hash:
             raise RpcError("already known")
@@ -59,7 +60,7 @@ class TransactionPool:
         self._by_hash[pending.hash] = pending
 
     def remove(self, pending: PendingTransaction) -> None:
-        """Removes a transaction, and older ones of the same sender, which can't be mined any more."""
+        """Removes a transaction, and its sender's transactions with lower nonces."""
         queue = self._by_sender.get(pending.sender, {})
         for nonce in [nonce for nonce in queue if nonce <= pending.nonce]:
             self._by_hash.pop(queue.pop(nonce).hash, None)

@@ -41,7 +41,7 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRecord:
-    """A stored block. `state_root` is the header's unless the development controls changed the state after it."""
+    """A stored block. `state_root` is the header's, unless development controls changed the state later."""
 
     header: PragueBlockHeader
     state_root: bytes

@@ -1,7 +1,7 @@
 """State trie nodes and contract code by hash, in SQLite with a cache.
 
 Every key is the hash of its value, so nothing is ever overwritten and older states stay readable. New nodes are kept in
-memory until their block is stored, in the same SQLite transaction.
+memory until one SQLite transaction stores them together with their block.
 """
 
 from __future__ import annotations

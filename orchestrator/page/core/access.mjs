@@ -4,7 +4,7 @@ const KEY = "muster-token";
 const TOKEN = /^mst_[0-9a-f]{8}_[A-Za-z0-9_-]{43}$/;
 export const SCOPES = ["read", "operate", "admin"];
 
-/** Returns the token in a pasted text (spaces and a leading `Bearer` are ignored); null if there is none. */
+/** Returns the token in a pasted text, without spaces and a leading `Bearer`; null if the text is no token. */
 export function tokenIn(text) {
   const token = String(text)
     .trim()
@@ -20,7 +20,7 @@ export function includes(scope, needed) {
   return SCOPES.indexOf(scope) >= SCOPES.indexOf(needed) && SCOPES.includes(needed);
 }
 
-/** Stores the token for one tab. */
+/** Stores the token in the browser's storage for one tab. */
 export class Access {
   constructor(storage) {
     this.storage = storage;
@@ -39,7 +39,7 @@ export class Access {
     try {
       this.storage.setItem(KEY, token);
     } catch {
-      // The token is valid until the page is reloaded.
+      // The browser's storage is disabled: the token is lost when the page is reloaded.
     }
   }
 
@@ -47,7 +47,7 @@ export class Access {
     try {
       this.storage.removeItem(KEY);
     } catch {
-      // Nothing was stored.
+      // The browser's storage is disabled, so nothing was stored.
     }
   }
 }

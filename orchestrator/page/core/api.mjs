@@ -6,7 +6,7 @@ const TIMEOUT_MS = 15_000;
 const CHANGE_TIMEOUT_MS = 120_000; // a ban is answered when its transaction is mined; the orchestrator waits up to 90 s for that
 
 export class Api {
-  /** `base` is the URL above `/v1/...`; tests pass their own `fetch`. */
+  /** `base` is the URL that precedes `/v1/...`; tests pass their own `fetch`. */
   constructor({ token, base, fetch = globalThis.fetch.bind(globalThis), timeoutMs = TIMEOUT_MS, changeTimeoutMs = CHANGE_TIMEOUT_MS }) {
     this.token = token;
     this.base = base;
@@ -15,12 +15,12 @@ export class Api {
     this.changeTimeoutMs = changeTimeoutMs;
   }
 
-  /** Returns the JSON of an answer. Throws ApiError, or the error of fetch if `signal` aborted the request. */
+  /** Returns the parsed JSON of an answer. Throws ApiError, or the error of `fetch` if `signal` aborted the request. */
   async get(path, query = {}, { signal } = {}) {
     return this.json(path, query, { method: "GET" }, signal, this.timeoutMs);
   }
 
-  /** Sends a change. Without an answer it is unknown whether the change was made, and the error says so. */
+  /** Sends a change. If no answer arrives, the error says that the change may have been made. */
   async post(path, body, { signal } = {}) {
     const init = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
     return this.json(path, {}, init, signal, this.changeTimeoutMs).catch((error) => {
@@ -28,7 +28,7 @@ export class Api {
     });
   }
 
-  /** Returns the answer of a stream with an unread body; it has no time limit. */
+  /** Returns the response of a stream, whose body the caller reads; the request has no time limit. */
   async open(path, query, { signal }) {
     return this.ask(path, query, { method: "GET", signal }, signal);
   }

@@ -1,11 +1,11 @@
-// State of the connection to the orchestrator: a pure function of its events, and the text for it.
+// State of the connection to the orchestrator, as a pure function of answers and failures, and its text for the user.
 
 import { clock } from "./format.mjs";
 import { words } from "./problem.mjs";
 
 export const BEGUN = { phase: "begun", lastGoodMs: null, sinceMs: null, untilMs: null, error: null };
 
-/** Returns the state after an answer (`error` is null) or a failure; times in milliseconds. */
+/** Returns the state after an answer (`error` is null) or after a failure; times are in milliseconds. */
 export function after(state, error, nowMs) {
   if (error === null) return { phase: "well", lastGoodMs: nowMs, sinceMs: null, untilMs: null, error: null };
   const phase = { token: "refused", limited: "limited", gone: "gone" }[error.kind] ?? "gone";
@@ -19,7 +19,7 @@ export function isStale(state) {
   return state.phase === "gone" || state.phase === "limited";
 }
 
-/** Returns the text for the page; empty while connected. It has no counter: a screen reader would read each change. */
+/** Returns the text for the user; empty while connected. It has no running counter, which screen readers would repeat. */
 export function said(state, nowMs) {
   const from = state.lastGoodMs === null ? "" : ` The values shown are from ${clock(state.lastGoodMs, nowMs)}.`;
   if (state.phase === "limited") {

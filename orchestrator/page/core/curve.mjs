@@ -1,11 +1,11 @@
-// Geometry of a curve: positions of points, ticks and lines. Drawing is in view/.
+// Geometry of a curve: positions of points, ticks and lines. view/chart.mjs draws it.
 
 import { amount } from "./format.mjs";
 
 const TICKS = 4;
 const FINEST = 1e-9; // relative size of a value range below which double precision is too coarse for ticks
 
-/** Returns a value range with distinct ends, for round ticks. */
+/** Returns the range of values on the vertical axis; its ends always differ, even if all values are equal. */
 export function range(values) {
   const low = Math.min(...values);
   const high = Math.max(...values);

@@ -1,10 +1,10 @@
-// Polls, with back-off after failures and one request at a time.
+// Polls a value of the API: one request at a time, with back-off after failures.
 
 import { ApiError } from "./problem.mjs";
 
 const LONGEST_PAUSE_MS = 15_000;
 
-/** Returns milliseconds until the next attempt: from `Retry-After`, else doubled with each failure in a row. */
+/** Returns the milliseconds until the next request: `Retry-After`, else a pause that doubles with each failure in a row. */
 export function pauseAfter(error, failures, everyMs) {
   if (error?.retryAfterS) return Math.max(everyMs, error.retryAfterS * 1000);
   return failures === 0 ? everyMs : Math.min(LONGEST_PAUSE_MS, everyMs * 2 ** Math.min(failures, 10));
@@ -44,7 +44,7 @@ export class Feed {
       this.wanted = false;
       if (!this.paused()) pause = await this.once();
       if (this.signal.aborted) return;
-      if (this.wanted) continue; // `again()` was called during the request, whose answer may be of another page
+      if (this.wanted) continue; // `again()` was called during the request, so its answer may belong to the page before
       const waking = (this.waking = new AbortController());
       await this.wait(pause, AbortSignal.any([this.signal, waking.signal]));
     }

@@ -8,7 +8,7 @@ const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 const LATEST_MS = 8.64e15; // the latest time that Date can represent
 
-/** `42 s`, `5 min`, `3 h 20 min`, `12 d`. */
+/** Formats a duration: `42 s`, `5 min`, `3 h 20 min`, `12 d`. */
 export function span(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 2 * MINUTE) return `${whole} s`;
@@ -20,7 +20,7 @@ export function span(seconds) {
   return `${Math.floor(whole / DAY)} d`;
 }
 
-/** `5 s ago`; both in milliseconds. A time in the future is `now`, because clocks differ slightly. */
+/** Formats an age: `5 s ago`; arguments are in milliseconds. A future time is `now`, because clocks differ slightly. */
 export function ago(moment, now) {
   const from = numberOf(moment);
   if (from === null) return NOTHING;
@@ -44,7 +44,7 @@ function two(number) {
   return String(number).padStart(2, "0");
 }
 
-/** `1,234`, `0.875`, `2.5e+12`. */
+/** Formats a number: `1,234`, `0.875`, `2.5e+12`. */
 export function amount(value, digits = 3) {
   const number = numberOf(value);
   if (number === null) return NOTHING;
@@ -52,7 +52,7 @@ export function amount(value, digits = 3) {
   return number.toLocaleString("en-US", { maximumFractionDigits: digits });
 }
 
-/** `31.2 GiB`. */
+/** Formats a number of bytes: `31.2 GiB`. */
 export function size(bytes) {
   let left = numberOf(bytes);
   if (left === null) return NOTHING;
@@ -71,7 +71,7 @@ export function short(name) {
   return text.length > 14 ? `${text.slice(0, 6)}…${text.slice(-4)}` : text;
 }
 
-/** `1 node`, `2 nodes`. */
+/** Formats a number with its noun: `1 node`, `2 nodes`. */
 export function count(number, one, many = `${one}s`) {
   return `${amount(number, 0)} ${number === 1 ? one : many}`;
 }

@@ -1,9 +1,9 @@
-// The selected view: the fragment of the address, which is never sent to a server.
+// The selected view, as stored in the fragment of the page's URL. Browsers never send the fragment to a server.
 
 export const VIEWS = ["run", "nodes", "tasks", "rollouts", "events"];
 const ADDRESS = /^0x[0-9a-fA-F]{40}$/;
 
-/** Returns `{view, node}` of a fragment; null if it names no view, like the skip link. */
+/** Returns the `{view, node}` that a fragment selects; null if it selects no view, as that of the skip link. */
 export function placeOf(fragment) {
   const [name, rest] = fragment.replace(/^#/, "").split("/", 2);
   if (name === "") return { view: "run", node: null };
@@ -11,7 +11,7 @@ export function placeOf(fragment) {
   return VIEWS.includes(name) ? { view: name, node: null } : null;
 }
 
-/** Returns the fragment of a node's view; empty for an invalid address. */
+/** Returns the fragment that selects a node's view; empty for an invalid address. */
 export function nodeLink(address) {
   return isAddress(address) ? `#node/${address}` : "";
 }

@@ -1,4 +1,4 @@
-// Server-sent events over fetch, because EventSource can't send a header. The parser accepts partial data.
+// Reads server-sent events with `fetch`, because EventSource can't send the Authorization header.
 
 import { pauseAfter } from "./feed.mjs";
 import { ApiError } from "./problem.mjs";
@@ -7,7 +7,7 @@ const MOST_CHARACTERS = 1 << 20;
 const SILENCE_MS = 40_000; // the orchestrator sends at least a comment every 15 s
 const BROKEN = new ApiError({ status: 0, code: "broken-stream", detail: "the stream broke off" });
 
-/** Parses text in pieces into complete events: `{id, event, data}`. */
+/** Parses a stream of text into events, `{id, event, data}`; an event may be split over several pieces. */
 export class EventParser {
   constructor() {
     this.rest = "";
@@ -35,8 +35,8 @@ function eventOf(block) {
 /**
  * Follows a stream until `signal` aborts; after an interruption it continues from the last item.
  *
- * `open(cursor)` resolves to the answer of the stream after that cursor; `take(value)` receives each item; `told(error)`
- * receives an error, or null after recovery. Throws permanent errors: a refused token, an object that no longer exists.
+ * `open(cursor)` opens the stream after a cursor; `take(value)` receives each item; `told(error)` receives an error, and
+ * null when the stream is open. It throws permanent errors, such as a refused token.
  */
 export async function follow({ open, take, told, signal, sleep, cursor = null }) {
   let failures = 0;

@@ -1,4 +1,4 @@
-// Makes untrusted text displayable. The page sets text, never HTML.
+// Prepares untrusted text for display. The page sets it as text and never as HTML.
 
 // Control characters, lone surrogates, direction marks and invisible characters; emoji sequences stay intact.
 const UNSAFE = /[\p{Cc}\p{Cs}\u2028\u2029\ufff9-\ufffb]|(?![\ufe00-\ufe0f])\p{Default_Ignorable_Code_Point}/gu;
@@ -19,13 +19,13 @@ export function shown(value, most = LINE) {
   return text.length > kept.length ? `${line}… (${text.length - kept.length} more)` : line;
 }
 
-/** Returns the last lines of a text as one line, for the output of a failed task. */
+/** Returns the first and the last lines of a text in one line; it is used for the output of a failed task. */
 export function quoted(value, most = QUOTE) {
   const lines = String(value ?? "").slice(0, LONGEST).split("\n");
   return lines.slice(0, 1).concat(lines.slice(1).slice(-QUOTED_LINES)).map((line) => shown(line, most)).join(" ↵ ");
 }
 
-/** Returns a number, or null for anything else. */
+/** Returns the value if it is a finite number, else null. */
 export function numberOf(value) {
   return typeof value === "number" && Number.isFinite(value) ? value : null;
 }

@@ -1,4 +1,4 @@
-// Actions of an owner on a node: in which states, with which scope, and their effect.
+// Actions of the owner on a node: the states in which each is offered, the scope that it needs, and its effect.
 
 import { includes } from "../core/access.mjs";
 import { shown } from "../core/text.mjs";
@@ -53,7 +53,7 @@ const ACTIONS = [
   },
 ];
 
-/** Returns the actions for a node's state, each with whether a token of `scope` allows it. */
+/** Returns the actions that fit a node's state; `allowed` says whether a token of `scope` permits the action. */
 export function actionsFor(node, scope) {
   return ACTIONS.filter((action) => action.fits(node)).map((action) => ({
     name: action.name,
@@ -62,12 +62,12 @@ export function actionsFor(node, scope) {
     needsReason: action.needsReason === true,
     allowed: includes(scope, action.scope),
     needs: action.scope,
-    title: `${action.question ?? action.label} ${shown(node.address)}?`, // the full address: another one may begin and end alike
+    title: `${action.question ?? action.label} ${shown(node.address)}?`, // the full address, because another one may have the same beginning and end
     happens: action.happens(node),
   }));
 }
 
-/** Returns the error text for a reason; empty if the reason is valid. */
+/** Returns the error text for an invalid reason; empty if the reason is valid. */
 export function reasonFault(reason, { needsReason }) {
   if (needsReason && reason.trim() === "")
     return "Give a reason: it is stored in the node's history and on the ledger.";

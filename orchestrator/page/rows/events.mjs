@@ -1,4 +1,4 @@
-// The pool's newest events, bounded, without duplicates.
+// Bounded list of the pool's newest events, without duplicates.
 
 import { clock } from "../core/format.mjs";
 import { shown } from "../core/text.mjs";
@@ -31,7 +31,7 @@ export function eventRow(event, now) {
   };
 }
 
-/** Events, newest first; duplicates, as after an interrupted stream, are dropped. */
+/** List of events, newest first. It drops duplicates, which an interrupted stream may deliver. */
 export class EventLog {
   constructor() {
     this.events = [];

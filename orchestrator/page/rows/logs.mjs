@@ -1,11 +1,11 @@
-// The log of a node's task: the newest lines, bounded, without duplicates.
+// Lines of the log of a node's task.
 
 import { clock } from "../core/format.mjs";
 import { LOG_LINE, shown } from "../core/text.mjs";
 
 export const MOST_LINES = 1000;
 
-/** A displayed line; the worker reports dropped lines in a line of their own. */
+/** Returns a log line as it is displayed. The worker reports lines that it dropped in a line of their own. */
 export function logLine(line, now) {
   return {
     key: line.sequence,
@@ -15,7 +15,7 @@ export function logLine(line, now) {
   };
 }
 
-/** Position to continue from: the number after the last received line. */
+/** Returns the sequence number from which a log continues after its last received line. */
 export function following(line) {
   return line.sequence + 1;
 }

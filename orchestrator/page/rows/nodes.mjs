@@ -1,4 +1,4 @@
-// Nodes as rows, and one node as fields.
+// Rows of the list of nodes, and the fields of one node.
 
 import { NOTHING, ago, amount, clock, count, size } from "../core/format.mjs";
 import { LINE, quoted, shown } from "../core/text.mjs";
@@ -20,7 +20,7 @@ export const COLUMNS = [
   { name: "Hardware", text: true },
 ];
 
-/** A row of the list. */
+/** Returns a node's row in the list of nodes. */
 export function nodeRow(node, now) {
   return {
     key: node.address,
@@ -36,7 +36,7 @@ export function nodeRow(node, now) {
   };
 }
 
-/** A state, with its start time as a tooltip. */
+/** Returns a cell with a node's state, and the time at which it began as a tooltip. */
 export function stateCell(node, now) {
   return cell(node.state, { tone: TONES[node.state] ?? "soft", title: `since ${clock(node.since_ms, now)}` });
 }
@@ -45,7 +45,7 @@ function works(node) {
   return node.assignment !== null && node.assignment.ended_at_ms === null;
 }
 
-/** Returns the reason of the node's state, and the output of a task that failed on it. */
+/** Returns the reason of a node's state, and the output of the task that failed on the node, if any. */
 function why(node) {
   const held = node.assignment;
   const failed = held && FAILED.includes(held.state) && held.detail;
@@ -53,7 +53,7 @@ function why(node) {
   return [shown(node.reason), words].filter(Boolean).join("; ");
 }
 
-/** Returns the task that a node runs, as text. */
+/** Returns the name and state of the task that a node runs. */
 export function runs(node) {
   if (!works(node)) return NOTHING;
   const held = node.assignment;
@@ -61,7 +61,7 @@ export function runs(node) {
   return `${shown(held.task_name, 63)} (${shown(held.state, 20)}${again})`;
 }
 
-/** `8 cores, 32 GiB, 2 × NVIDIA H100`. */
+/** Describes the hardware of a node: `8 cores, 32 GiB, 2 × NVIDIA H100`. */
 export function hardware(machine) {
   if (!machine) return NOTHING;
   const models = new Map();
@@ -118,7 +118,7 @@ export const HISTORY_COLUMNS = [
   { name: "By" },
 ];
 
-/** A state change of a node; `index` counts from the oldest, so that a row keeps its key. */
+/** Returns the row of a node's state change; `index` counts from the oldest one, so that a row keeps its key. */
 export function historyRow(entry, index, now) {
   return {
     key: `${index}:${entry.time_ms}`,
@@ -132,14 +132,14 @@ export function historyRow(entry, index, now) {
   };
 }
 
-/** Gauges of the last heartbeat by name; names that end in bytes are formatted as sizes. */
+/** Returns the rows of a heartbeat's gauges, sorted by name; a value whose name ends in `-bytes` is shown as a size. */
 export function metricRows(metrics) {
   const names = Object.keys(metrics).sort();
   const value = (name) => (name.endsWith("-bytes") ? size(metrics[name]) : amount(metrics[name]));
   return names.map((name) => ({ key: name, cells: [cell(name, { code: true }), numberCell(value(name))] }));
 }
 
-/** Returns a text for a page of the list; a filter may have searched many nodes without a match. */
+/** Returns the text below a page of the list, which says how many nodes it has and whether more may follow. */
 export function pageWords({ found, filtered, more }) {
   if (found === 0 && more) return "No match among the nodes searched so far; continue with the next page.";
   if (found === 0) return filtered ? "No node is in this state." : "The pool knows no node yet.";

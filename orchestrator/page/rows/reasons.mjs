@@ -1,4 +1,4 @@
-// Texts for the ledger's reason codes of verdicts. A test compares them with protocol/verdicts.py.
+// Texts for the reason codes of verdicts on the ledger. A test compares them with protocol/verdicts.py.
 
 export const OUTCOMES = { 1: "accepted", 2: "rejected", 3: "forged" };
 
@@ -40,7 +40,7 @@ export const REASONS = {
   60001: "resolved by hand",
 };
 
-/** `forged (final): computation other model`. */
+/** Describes the verdict on a work item: `forged (final): computation other model`. */
 export function verdictWords(item) {
   if (item.outcome === null) return item.status === "expired" ? "expired: no validator judged it in time" : "no verdict yet";
   const words = `${OUTCOMES[item.outcome] ?? `outcome ${item.outcome}`} (${item.status})`;

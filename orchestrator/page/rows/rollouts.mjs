@@ -1,4 +1,4 @@
-// Submitted files as rows.
+// Rows of the list of submitted files.
 
 import { amount, clock } from "../core/format.mjs";
 import { cell, hashCell, nodeCell, numberCell } from "./cells.mjs";

@@ -16,7 +16,7 @@ export const STEP_COLUMNS = [
   { name: "Mean reward", number: true },
 ];
 
-/** Tiles with name, value and explanation. `run` is null if the pool has no run or none is known yet. */
+/** Returns tiles with name, value and note. `run` is null if the pool has no run, or if it was not fetched yet. */
 export function tiles(pool, run) {
   const found = [];
   if (pool) {
@@ -49,13 +49,13 @@ export function tiles(pool, run) {
   return found;
 }
 
-/** Returns the current step: the first open one, with demand if any has it. */
+/** Returns the current step: the first open step that needs rollouts, else the first open step. */
 export function current(run) {
   const open = run.steps.filter((step) => !step.closed);
   return open.find((step) => step.need > 0) ?? open[0] ?? run.steps.at(-1) ?? null;
 }
 
-/** Steps, newest first, with the reward that nodes report. */
+/** Returns the rows of steps, newest first, with the mean reward that nodes report. */
 export function stepRows(run, rewards) {
   return [...run.steps].reverse().map((step) => ({
     key: String(step.step),
@@ -75,18 +75,18 @@ function stepState(step) {
   return step.rounds ? `open, raised ${count(step.rounds, "time")}` : "open";
 }
 
-/** Returns the reason why no slots are leased; empty if they are. */
+/** Returns the reason why no slots are leased, as a sentence; empty if slots are leased. */
 export function pausedWords(run) {
   return run?.paused ? `No slots are leased: ${shown(run.paused)}.` : "";
 }
 
-/** Metrics by step; newer answers replace older ones. The last steps may still change and are fetched again. */
+/** Metrics by step, for a curve. The last steps may still change, so they are fetched again and replaced. */
 export class Curve {
   constructor() {
     this.steps = new Map();
   }
 
-  /** First step to fetch; null for the newest ones. */
+  /** The first step to fetch next; null to fetch the newest steps. */
   get first() {
     const last = Math.max(...this.steps.keys());
     const open = [...this.steps.values()]
@@ -101,7 +101,7 @@ export class Curve {
     for (const step of kept.slice(0, Math.max(0, kept.length - MOST_STEPS))) this.steps.delete(step);
   }
 
-  /** Points of the reported metric with this name. */
+  /** Returns the points `{x, y}` of a reported metric, sorted by step. */
   points(name) {
     const known = [...this.steps.values()].filter((each) => each[name] !== null && each[name] !== undefined);
     return known.sort((a, b) => a.step - b.step).map((each) => ({ x: each.step, y: each[name] }));
@@ -112,8 +112,8 @@ export class Curve {
   }
 }
 
-const SETTLING = 8; // closed steps whose verdicts may still be overturned
-const MOST_OPEN = 50; // older steps that were open in the last answer are closed by now
+const SETTLING = 8; // number of closed steps that are fetched again, because their verdicts may still be overturned
+const MOST_OPEN = 50; // older steps that were open when they were fetched are closed by now
 const MOST_STEPS = 500;
 
 /** Describes a curve in a sentence, for screen readers. */
@@ -125,7 +125,7 @@ export function curveWords(points, what) {
 
 export const RELAY_COLUMNS = [{ name: "Relay" }, { name: "Serves at", text: true }, { name: "State" }];
 
-/** Relays that the owner allows, and relays that only the version names. */
+/** Returns the rows of relays: those that the owner allows, then those that only the version names. */
 export function relayRows(relays, run) {
   const allowed = relays.map((relay) => ({
     key: relay.relay,

@@ -1,4 +1,4 @@
-// Tasks as rows.
+// Rows of the list of tasks.
 
 import { NOTHING, clock } from "../core/format.mjs";
 import { quoted, shown } from "../core/text.mjs";
@@ -36,7 +36,7 @@ export function taskRow(task, now) {
   };
 }
 
-/** `3 running, 1 failed`. */
+/** Returns the number of a task's assignments by state: `3 running, 1 failed`. */
 function nodesOf(task) {
   const counted = Object.entries(task.assignments ?? {}).filter(([, number]) => number > 0);
   return counted.map(([state, number]) => `${number} ${shown(state, 20)}`).join(", ") || NOTHING;

@@ -1,4 +1,4 @@
-// Draws a curve. Screen readers get its first and last value; the table of steps has the others.
+// Draws a curve as SVG, with a description of its first and last value for screen readers.
 
 import { curve } from "../core/curve.mjs";
 import { curveWords } from "../rows/run.mjs";

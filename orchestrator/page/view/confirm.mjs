@@ -1,11 +1,11 @@
-// Confirms an action on a node: shows its effect and asks for a reason.
+// Dialog that confirms an action on a node: it shows the effect and asks for a reason.
 
 import { LONGEST_REASON, reasonFault } from "../rows/actions.mjs";
 import { words } from "../core/problem.mjs";
 import { button, element, say, show } from "./dom.mjs";
 
 /**
- * Shows the dialog; on confirmation it awaits `act(reason)` and shows its error, if any.
+ * Shows the dialog. When the user confirms, it awaits `act(reason)`, and shows the error if that fails.
  *
  * Resolves to true if the action succeeded.
  */

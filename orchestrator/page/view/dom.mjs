@@ -1,16 +1,16 @@
-// Creates elements from values. Text always becomes a text node; HTML, styles and handlers can't be passed as text.
+// Creates elements. Text always becomes a text node, so no text can add HTML, styles or event handlers.
 
 const ATTRIBUTES =
   /^(class|id|title|href|type|for|role|scope|tabindex|autocomplete|spellcheck|autocapitalize|maxlength|rows|value|selected|disabled|hidden|open|data-[a-z]+|aria-[a-z]+)$/;
 const SHAPES = /^(viewBox|d|x|y|x1|x2|y1|y2|cx|cy|r|class|role|text-anchor|aria-[a-z]+)$/;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element. Children are elements or text; null and false are skipped. */
+/** Creates an HTML element. Children are elements or texts; null, undefined and false are skipped. */
 export function element(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, ATTRIBUTES, children);
 }
 
-/** An SVG element. */
+/** Creates an SVG element. */
 export function shape(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, SHAPES, children);
 }
@@ -26,7 +26,7 @@ function filled(made, attributes, allowed, children) {
   return made;
 }
 
-/** Sets text only if it differs, so that selections stay and screen readers do not repeat it. */
+/** Sets the text of an element only if it differs, so that a selection stays and screen readers don't repeat the text. */
 export function say(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
@@ -41,7 +41,7 @@ export function button(label, onClick, attributes = {}) {
   return made;
 }
 
-/** A labelled select element; `onChange` receives the value. */
+/** Creates a labelled select element; `onChange` receives the selected value. */
 export function choice(label, id, options, onChange) {
   const select = element("select", { id }, ...options.map(([value, text]) => element("option", { value }, text)));
   select.addEventListener("change", () => onChange(select.value));

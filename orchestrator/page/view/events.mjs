@@ -1,4 +1,4 @@
-// The pool's events, as they arrive.
+// View of the pool's events, updated as they arrive.
 
 import { words } from "../core/problem.mjs";
 import { COLUMNS, eventRow } from "../rows/events.mjs";

@@ -1,4 +1,4 @@
-// The live log of a node's task. Lines are untrusted text, shortened; the oldest ones are dropped.
+// Live log of a node's task. Lines are untrusted text; long lines are shortened, and the oldest lines are dropped.
 
 import { nodePath } from "../core/api.mjs";
 import { sleep } from "../core/feed.mjs";
@@ -20,8 +20,8 @@ export function logPanel(session, address) {
   const toggle = button("Follow the log", () => (state.stop ? stop("Stopped.") : start()));
   const panel = new Panel("Log", element("div", { class: "buttons" }, toggle), about, box);
   const state = { assignment: null, stop: null, next: null };
-  const place = session.place.signal; // it ends with the view
-  const waiting = []; // lines to draw in the next frame; a node's first push may have thousands
+  const place = session.place.signal; // aborted when the user leaves the view
+  const waiting = []; // lines to draw in the next frame, because a node's first push may have thousands
 
   function start() {
     const end = (state.stop = new AbortController());
@@ -69,7 +69,7 @@ export function logPanel(session, address) {
 
   return {
     element: panel.element,
-    /** Current assignment of the node; each assignment has its own log. */
+    /** Sets the node's current assignment; each assignment has its own log. */
     assigned(assignment) {
       if (assignment === state.assignment) return;
       Object.assign(state, { assignment, next: null });

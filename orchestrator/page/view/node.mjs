@@ -1,4 +1,4 @@
-// One node: state and reason, history, gauges, and its task's log.
+// View of one node: its fields and actions, history, gauges, and the log of its task.
 
 import { nodePath } from "../core/api.mjs";
 import { actionsFor } from "../rows/actions.mjs";
@@ -72,7 +72,7 @@ export function nodeView(session, address) {
   function drawActions() {
     const actions = actionsFor(state.node, session.scope);
     const wanted = JSON.stringify(actions);
-    if (wanted === state.shown) return; // buttons that stay keep their focus
+    if (wanted === state.shown) return; // unchanged buttons are not replaced, so that they keep the focus
     state.shown = wanted;
     bar.replaceChildren(
       ...actions.map((action) =>

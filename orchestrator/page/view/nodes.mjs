@@ -1,4 +1,4 @@
-// The list of nodes, one page at a time, so that the cost does not depend on the size of the pool.
+// View of the list of nodes. It reads one page at a time, so that its cost does not depend on the size of the pool.
 
 import { isAddress, nodeLink } from "../core/place.mjs";
 import { COLUMNS, SPEED, STATES, nodeRow, pageWords } from "../rows/nodes.mjs";
@@ -68,7 +68,7 @@ export function nodesView(session) {
   };
 }
 
-/** Form that opens the view of a node by its address. */
+/** Creates the form that opens a node's view by the node's address. */
 function finder() {
   const field = element("input", {
     id: "address",

@@ -1,4 +1,4 @@
-// A section of the page with a heading and a line for errors.
+// Section of the page with a heading and a line for errors.
 
 import { words } from "../core/problem.mjs";
 import { element, say, show } from "./dom.mjs";
@@ -17,14 +17,14 @@ export class Panel {
   }
 }
 
-/** A list of names and values. */
+/** List of names with values. */
 export class Fields {
   constructor() {
     this.values = new Map();
     this.element = element("dl");
   }
 
-  /** `pairs` of name and cell; the names never change. */
+  /** Shows `pairs` of name and cell; all calls have the same names. */
   show(pairs, dress) {
     for (const [name, cell] of pairs) {
       if (!this.values.has(name)) {

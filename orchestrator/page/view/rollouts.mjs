@@ -1,4 +1,4 @@
-// Submitted files of one step, with verdicts and their reasons.
+// View of the submitted files of one step, with their verdicts.
 
 import { COLUMNS, STATUSES, rolloutRow } from "../rows/rollouts.mjs";
 import { current } from "../rows/run.mjs";
@@ -42,7 +42,7 @@ export function rolloutsView(session) {
   );
   const newest = button("Follow the current step", () => again({ step: null, chosen: false }));
   const turn = (cursors) => {
-    again({ cursors, chosen: true }); // a page belongs to one step, even if the run moves on
+    again({ cursors, chosen: true }); // a page belongs to one step, so the view stops following the run
     panel.element.scrollIntoView();
   };
   const back = button("Previous", () => turn(state.cursors.slice(0, -1)));

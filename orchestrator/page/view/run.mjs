@@ -1,6 +1,7 @@
-// The start view: overview of the pool and its run.
+// First view of the page: overview of the pool and its run.
 
 import { Curve, RELAY_COLUMNS, STEP_COLUMNS, pausedWords, relayRows, stepRows, tiles } from "../rows/run.mjs";
+import { ANSWER_COLUMNS, answerRows, answerWords } from "../rows/answers.mjs";
 import { COLUMNS as EVENT_COLUMNS, eventRow } from "../rows/events.mjs";
 import { Chart } from "./chart.mjs";
 import { element, say, show } from "./dom.mjs";
@@ -19,6 +20,12 @@ export function runView(session) {
   );
   const chart = new Chart("reward");
   const steps = new Table({ caption: "Steps of the run", columns: STEP_COLUMNS, empty: "No step has begun." });
+  const answers = new Table({
+    caption: "Answers to held-out prompts, before and after",
+    columns: ANSWER_COLUMNS,
+    empty: "No version has been evaluated yet.",
+  });
+  const answersNote = element("p", { class: "note", hidden: true });
   const relays = new Table({
     caption: "Checkpoint relays",
     columns: RELAY_COLUMNS,
@@ -31,15 +38,16 @@ export function runView(session) {
   });
   const curvePanel = new Panel("Reward by step", chart.element);
   const stepPanel = new Panel("Steps", steps.element);
+  const answerPanel = new Panel("Answers", answersNote, answers.element);
   const relayPanel = new Panel("Relays", relays.element);
   const eventPanel = new Panel(
     "Newest events",
     events.element,
     element("p", { class: "note" }, element("a", { href: "#events" }, "All events")),
   );
-  const ofRun = [curvePanel, stepPanel].map((panel) => panel.element);
+  const ofRun = [curvePanel, stepPanel, answerPanel].map((panel) => panel.element);
   const curve = new Curve();
-  const state = { run: null, relays: [] };
+  const state = { run: null, relays: [], answers: {} };
 
   session.feed({
     everyMs: 3000,
@@ -54,6 +62,13 @@ export function runView(session) {
     ask: (signal) => session.api.get("/v1/run/figures", { first: curve.first }, { signal }),
     take: (page) => (curve.take(page.items), curvePanel.failed(null)),
     failed: (error) => curvePanel.failed(error),
+  });
+  session.feed({
+    everyMs: 15_000,
+    paused: () => session.runless,
+    ask: (signal) => session.api.get("/v1/run/answers", {}, { signal }),
+    take: (found) => ((state.answers = found), answerPanel.failed(null)),
+    failed: (error) => answerPanel.failed(error),
   });
   session.feed({
     everyMs: 15_000,
@@ -74,6 +89,9 @@ export function runView(session) {
       ofRun.forEach((part) => show(part, !session.runless));
       chart.show(curve.points("reward"));
       if (state.run) steps.show(stepRows(state.run, curve.rewards));
+      answers.show(answerRows(state.answers));
+      say(answersNote, answerWords(state.answers));
+      show(answersNote, answersNote.textContent !== "");
       relays.show(relayRows(state.relays, state.run));
       events.show(session.events.events.slice(0, EVENTS_SHOWN).map((event) => eventRow(event, session.now())));
     },

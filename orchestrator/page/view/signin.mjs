@@ -1,4 +1,4 @@
-// Asks for a token, checks it, and explains a refusal.
+// View that asks for a token, checks it, and explains a refusal.
 
 import { NO_TOKEN, tokenIn } from "../core/access.mjs";
 import { ApiError, words } from "../core/problem.mjs";
@@ -12,7 +12,7 @@ const HOW = [
   ["cat .devnet/owner-token", "shows the token that a devnet created at its start"],
 ];
 
-/** The form; `attempt(token)` is awaited and throws ApiError. `why` is the reason why the last token was removed. */
+/** Creates the form. `attempt(token)` signs in, or throws an ApiError. `why` says why the last session ended. */
 export function signIn({ attempt, why = "" }) {
   const field = element("input", {
     id: "token",

@@ -1,6 +1,6 @@
-// A table whose updates change only cells that differ, so that focus and selection stay.
+// Table that on an update changes only the cells that differ, so that focus and selection stay.
 //
-// On a narrow screen CSS turns rows into cards, which removes their implicit roles; so roles are set explicitly.
+// Roles are set explicitly, because on a narrow screen CSS shows rows as cards, which removes their implicit roles.
 
 import { element, say, show } from "./dom.mjs";
 
@@ -28,7 +28,7 @@ export class Table {
     this.element = element("div", {}, scroll, this.empty);
   }
 
-  /** Takes rows made by rows/*.mjs; without rows it shows the text for an empty table. */
+  /** Shows rows from rows/*.mjs. Without rows it shows `empty`, the text for an empty table. */
   show(rows, empty) {
     if (empty !== undefined) say(this.empty, empty);
     show(this.empty, rows.length === 0);
@@ -77,7 +77,7 @@ function drawCell(target, cell) {
   dress(target.content, cell);
 }
 
-/** Applies text, tone and link of a cell to an element. */
+/** Applies the text, tone, tooltip and link of a cell to an element. */
 export function dress(target, cell) {
   say(target, cell.text);
   set(target, "title", cell.title);

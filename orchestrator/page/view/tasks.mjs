@@ -1,4 +1,4 @@
-// The owner's tasks and their states.
+// View of the pool's tasks and their states.
 
 import { COLUMNS, taskRow } from "../rows/tasks.mjs";
 import { button, element, show } from "./dom.mjs";

@@ -1,4 +1,6 @@
-"""Lua scripts of the orchestrator and their typed calls: the class `DeleteTask` runs `delete_task.lua`.
+"""Typed calls of the orchestrator's Lua scripts.
+
+The class `DeleteTask` runs the script `delete_task.lua`, and so on.
 
 Arguments that end in `_ms`, `_us` or `_s` are durations or Unix times in milliseconds, microseconds or seconds.
 """
@@ -14,13 +16,13 @@ from protocol.identifiers import Address, Digest
 from protocol.redis.script_call import ScriptCall
 
 
-class Written(IntEnum):
-    """Outcome of a script that compares before it writes."""
+class WriteResult(IntEnum):
+    """Outcome of a script that checks a leader lease or a revision before it writes."""
 
     LEASE_LOST = -1
     """Another process holds the leader lease."""
     NO = 0
-    """The row changed since it was read, or its state does not allow the write."""
+    """The row changed after it was read, or its state does not allow the write."""
     YES = 1
 
 
@@ -31,20 +33,20 @@ class HeartbeatReply(NamedTuple):
     """Outcome of a heartbeat."""
 
     state: str
-    """Empty for an unknown node."""
+    """State of the node; empty for an unknown node."""
     admission: str = "admitted"
-    """Decision of the replay guard; unless it is `admitted`, nothing was recorded."""
+    """Decision of the replay guard. Any other value than `admitted` means that nothing was recorded."""
     wait_us: int = 0
     served: bool = False
-    """False if a state transition must come first; then only `state` is set."""
+    """False if the heartbeat needs a state transition first; then only `state` is set."""
     assignment_id: str = ""
     head: str = ""
-    """Fields of the answer that belong to the assignment, as JSON without braces."""
+    """Part of the answer that identifies the assignment, as JSON without braces."""
     reference: str = ""
-    """`task:generation`; identifies the task's fields of the answer."""
+    """Task of the assignment, as `task:generation`; it identifies the task's part of the answer."""
     reason: str = ""
     failure: str = ""
-    """Name of the last task that failed on this node, and the reason; empty after a new assignment."""
+    """Text about the last task that failed on this node; empty after a new assignment."""
     interval_ms: int = 0
     commands: tuple[bytes, ...] = ()
     """JSON of the commands that wait for the node."""
@@ -60,13 +62,13 @@ class RecordHeartbeat(ScriptCall[HeartbeatReply]):
         now_us: Current time.
         admitted: Whether the request has passed the replay guard already.
         draining: Whether the node refuses new tasks.
-        stretch: Random factor of the interval, so that nodes don't send at the same time.
+        stretch: Random factor of the interval, at least 1, so that nodes don't send at the same time.
         version: Version of the worker.
         metrics: Metrics as JSON.
         ip: Source address of the request.
         reported_assignment: Assignment that the node reports on; empty for none.
-        reported_generation: Generation of that assignment.
-        report: JSON list of state, restarts, exit code, start and detail, stored and compared as a whole.
+        reported_generation: Generation of that assignment; None for no report.
+        report: JSON list of state, restarts, exit code, start time and detail; it is stored as one string.
         acknowledged: Ids of the commands that the node has executed.
     """
 
@@ -87,22 +89,22 @@ class RecordHeartbeat(ScriptCall[HeartbeatReply]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTransition(ScriptCall[bool]):
-    """Writes a node's state transition; False if the node's row changed since it was read.
+    """Writes a node's state transition; replies False if the row changed after it was read.
 
     Args:
         address: The node.
-        revision: Revision as read; empty for an unknown node.
+        revision: Revision of the row as read; empty for an unknown node.
         now_ms: Current time.
-        before: State before.
-        after: State after.
+        before: State before the transition.
+        after: State after the transition.
         event: Event that causes the transition.
         cause: Reason that is stored in the node's history.
-        actor: Initiator of the change.
-        reason: Reason of the state, shown to the node.
+        actor: Name of the owner's token, or of the component, that caused the event.
+        reason: Reason of the state, which the node receives.
         deadline: Time by which the next heartbeat is due: Unix milliseconds, `clear` or `keep`.
         removal: Time at which the removal from the ledger is due: Unix milliseconds, `clear` or `keep`.
-        only_if_due_by_ms: Latest deadline of the node for which the transition is written; None: any deadline.
-        quiet: Whether to write no history entry.
+        only_if_due_by_ms: The transition is written only if the node's deadline is at most this time; None: always.
+        quiet: True to write no history entry and no event.
         fields: Further fields of the node to write.
     """
 
@@ -124,7 +126,10 @@ class WriteTransition(ScriptCall[bool]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFacts(ScriptCall[bool]):
-    """Writes facts about a known node without touching its state; True if something changed."""
+    """Writes facts about a known node; replies True if a value changed.
+
+    The node's state does not change.
+    """
 
     address: Address
     facts: Mapping[str, str]
@@ -132,14 +137,16 @@ class WriteFacts(ScriptCall[bool]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindOverdue(ScriptCall[tuple[Address, ...]]):
-    """Returns addresses of nodes whose deadline has passed; none after a lost lease or during an amnesty.
+    """Returns the addresses of nodes whose deadline has passed.
+
+    It returns none if the leader lease was lost, or during the amnesty after a pause of the loop.
 
     Args:
         lease: Value of the liveness loop's leader lease.
         now_ms: Current time.
-        gap_ms: Time between two calls after which the loop counts as paused.
-        amnesty_ms: Time after a pause in which no node is overdue.
-        furthest_ms: Maximum time until a deadline; later ones are brought forward.
+        gap_ms: Minimum time between two calls after which the loop counts as paused.
+        amnesty_ms: Time after a pause during which no node counts as overdue.
+        furthest_ms: Maximum time until a deadline; after a pause, later deadlines are brought forward.
         limit: Maximum number of addresses.
     """
 
@@ -173,17 +180,17 @@ class LeaveCommand(ScriptCall[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTask(ScriptCall[bool]):
-    """Writes a task; False if it changed since it was read.
+    """Writes a task; replies False if the task changed after it was read.
 
     Args:
         task: Id of the task.
-        revision: Revision as read; empty for a new task.
+        revision: Revision of the task as read; empty for a new task.
         now_ms: Current time.
         is_open: Whether the scheduler has to plan the task.
-        kind: Kind of the pool event.
-        actor: Initiator of the change.
-        created_ms: Time of creation.
-        fields: Fields to write.
+        kind: Kind of the pool event to append.
+        actor: Name of the owner's token that caused the change.
+        created_ms: Time at which the task was created.
+        fields: Fields of the task to write.
     """
 
     task: str
@@ -197,8 +204,8 @@ class WriteTask(ScriptCall[bool]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTaskState(ScriptCall[Written]):
-    """Writes the state that the scheduler determined for a task.
+class WriteTaskState(ScriptCall[WriteResult]):
+    """Writes the state that a plan of the scheduler determined for a task.
 
     Args:
         lease: Value of the scheduler's leader lease.
@@ -207,7 +214,7 @@ class WriteTaskState(ScriptCall[Written]):
         state: New state.
         reason: Reason of the state.
         now_ms: Current time.
-        over: Whether the state is final.
+        over: Whether the state is final, so that the task is not planned any more.
     """
 
     lease: str
@@ -221,7 +228,7 @@ class WriteTaskState(ScriptCall[Written]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTask(ScriptCall[bool]):
-    """Deletes a task; False if there is none."""
+    """Deletes a task; replies False if there is no such task."""
 
     task: str
     now_ms: int
@@ -229,15 +236,15 @@ class DeleteTask(ScriptCall[bool]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceAssignment(ScriptCall[Written]):
+class PlaceAssignment(ScriptCall[WriteResult]):
     """Gives a healthy, free node an assignment.
 
     Args:
         lease: Value of the scheduler's leader lease.
         address: The node.
         assignment: Id of the new assignment.
-        head: Fields of heartbeat answers that belong to the assignment, as JSON without braces.
-        reference: `task:generation`.
+        head: Part of a heartbeat answer that identifies the assignment, as JSON without braces.
+        reference: Task and its generation, as `task:generation`.
         task: Id of the task.
         task_name: Name of the task.
         now_ms: Current time.
@@ -256,19 +263,19 @@ class PlaceAssignment(ScriptCall[Written]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenewAssignment(ScriptCall[Written]):
+class RenewAssignment(ScriptCall[WriteResult]):
     """Gives a node a new generation of its assignment.
 
     Args:
         lease: Value of the scheduler's leader lease; empty for an API request.
         address: The node.
         assignment: Id of the assignment.
-        generation: Generation as read.
-        head: Fields of heartbeat answers that belong to the new generation, as JSON without braces.
-        reference: `task:generation`.
+        generation: Generation of the assignment as read.
+        head: Part of a heartbeat answer that identifies the new generation, as JSON without braces.
+        reference: Task and its generation, as `task:generation`.
         now_ms: Current time.
-        why: Reason as text.
-        actor: Initiator of the change.
+        why: Reason for the pool's events.
+        actor: Name of the owner's token, or of the component, that caused the change.
     """
 
     lease: str
@@ -283,18 +290,18 @@ class RenewAssignment(ScriptCall[Written]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndAssignment(ScriptCall[Written]):
+class EndAssignment(ScriptCall[WriteResult]):
     """Ends a node's assignment.
 
     Args:
         lease: Value of the scheduler's leader lease.
         address: The node.
         assignment: Id of the assignment.
-        state: Final state.
-        why: Reason as text.
+        state: Final state of the assignment.
+        why: Reason for the pool's events.
         now_ms: Current time.
-        kept_ms: Time for which the assignment is still kept.
-        outcome: Outcome that counts for the task, as JSON; None if it does not count.
+        kept_ms: Time for which the ended assignment is kept.
+        outcome: Outcome to count for the task, as JSON; None to count none.
     """
 
     lease: str
@@ -313,7 +320,9 @@ class LogPosition(NamedTuple):
     known: bool
     """False if the node has no such assignment."""
     next_sequence: int
+    """Sequence number after the last stored line."""
     wanted_until_ms: int
+    """Time until which the node has to push its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +335,7 @@ class KeepLogLines(ScriptCall[LogPosition]):
         most_lines: Maximum number of stored lines.
         most_bytes: Maximum number of stored bytes.
         kept_ms: Time for which the log is kept.
-        has_more: Whether the node has further lines.
+        has_more: Whether the node has further lines to push.
         sequences_and_lines: Sequence number and JSON of each line in turn, ascending.
     """
 
@@ -346,8 +355,9 @@ class UploadCount(NamedTuple):
     """Result of the quota check of an upload."""
 
     exceeded: str
-    """`open`, `files` or `bytes`; empty if the upload was counted."""
+    """Exceeded limit (`open`, `files` or `bytes`); empty if the upload was counted."""
     wait_ms: int
+    """Time until the limit may allow the upload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,18 +365,18 @@ class CountUpload(ScriptCall[UploadCount]):
     """Counts an upload ticket against its owner's quota.
 
     Args:
-        owner: The node.
+        owner: The node that uploads.
         object: Key of the object.
-        size: Size in bytes.
+        size: Size of the object in bytes.
         now_ms: Current time.
         open_until_ms: Time at which the ticket expires.
         most_open: Maximum number of open tickets.
-        window: Number of the quota's window.
+        window: Number of the present quota window, counted from the Unix epoch.
         window_ends_ms: End of the window.
         most_files: Maximum number of files in a window.
         most_bytes: Maximum number of bytes in a window.
-        account: `other` if the bytes count against a second limit, too; else `bytes`.
-        most_account_bytes: Maximum number of bytes of that account in a window.
+        account: `other` if the file is not the work of a lease, so that a second byte limit applies; else `bytes`.
+        most_account_bytes: Maximum number of bytes in a window in files with this `account`.
     """
 
     owner: Address
@@ -387,11 +397,12 @@ class CountUpload(ScriptCall[UploadCount]):
 
 
 class Queued(NamedTuple):
-    """A transaction in the queue."""
+    """A transaction in the relayer's queue."""
 
     same: bool
-    """Whether the body that was queued under this name is the given one."""
+    """Whether the transaction's body equals the body of the call."""
     fields: dict[str, str]
+    """Fields of the transaction's row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +426,7 @@ class QueueTransaction(ScriptCall[Queued]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueTransaction(ScriptCall[bool]):
-    """Queues a relayed transaction again after a reorg; False if it was not relayed."""
+    """Queues a transaction again after a reorg; replies False if it was not relayed before."""
 
     kind: str
     name: str
@@ -423,8 +434,8 @@ class RequeueTransaction(ScriptCall[bool]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettleTransaction(ScriptCall[Written]):
-    """Writes the state of a queued transaction.
+class SettleTransaction(ScriptCall[WriteResult]):
+    """Writes the state of a queued transaction: relayed, refused, or postponed.
 
     Args:
         lease: Value of the relayer's leader lease.
@@ -432,9 +443,9 @@ class SettleTransaction(ScriptCall[Written]):
         name: Unique name within the kind.
         state: New state.
         reason: Reason of a refusal.
-        passing: Whether the refusal is temporary, so that the node may submit it again.
+        passing: Whether the refusal is temporary, so that the node may submit the request again.
         due_ms: Time of the next attempt; None if the transaction is settled.
-        refused: Whether to count a refusal by the ledger.
+        refused: Whether to count a temporary refusal by the ledger.
         kept_ms: Time for which a settled transaction is kept.
     """
 
@@ -456,36 +467,36 @@ class SlotLeased(NamedTuple):
     """Outcome of a request for a slot."""
 
     outcome: str
-    """`ok`, `again` (this request got the slot before), or the code of the refusal."""
+    """`ok` for a new slot, `again` for the slot that the same request got before, or the code of a refusal."""
     slot: str
-    """Id of the slot. For `not-active`: the node's state; for `earlier`: the step that needs rollouts."""
+    """Id of the slot. For the refusal `not-active` it is the node's state; for `earlier`, the step to serve first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSlot(ScriptCall[SlotLeased]):
-    """Leases the next slot of a node.
+    """Leases the next slot of a step to a node.
 
     Args:
         node: Node that asks for a slot.
         provider: Provider of the node.
         step: Requested step.
-        groups: Maximum number of groups that the node takes.
+        groups: Maximum number of groups that the node wants.
         request: Id of the request; a repeated request gets the same slot.
         now_ms: Current time.
         waits_until_ms: Time until which the step waits for the slot; `now_ms` if it does not wait.
         expiry_s: End of the lease.
         remembered_ms: Time for which the request id is stored.
-        version: Version that the caller read; the script leases no slots for another version.
+        version: Version that the caller read; the script refuses if the run has switched to another one.
         digest: Digest of that version.
         async_level: Number of steps by which generation may be ahead of the version.
         default_demand: Groups of a step until the trainer states a demand.
-        groups_per_slot: Maximum groups of a slot.
-        most_units: Maximum work units of a lease.
+        groups_per_slot: Maximum number of groups in a slot.
+        most_units: Maximum number of work units in a lease.
         most_live: Maximum number of slots that the node may hold at the same time.
-        beacon: Hash of the beacon block.
-        beacon_block: Number of the block whose hash is part of the seed.
+        beacon: Hash of the beacon block, which is part of the seed.
+        beacon_block: Number of the beacon block.
         asking_ms: Time after its last request for which a provider counts as asking for slots.
-        holders: While other providers ask, a provider holds at most 1/`holders` of a step.
+        holders: While other providers ask for slots, a provider may hold at most 1/`holders` of a step.
     """
 
     node: Address
@@ -511,18 +522,18 @@ class LeaseSlot(ScriptCall[SlotLeased]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteSlot(ScriptCall[Written]):
+class WriteSlot(ScriptCall[WriteResult]):
     """Writes the state of a slot.
 
     Args:
         loop: Name of the leader lease to check.
         lease: Value of that leader lease; empty for an API request.
         slot: Id of the slot.
-        revision: Revision as read; empty for a new slot.
-        counted: Counter of the step to which the slot's groups belong now.
-        due_ms: Time of the next check by a loop; None for no check.
-        accused: Whether the slot's work was judged forged.
-        fields: Fields to write.
+        revision: Revision of the slot as read; empty for a new slot.
+        counted: Counter in which the step counts the slot's groups now.
+        due_ms: Time at which the run's loop checks the slot next; None for no check.
+        accused: Whether the slot's work is judged forged and the verdict is not final.
+        fields: Fields of the slot to write.
     """
 
     loop: str
@@ -536,21 +547,21 @@ class WriteSlot(ScriptCall[Written]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRunState(ScriptCall[Written]):
+class WriteRunState(ScriptCall[WriteResult]):
     """Changes the state of the run, and the demand of one step.
 
     Args:
         loop: Name of the leader lease to check.
         lease: Value of that leader lease; empty for an API request.
-        revision: Revision as read.
+        revision: Revision of the state as read.
         now_ms: Current time.
-        step: Step of the demand; None for no step.
+        step: Step whose demand is set; None to set no demand.
         demand: Demand in groups.
         rounds: Number of times that the trainer raised the demand.
-        kind: Kind of the pool event; empty for none.
-        detail: Detail of the event.
-        actor: Actor of the event.
-        fields: Fields to write; an empty value deletes its field.
+        kind: Kind of the pool event to append; empty for no event.
+        detail: Text of the event.
+        actor: Name of the token or address of the signer that caused the event.
+        fields: Fields of the state to write; an empty value deletes its field.
     """
 
     loop: str
@@ -568,13 +579,16 @@ class WriteRunState(ScriptCall[Written]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldTrainerLease(ScriptCall[str]):
-    """Acquires or renews the trainer's lease; replies with its value; empty while another trainer holds it.
+    """Acquires or renews the trainer lease; replies with its value.
+
+    The value is empty while another trainer holds the lease.
 
     Args:
         holder: Name of the trainer.
-        lease: Value of the lease that the trainer holds; empty when it starts.
-        lifetime_ms: Time until the lease expires unless renewed.
-        start: Id of this start of the trainer's process; empty for none.
+        lease: Value of the lease that the trainer holds; empty when its process starts.
+        lifetime_ms: Time until the lease expires unless it is renewed.
+        start: Random id of this start of the trainer's process, so that a repeated request is recognised; empty for
+            none.
     """
 
     holder: str
@@ -585,7 +599,10 @@ class HoldTrainerLease(ScriptCall[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSlots(ScriptCall[int]):
-    """Deletes some slots of an old step; replies with the number of slots left; 0 if the lease was lost."""
+    """Deletes up to `limit` slots of an old step; replies with the number of slots left.
+
+    If the leader lease was lost, it deletes nothing and replies 0.
+    """
 
     loop: str
     lease: str

@@ -1,6 +1,6 @@
--- Counts an upload ticket against the owner's limit of open tickets and its quota of the window; refuses the ticket if
--- it exceeds either. A ticket that is still open is not counted again. The ticket's name contains the size, so that a
--- large file can't use the ticket of a small one.
+-- Counts an upload ticket against its owner's limit of open tickets and its quota of the present window, and refuses
+-- the ticket if it would exceed either. A ticket that is still open is not counted again. The ticket's name contains
+-- the file's size, so that a large file can't use the ticket of a small one.
 local ticket = object .. ' ' .. int(size)
 local open, sent = P .. 'uploads:' .. owner, P .. 'uploads:' .. owner .. ':' .. int(window)
 local left_ms = window_ends_ms - now_ms

@@ -1,4 +1,5 @@
--- Ends a node's assignment and records the outcome; returns 0 if the node no longer holds it.
+-- Ends a node's assignment and records its outcome; returns 0 if the node does not hold the assignment any more, and -1
+-- if the caller lost the leader lease.
 if not holds('scheduler', lease) then return -1 end
 local node, stored = P .. 'node:' .. address, P .. 'assignment:' .. assignment
 local f = redis.call('HMGET', node, 'aid', 'astate')

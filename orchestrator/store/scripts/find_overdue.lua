@@ -1,7 +1,7 @@
--- Returns the nodes whose deadlines have passed. It reads no other nodes, so nodes that send heartbeats cost nothing.
--- After a pause of the loop (the orchestrator or Redis was down, or the clock jumped) the orchestrator received no
--- heartbeats, so no node is overdue until an amnesty ends. Deadlines that are too far ahead are brought forward: they
--- were set before the clock was set back.
+-- Returns the nodes whose deadlines have passed. It reads no other nodes, so nodes that send heartbeats cause no work.
+-- While the orchestrator or Redis was down, no heartbeats could arrive. So after a pause of the loop, or a jump of the
+-- clock, an amnesty begins, during which no node is overdue. At its beginning, deadlines that are too far ahead are
+-- brought forward, because they were set before the clock was set back.
 if not holds('liveness', lease) then return {} end
 local f = redis.call('HMGET', P .. 'liveness', 'tick', 'amnesty')
 local last, amnesty_until = tonumber(f[1] or '0'), tonumber(f[2] or '0')

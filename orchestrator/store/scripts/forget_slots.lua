@@ -1,4 +1,5 @@
--- Deletes some slots of an old step; returns the number of slots left. The caller repeats it until the step is empty.
+-- Deletes up to `limit` slots of an old step; returns the number of slots left. The caller repeats the call until none
+-- is left, so that no single call blocks Redis for long.
 if not holds(loop, lease) then return 0 end
 local slots = P .. 'run:slots:' .. step
 for _, id in ipairs(redis.call('ZRANGE', slots, 0, limit - 1)) do

@@ -1,7 +1,7 @@
--- Acquires or renews the trainer's lease; returns its value, or '' if another trainer holds it.
--- A trainer that restarts (sends no lease) gets a new value at once, which fences off its former process. A repeated
--- request with the same `start` gets the same value: the first answer may have been lost, and a new value would fence
--- off the caller itself.
+-- Acquires or renews the trainer lease; returns its value, or '' if another trainer holds it.
+-- A trainer that restarts sends no lease. It gets a new value at once, with which requests of its former process are
+-- refused. A repeated request with the same `start` gets the same value, because the first answer may have been lost or
+-- may still arrive, and a new value would make it invalid.
 local key, start_key = P .. 'lease:trainer', P .. 'lease:trainer:start'
 local current = redis.call('GET', key)
 if current and (current == lease or (start ~= '' and redis.call('GET', start_key) == start)) then

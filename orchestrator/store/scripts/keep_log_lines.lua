@@ -1,5 +1,5 @@
--- Stores the new lines of an assignment's log, in order.
--- Lines and bytes are bounded, and the oldest lines are deleted first, so that one node's log can't fill Redis.
+-- Stores the new lines of an assignment's log, in order. The number of lines and bytes is bounded, so that one node's
+-- log can't fill Redis; the oldest lines are deleted first.
 local stored, logs = P .. 'assignment:' .. assignment, P .. 'logs:' .. assignment
 local f = redis.call('HMGET', stored, 'node', 'log_next', 'log_until', 'log_bytes')
 if f[1] ~= address then return reply{known = false} end
@@ -8,7 +8,8 @@ if lines == 0 then bytes = 0 end
 for i = 1, #sequences_and_lines, 2 do
   local sequence, line = tonumber(sequences_and_lines[i]), sequences_and_lines[i + 1]
   if sequence >= following then
-    -- The entry's id is the sequence number plus 1 (ids start above 0), so that a reader can start at any line.
+    -- The id of the stream entry is the line's sequence number plus 1, so that a reader can start at any line. The 1 is
+    -- added because ids of entries begin above 0.
     redis.call('XADD', logs, int(sequence + 1) .. '-1', 'line', line)
     following, lines, bytes = sequence + 1, lines + 1, bytes + #line
   end

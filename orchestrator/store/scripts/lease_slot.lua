@@ -1,4 +1,4 @@
--- Leases the next slot of a node, if the run, the step, the node, the escrow and the stake allow it.
+-- Leases the next slot of a step to a node, if the run, the step, the node, the escrow and the stake allow it.
 
 local request_key = P .. 'run:request:' .. node .. ':' .. request
 local known = redis.call('GET', request_key)
@@ -15,15 +15,16 @@ local first = math.max(tonumber(s[2] or '0'), version)
 if step < first then return reply{outcome = 'closed'} end
 if step > version + async_level then return reply{outcome = 'ahead'} end
 
--- Returns the groups that a step still needs (`StepCount.need`, but negative if it has too many) and its demand.
-local function need_of(which)
-  local c = redis.call('HMGET', P .. 'run:step:' .. which, 'demand', 'leased', 'pending', 'accepted')
+-- Returns the groups that a step still needs, like `StepCount.need` but negative if the step has too many; and the
+-- step's demand.
+local function need_of(number)
+  local c = redis.call('HMGET', P .. 'run:step:' .. number, 'demand', 'leased', 'pending', 'accepted')
   local demand = tonumber(c[1] or default_demand)
   local covered = tonumber(c[2] or '0') + tonumber(c[3] or '0') + tonumber(c[4] or '0')
   return demand - covered, demand
 end
--- Only the smallest step that needs rollouts is leased. The step is part of the seed, so a node that could choose the
--- step could choose among several seeds.
+-- Only slots of the smallest step that needs rollouts are leased. The step is part of the seed, so a node that may
+-- choose the step could choose the best of several seeds.
 for before = first, step - 1 do
   if need_of(int(before)) > 0 then return reply{outcome = 'earlier', slot = int(before)} end
 end

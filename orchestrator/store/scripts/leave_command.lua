@@ -1,4 +1,4 @@
--- Queues a command for a node; heartbeat answers contain it until the node acknowledges it.
+-- Queues a command for a node. The answers to the node's heartbeats contain it until the node acknowledges it.
 if redis.call('EXISTS', P .. 'node:' .. address) == 0 then return 'unknown-node' end
 local commands = P .. 'commands:' .. address
 if redis.call('HEXISTS', commands, id) == 0 and redis.call('HLEN', commands) >= most_waiting then return 'too-many' end

@@ -1,4 +1,5 @@
--- Gives a node an assignment; returns 0 if the node is not healthy and free, or the task was deleted.
+-- Gives a node an assignment; returns 0 if the node is not healthy or not free, or if the task was deleted, and -1 if
+-- the caller lost the leader lease.
 if not holds('scheduler', lease) then return -1 end
 local node = P .. 'node:' .. address
 local f = redis.call('HMGET', node, 'state', 'aid')

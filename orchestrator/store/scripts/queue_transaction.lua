@@ -1,9 +1,9 @@
--- Queues a transaction for the ledger, unless it was queued before.
+-- Queues a transaction for the relayer, unless it was queued before.
 local key = P .. 'relay:' .. kind .. ':' .. name
 local state = redis.call('HGET', key, 'state')
 local same = redis.call('HGET', key, 'what') == body_hash
--- A request that was refused for a temporary reason (such as missing funds) may be queued again. The refusal is kept,
--- so that the relayer makes a dry run before it pays gas again.
+-- A request that was refused for a temporary reason, such as missing funds, may be queued again. Its row
+-- keeps a count of one refusal, so that the relayer makes a dry run before it pays gas again.
 if not state or (state == 'refused' and redis.call('HGET', key, 'passing') == '1') then
   local first = redis.call('HGET', key, 'at') or now_ms
   redis.call('DEL', key)

@@ -1,7 +1,7 @@
--- Handles a heartbeat in one round trip: replay guard, deadline, the node's report, and its assignment and commands.
--- The work is constant: it does not grow with the pool.
--- Constants: nonce_kept_ms, interval_us, tolerance_us (replay guard), shortest_ms, target_rate, unhealthy_after,
--- dead_after (`HeartbeatInterval`).
+-- Handles a heartbeat in one round trip: checks it with the replay guard, sets the node's next deadline, stores its
+-- report, and returns its assignment and commands. The work does not grow with the number of nodes.
+-- The caller sets these constants: nonce_kept_ms, interval_us and tolerance_us of the replay guard; shortest_ms,
+-- target_rate, unhealthy_after and dead_after of `HeartbeatInterval`.
 if not admitted then
   local outcome, wait_us = admit_request{address = address, nonce = nonce, now_us = now_us,
     nonce_kept_ms = nonce_kept_ms, interval_us = interval_us, tolerance_us = tolerance_us}
@@ -13,7 +13,7 @@ local node = P .. 'node:' .. address
 local f = redis.call('HMGET', node, 'state', 'drain', 'aid', 'agen', 'ahead', 'aref', 'afp', 'astate', 'reason',
   'failure')
 local state, assignment, generation = f[1], f[3], f[4]
--- All other cases need a state transition, which Python code decides.
+-- The heartbeat of a node in any other state needs a state transition first, which `HeartbeatService` decides.
 if not ((state == 'healthy' and not draining) or (state == 'draining' and (draining or f[2] ~= 'node'))) then
   return reply{admission = 'admitted', state = state}
 end
@@ -24,7 +24,7 @@ local missable = state == 'healthy' and unhealthy_after or dead_after
 redis.call('ZADD', P .. 'deadlines', now + math.floor(interval * missable), address)
 redis.call('HSET', node, 'seen', now, 'interval', interval, 'version', version, 'metrics', metrics, 'ip', ip)
 
--- A report counts only for the node's present assignment and its generation.
+-- A report is stored only if it is about the node's present assignment in its present generation, and if it changed.
 if assignment and reported_assignment == assignment and reported_generation == tonumber(generation)
   and report ~= f[7] then
   local stored = P .. 'assignment:' .. assignment

@@ -1,4 +1,5 @@
--- Gives a node a new generation of its assignment; returns 0 if the node holds another assignment or generation.
+-- Gives a node a new generation of its assignment; returns 0 if the node holds another assignment or generation, and -1
+-- if the caller lost the leader lease.
 if not holds('scheduler', lease) then return -1 end
 local node, stored = P .. 'node:' .. address, P .. 'assignment:' .. assignment
 local f = redis.call('HMGET', node, 'aid', 'agen', 'astate')

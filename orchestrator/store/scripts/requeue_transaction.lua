@@ -1,4 +1,4 @@
--- Queues a relayed transaction again after a reorg removed it from the ledger; returns 0 if it was not relayed.
+-- Queues a transaction again after a reorg removed it from the ledger; returns 0 if it was not relayed before.
 local key = P .. 'relay:' .. kind .. ':' .. name
 if redis.call('HGET', key, 'state') ~= 'carried' then return 0 end
 redis.call('HSET', key, 'state', 'queued')

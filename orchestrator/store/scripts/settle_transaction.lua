@@ -1,4 +1,5 @@
--- Writes the state of a queued transaction; 0 if it is settled already.
+-- Writes the state of a queued transaction: relayed, refused, or postponed. Returns 0 if the transaction is not queued
+-- any more, and -1 if the caller lost the leader lease.
 if not holds('relayer', lease) then return -1 end
 local key = P .. 'relay:' .. kind .. ':' .. name
 if redis.call('HGET', key, 'state') ~= 'queued' then return 0 end

@@ -1,4 +1,4 @@
--- Writes facts from discovery or the ledger about a known node, without touching its state; 1 if something changed.
+-- Writes facts from discovery about a known node; returns 1 if a value changed. The node's state does not change.
 local node, different = P .. 'node:' .. address, 0
 if redis.call('EXISTS', node) == 0 then return 0 end
 for name, value in pairs(facts) do

@@ -1,5 +1,5 @@
--- Changes fields of the run's state, and one step's demand; 0 if the state changed since it was read.
--- An empty value deletes its field.
+-- Writes fields of the run's state, and the demand of one step. An empty value deletes its field. Returns 0 if the
+-- state changed after it was read, and -1 if the caller lost the leader lease.
 if not holds(loop, lease) then return -1 end
 local state = P .. 'run:state'
 if (redis.call('HGET', state, 'rev') or '') ~= revision then return 0 end

@@ -1,5 +1,5 @@
--- Writes the state of a slot, and moves its groups to another counter; 0 if the slot changed since it was read.
--- For a new slot, `fields` has all fields.
+-- Writes the state of a slot, and moves its groups to another counter of the step. For a new slot, `fields` has all
+-- fields. Returns 0 if the slot changed after it was read, and -1 if the caller lost the leader lease.
 if not holds(loop, lease) then return -1 end
 local stored = P .. 'run:slot:' .. slot
 if (redis.call('HGET', stored, 'rev') or '') ~= revision then return 0 end
@@ -19,8 +19,9 @@ if revision == '' then
     redis.call('LPUSH', list, slot)
     redis.call('LTRIM', list, 0, 499)
   end
-  -- The slot was leased before Redis lost its data, and other leases of that time are unknown. The node's next index
-  -- must be above all of them: it is the next multiple of 1024, like `base`, the first index after a loss.
+  -- The slot was leased before Redis lost its data, and other leases of that time are not known. The node's next index
+  -- must be above theirs, so it is the next multiple of 1024. `base`, the first index after a loss, is also such a
+  -- multiple.
   local indices, following = P .. 'run:next:' .. step, (math.floor(tonumber(index) / 1024) + 1) * 1024
   local known = redis.call('HGET', indices, node)
   if not known or tonumber(known) < following then
@@ -31,7 +32,8 @@ if f[8] then redis.call('HSET', P .. 'run:keys', f[8], slot) end
 if due_ms then redis.call('ZADD', P .. 'run:due', due_ms, slot) else redis.call('ZREM', P .. 'run:due', slot) end
 redis.call(accused and 'SADD' or 'SREM', P .. 'run:accused:' .. node, slot)
 
--- Files of submitted work; the sweeper deletes all others. A reorg may have replaced the file of this work.
+-- `named` has the files of submitted work; the sweeper deletes all others. After a reorg this work may have another
+-- file.
 local files = P .. 'run:named'
 if former and former ~= f[9] and redis.call('HGET', files, node .. ':' .. former) == slot then
   redis.call('HDEL', files, node .. ':' .. former)
@@ -43,9 +45,10 @@ else
   redis.call('ZREM', P .. 'run:discarded', slot)
 end
 
--- A released lease ('returned') reserves escrow and stake until it expires, and nothing else.
-local function live(what) return what == 'leased' or what == 'spare' end
-local function open(what) return live(what) or what == 'returned' end
+-- A slot in the counter 'returned' was released: it does not count as live, but reserves escrow and stake until its
+-- lease expires.
+local function live(counter) return counter == 'leased' or counter == 'spare' end
+local function open(counter) return live(counter) or counter == 'returned' end
 if before ~= counted then
   local counts = P .. 'run:step:' .. step
   if before ~= '' then redis.call('HINCRBY', counts, before, -groups) end

@@ -1,4 +1,4 @@
--- Writes a task unless it was changed since it was read.
+-- Writes a task; returns 0 if the task changed after it was read.
 local stored = P .. 'task:' .. task
 if (redis.call('HGET', stored, 'rev') or '') ~= revision then return 0 end
 set_fields(stored, fields)

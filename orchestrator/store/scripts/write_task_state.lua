@@ -1,4 +1,5 @@
--- Writes the state that the scheduler determined for a task; returns 0 if the task was changed or has ended.
+-- Writes the state that a plan of the scheduler determined for a task; returns 0 if the task was changed or has ended
+-- since, and -1 if the caller lost the leader lease.
 if not holds('scheduler', lease) then return -1 end
 local stored = P .. 'task:' .. task
 local f = redis.call('HMGET', stored, 'generation', 'state', 'reason', 'desired')

@@ -1,4 +1,5 @@
--- Writes one state transition of a node; 0 if the node's row changed since it was read.
+-- Writes a state transition of a node; returns 0 if the node's row changed after it was read, or if the node's deadline
+-- is later than `only_if_due_by_ms`.
 local node = P .. 'node:' .. address
 
 if (redis.call('HGET', node, 'rev') or '') ~= revision then return 0 end
@@ -20,7 +21,8 @@ set_fields(node, fields)
 if not quiet then
   redis.call('XADD', P .. 'history:' .. address, 'MAXLEN', '~', HISTORY_KEPT, '*',
     'time', now_ms, 'before', before, 'after', after, 'event', event, 'cause', cause, 'actor', actor)
-  -- A new member is unhealthy until its first heartbeat; its event is `node.joined`, not `node.unhealthy`.
+  -- A new member is unhealthy until its first heartbeat. The event of a join is `node.joined`, because `node.unhealthy`
+  -- would look like a fault.
   if before ~= after then emit(now_ms, 'node.' .. (event == 'joined' and event or after), cause, actor, address, '') end
 end
 changed(address)

@@ -1,4 +1,4 @@
-"""Limits on the bytes of answers that are buffered for slow clients, in total and per caller."""
+"""Limits the bytes of answers that are buffered for slow clients, in total and per caller."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from protocol.http.rates import CallerAddresses, counted_as
 
 MOST_BYTES = 128 << 20
-"""Budget in bytes of all buffered answers."""
+"""Maximum number of buffered bytes of all answers."""
 
 MOST_OF_ONE = 16 << 20
-"""Budget in bytes of the buffered answers of one caller (IPv6: of one /64). A single answer may be larger."""
+"""Maximum number of buffered bytes of one caller (an IPv4 address or IPv6 /64). A single answer may be larger."""
 
 STALLED_S = 30.0
 """Seconds that a client has to read a buffered answer; each `LEAST_RATE` bytes add a second."""
@@ -24,14 +24,15 @@ LEAST_RATE = 16 * 1024
 class AnswerBudget:
     """Counts answer bytes that transports buffer because clients do not read them.
 
-    Above the budget of one caller, the caller's connection that has waited longest is closed. Above the total budget, a
-    connection of the caller with the most buffered bytes is closed. Clients that read their answers are not affected.
+    If a caller exceeds its budget, the server closes the one of its connections that has waited longest. If all answers
+    exceed the total budget, the server closes a connection of the caller with the most buffered bytes. Clients that
+    read their answers are not affected.
 
     Args:
-        callers: Knows the trusted proxies, to which only the total budget applies.
+        callers: Trusted proxies, to which only the total budget applies.
         most: Total budget in bytes.
         most_of_one: Budget of one caller in bytes.
-        refused: Called with the name of a limit each time it is reached.
+        refused: Function that is called with the name of a limit each time that limit is reached.
     """
 
     def __init__(
@@ -52,14 +53,16 @@ class AnswerBudget:
         self._total = 0
 
     def hold(self, connection: asyncio.Transport, address: str) -> float:
-        """Counts the bytes that a transport buffers, until `release`; closes connections if a budget is exceeded.
+        """Counts the bytes that a transport buffers, until `release` is called.
+
+        Closes connections if a budget is exceeded.
 
         Args:
             connection: Transport that sends the answer.
             address: Address of the caller.
 
         Returns:
-            Seconds within which the client must read the bytes.
+            Number of seconds within which the client must read the bytes.
         """
         self.release(connection)
         trusted = self._trusts(address)
@@ -76,7 +79,7 @@ class AnswerBudget:
         return STALLED_S + size / LEAST_RATE
 
     def release(self, connection: asyncio.Transport) -> None:
-        """Releases the bytes counted for a transport, if any."""
+        """Releases the bytes that are counted for a transport, if any."""
         caller = self._callers.pop(connection, None)
         if caller is None:
             return

@@ -1,4 +1,4 @@
-"""Limits on the bytes of request bodies in memory, in total and per caller."""
+"""Limits the bytes of request bodies in memory, in total and per caller."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from datetime import timedelta
 from protocol.errors import MusterError, RateLimited, Unavailable
 
 MOST_BYTES = 128 << 20
-"""Budget in bytes of all request bodies in memory."""
+"""Maximum number of bytes of all request bodies in memory."""
 
 MOST_OF_ONE = 8 << 20
-"""Budget in bytes of one caller's bodies in memory (IPv6: of one /64)."""
+"""Maximum number of bytes of one caller's request bodies in memory (an IPv4 address or IPv6 /64)."""
 
 UNCOUNTED = 4096
-"""First bytes of each body that are not counted: a flood of large bodies must not keep heartbeats out."""
+"""Number of bytes at the start of each body that are not counted, so that a flood of large bodies does not block
+heartbeats.
+"""
 
 RETRY_AFTER = timedelta(seconds=5)
+"""Pause before a client should repeat a request whose body did not fit."""
 
 
 class BodyBudget:
-    """Counts bytes of bodies that have arrived and are still held.
+    """Counts the bytes of request bodies that have arrived and are still in memory.
 
     Args:
-        most: Budget in bytes of all bodies; callers with few bytes may exceed it by a quarter, so that a few addresses
-            can't block all others.
+        most: Budget in bytes of all bodies. Callers with few bytes may exceed it by a quarter. Otherwise a few
+            addresses could block all others.
         most_of_one: Budget in bytes of one caller.
-        refused: Called with the name of a limit each time it is reached.
+        refused: Function that is called with the name of a limit each time that limit is reached.
     """
 
     def __init__(
@@ -40,20 +43,23 @@ class BodyBudget:
         self._total = 0
 
     def change(self, caller: str, size: int) -> MusterError | None:
-        """Adds bytes of a caller's bodies (negative: releases them); returns an error if they do not fit."""
+        """Adds bytes of a caller's bodies, or releases them if `size` is negative.
+
+        Returns an error if added bytes do not fit; they are then not counted.
+        """
         if size > 0:
             is_small = self._held[caller] + size <= self._most_of_one // 32
             reserve = self._most // 4 if is_small else 0
             if self._total + size > self._most + reserve:
                 self._refused("bodies")
                 return Unavailable(
-                    f"the request bodies in memory hold {self._most} bytes already",
+                    f"the request bodies in the server's memory have {self._most} bytes already, the maximum",
                     hint=f"send the request again in {RETRY_AFTER.total_seconds():.0f} s",
                 )
             if self._held[caller] + size > self._most_of_one:
                 self._refused("bodies-per-address")
                 return RateLimited(
-                    f"the request bodies of {caller} would hold more than {self._most_of_one} bytes",
+                    f"the request bodies of {caller} in the server's memory would exceed {self._most_of_one} bytes",
                     retry_after=RETRY_AFTER,
                     hint="send fewer requests at a time",
                 )
@@ -68,11 +74,11 @@ class BodyBudget:
 
 
 class BodyAccount:
-    """Share of the budget that one request's body uses until the request ends.
+    """Bytes that one request's body uses of the budget, until the request ends.
 
     Args:
         budget: Budget of the server.
-        caller: The client's address, or its IPv6 /64.
+        caller: IPv4 address of the client, or its IPv6 /64.
     """
 
     __slots__ = ("_budget", "_caller", "_closed", "_held", "refusal")
@@ -83,10 +89,13 @@ class BodyAccount:
         self._closed = False
         self._held = 0
         self.refusal: MusterError | None = None
-        """Set when the body did not fit; its remaining bytes are dropped."""
+        """Error for a body that did not fit, else None. The remaining bytes of such a body are dropped."""
 
     def take(self, size: int) -> bool:
-        """Counts bytes that have arrived; false if they do not fit (`refusal` says why) or the request has ended."""
+        """Counts bytes that have arrived; returns whether they fit.
+
+        If they do not fit, `refusal` gives the reason. After the end of the request, nothing fits.
+        """
         if self._closed:
             return False
         self.refusal = self._budget.change(self._caller, size)

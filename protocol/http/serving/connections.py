@@ -1,4 +1,4 @@
-"""Limits of open connections, in total and per address, applied before anything is read from them."""
+"""Limits open connections, in total and per address, before any byte is read from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from protocol.http.rates import CallerAddresses, counted_as
 
 LOCAL = "local"
-"""Address of a caller on a unix socket."""
+"""Address under which callers on a unix socket are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +21,15 @@ class ConnectionLimits:
     connections: int = 16_384
     """Maximum number of concurrent connections."""
     per_address: int = 1024
-    """Maximum open connections of one IPv4 address or one IPv6 /64. Only the total limit applies to trusted proxies."""
+    """Maximum number of connections of one IPv4 address or IPv6 /64. It does not apply to trusted proxies."""
 
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """Open connections of one address, and those without a request in progress; both oldest first."""
+    """Open connections of one address.
+
+    `idle` contains those without a request in progress. Both are ordered from the oldest to the newest.
+    """
 
     address: str
     trusted: bool
@@ -35,16 +38,18 @@ class _Caller:
 
 
 class ConnectionGuard:
-    """Counts open connections and refuses those over a limit. The cost of a check does not depend on their number.
+    """Counts open connections and refuses those beyond a limit.
 
-    When the total limit is reached, a new connection replaces a connection of the address that has the most: the one
-    idle for the longest, or the oldest one if all have requests in progress. Otherwise a few addresses could lock out
-    all others. Connections of trusted proxies are never replaced.
+    The cost of a check does not depend on the number of connections.
+
+    When the total limit is reached, a new connection replaces one of the address that has the most connections.
+    Otherwise a few addresses could lock out all others. The connection that has been idle for the longest time is
+    closed; if all have requests in progress, the oldest one. Connections of trusted proxies are never replaced.
 
     Args:
         limits: Maximum numbers of connections.
-        callers: Knows the trusted proxies.
-        refused: Called with the name of a limit each time it is reached.
+        callers: Trusted proxies.
+        refused: Function that is called with the name of a limit each time that limit is reached.
     """
 
     def __init__(self, limits: ConnectionLimits, *, callers: CallerAddresses, refused: Callable[[str], None]) -> None:
@@ -59,20 +64,21 @@ class ConnectionGuard:
 
     @property
     def most(self) -> int:
-        """Returns the total limit."""
+        """Returns the maximum total number of connections."""
         return self._most
 
     def fit(self, room: int) -> None:
-        """Lowers the total limit to `room`, the number of connections for which there are file descriptors."""
+        """Lowers the total limit to `room`, the number of connections with file descriptors."""
         self._most = min(self._limits.connections, room)
 
     def admit(self, address: str, connection: asyncio.Transport) -> bool:
         """Counts a new connection as idle; returns False if a limit is reached.
 
-        The caller releases each admitted connection. A connection closed to make room is aborted and released here.
+        The server must call `release` for each admitted connection when it ends. A connection that this method closes
+        to make room is released already.
         """
         trusted = self._callers.trusts(address)
-        # A proxy's connections must not count for other callers of its network.
+        # A proxy is counted by its full address, so that its connections don't count for others in its /64 network.
         counted = address if trusted else counted_as(address)
         caller = self._by_address.get(counted)
         count = 0 if caller is None else len(caller.open)
@@ -84,7 +90,7 @@ class ConnectionGuard:
             return False
         caller = self._by_address.get(
             counted
-        )  # looked up again: `_make_room` may have closed the address's last connection
+        )  # looked up again, because `_make_room` may have closed the last connection of this address
         if caller is None:
             caller = self._by_address[counted] = _Caller(counted, trusted)
         caller.open[connection] = caller.idle[connection] = None
@@ -105,7 +111,7 @@ class ConnectionGuard:
             caller.idle[connection] = None
 
     def release(self, connection: asyncio.Transport) -> None:
-        """Removes an ended connection from the counts; has no effect if it is not counted."""
+        """Removes an ended connection from the counts; ignores one that is not counted."""
         caller = self._by_connection.pop(connection, None)
         if caller is None:
             return
@@ -116,13 +122,12 @@ class ConnectionGuard:
         if not caller.open:
             del self._by_address[caller.address]
 
-    def open_from(self, address: str) -> int:
-        """Returns the number of open connections that count for this address."""
-        caller = self._by_address.get(address) or self._by_address.get(counted_as(address))
-        return 0 if caller is None else len(caller.open)
-
     def _make_room(self, count: int) -> bool:
-        """Closes a connection of the address with the most; False if the new caller would have as many."""
+        """Closes a connection of the address that has the most connections.
+
+        `count` is the number of connections of the new caller. If it would then have as many as that address, nothing
+        is closed and False is returned.
+        """
         if count + 1 >= self._busiest:
             return False
         caller = next(iter(self._by_count[self._busiest]))
@@ -151,6 +156,6 @@ class ConnectionGuard:
         return len(self._by_connection)
 
 
-def peer_address(peername: Any) -> str:  # noqa: ANN401 - as a transport gives it: a tuple, or text for unix sockets
-    """The address at the other end of a connection."""
+def peer_address(peername: Any) -> str:  # noqa: ANN401 - a tuple, or text for unix sockets
+    """Returns the IP at the other end of a connection, or `LOCAL` for a unix socket."""
     return str(peername[0]) if isinstance(peername, tuple) else LOCAL

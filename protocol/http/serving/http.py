@@ -1,7 +1,7 @@
-"""HTTP server of every service except shardcast: uvicorn with limits on heads, trailers, bodies, answers and time.
+"""HTTP server of every service except shardcast: uvicorn with additional limits.
 
-uvicorn and httptools have no such limits. The deadlines of all connections are checked once a second, because a timer
-for each request would cost every heartbeat two system calls.
+uvicorn and httptools do not limit heads, trailers, bodies in memory, buffered answers and time. The deadlines of all
+connections are checked once a second, because a timer for each request would cost every heartbeat two system calls.
 """
 
 from __future__ import annotations
@@ -26,32 +26,35 @@ from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits,
 from protocol.runtime.clock import Clock
 
 MOST_HEAD = 32 * 1024
-"""Bytes of a request's first line and headers."""
+"""Maximum size of a request's first line and headers, in bytes."""
 
 MOST_FIELDS = 128
-"""Header fields of a request: each costs some 200 bytes however short it is."""
+"""Maximum number of header fields in a request. Each costs about 200 bytes of memory, however short it is."""
 
 MOST_PIPELINED = 2
-"""Maximum pipelined requests on a connection. Our clients don't pipeline."""
+"""Maximum number of pipelined requests that wait on a connection. Muster's clients do not pipeline."""
 
 HEAD_S = 20.0
-"""Time limit from the start of a connection, or the first byte after a response, to the end of the head."""
+"""Time limit in seconds for the head of a request. It begins with the connection, or with the first byte after an
+answer.
+"""
 
 BODY_S = 30.0
-"""Time limit from the end of the head to the end of the body; each `LEAST_RATE` bytes add a second."""
+"""Time limit in seconds for the body of a request, from the end of the head. Each `LEAST_RATE` bytes add a second."""
 
 LINGER_S = 10.0
-"""Time for which the rest of a request is read and dropped after its answer. Closing a connection with unread bytes
-would discard the answer."""
+"""Time in seconds for which the rest of a request is read and dropped after its answer. Closing a connection with
+unread bytes would discard the answer.
+"""
 
 MOST_DROPPED = 1 << 20
-"""Bytes that are read and dropped after a request was refused."""
+"""Maximum number of bytes that are read and dropped after a request was refused."""
 
 KEEP_ALIVE_S = 75
-"""Longest pause between two requests on a connection."""
+"""Maximum pause between two requests on a connection, in seconds."""
 
 BODY_ACCOUNT = "muster.body"
-"""Key of a request's `BodyAccount` in its ASGI scope; a body of no more than `UNCOUNTED` bytes has none."""
+"""Key of a request's `BodyAccount` in its ASGI scope. A body of at most `UNCOUNTED` bytes has none."""
 
 
 class HeadTooLarge(MusterError):
@@ -62,7 +65,7 @@ class HeadTooLarge(MusterError):
 
 
 class TooSlow(MusterError):
-    """A request did not arrive in time."""
+    """A request did not arrive within its time limit."""
 
     code = "too-slow"
     status = 408
@@ -81,9 +84,10 @@ class Serving:
     refused: Callable[[str], None]
     streams: tuple[str, ...] = ()
     """Path prefixes of routes that authenticate the client and then write each piece of the body before they read the
-    next. Flow control bounds their memory, so such bodies are not counted and never refused half-way."""
+    next. Flow control bounds the memory of these bodies, so they are not counted and never refused half-way.
+    """
     now: float = 0.0
-    """Seconds of the clock, as of the last tick (0.1 s)."""
+    """Monotonic time in seconds at the last tick of the server, up to 0.1 s ago."""
 
     @classmethod
     def of(
@@ -95,13 +99,13 @@ class Serving:
         refused: Callable[[str], None],
         streams: tuple[str, ...] = (),
     ) -> Serving:
-        """Returns the limits and state for a new server.
+        """Creates the limits and state of a new server.
 
         Args:
             limits: Maximum numbers of connections.
-            callers: Knows the trusted proxies.
-            clock: Measures timeouts of peers.
-            refused: Called with the name of a limit each time it is reached.
+            callers: Trusted proxies.
+            clock: Clock that measures the time limits.
+            refused: Function that is called with the name of a limit each time that limit is reached.
             streams: Path prefixes of routes that stream their bodies.
         """
         return cls(
@@ -120,7 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     Args:
         serving: Limits and state shared with other connections.
-        uvicorns: Arguments that uvicorn passes to its protocols.
+        uvicorns: Arguments that uvicorn passes to the constructor of every protocol.
     """
 
     def __init__(self, *, serving: Serving, **uvicorns: Any) -> None:  # noqa: ANN401 - uvicorn's own arguments
@@ -128,10 +132,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._serving = serving
         self._peer: str | None = None
         self._deaf = False
+        """Whether the connection serves no further requests; arriving bytes are dropped."""
         self._dropped = 0
         self._in_head = False
         self._in_body = False
         self._unparsed = 0
+        """Number of bytes of a head, chunk header or trailer for which the parser has not called back."""
         self._deadline: float | None = None
         self._drained_by: float | None = None
         self._arrived = 0
@@ -142,7 +148,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Counts the connection, or closes it unread."""
+        """Counts the connection; closes it at once if a limit is reached."""
         peer = peer_address(transport.get_extra_info("peername"))
         if not self._serving.guard.admit(peer, transport):
             self._deaf = True
@@ -150,7 +156,9 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._peer = peer
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # the transport then reports all bytes that the kernel has not accepted
+        transport.set_write_buffer_limits(
+            0
+        )  # so that `pause_writing` is called as soon as the kernel does not accept all bytes
         self._deadline = self._serving.now + HEAD_S
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -162,12 +170,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deaf = True
         super().connection_lost(exc)
         self._disconnect()
-        for cycle, _ in self.pipeline:  # the connection serves no further requests
+        for cycle, _ in self.pipeline:  # pipelined requests that will not be served
             _close_account(cycle)
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser, with at most `MOST_HEAD` bytes of a head."""
+        """Passes received bytes to the parser, at most `MOST_HEAD` bytes of a head."""
         if self._deaf:
             self._dropped += len(data)
             if self._dropped > MOST_DROPPED:
@@ -177,7 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._deadline is None and self._is_idle():
             self._deadline = self._serving.now + HEAD_S
         size = self._fitting(len(data))
-        if size == len(data):  # the common case; creating a memoryview costs time
+        if size == len(data):  # the common case, for which no memoryview is created
             self._feed(data)
             return
         rest = memoryview(data)
@@ -186,40 +194,40 @@ class BoundedProtocol(HttpToolsProtocol):
             size = self._fitting(len(rest))
 
     def pause_writing(self) -> None:
-        """Counts the bytes that the transport could not send, and waits until the client reads them."""
+        """Counts the bytes that the kernel has not accepted, and sets a deadline for them."""
         super().pause_writing()
         scope = None if self._running is None else cast("dict[str, Any]", self._running.scope)
         caller = self._peer or "" if scope is None else self._caller(scope)
         self._drained_by = self._serving.now + self._serving.answers.hold(self.transport, caller)
 
     def resume_writing(self) -> None:
-        """Continues an answer after the client has read the buffered part."""
+        """Continues an answer after the client has read its buffered part."""
         self._drained_by = None
         self._serving.answers.release(self.transport)
         super().resume_writing()
 
     def _fitting(self, size: int) -> int:
-        # A body is fed in pieces too, because the next request's head may begin in the same read.
+        # A body is passed on in pieces too, because the head of the next request may begin in the same bytes.
         return min(size, MOST_HEAD if self._in_body else MOST_HEAD - self._unparsed)
 
     def _feed(self, data: bytes | memoryview) -> bool:
-        """Feeds the parser; returns False if the connection serves no further requests."""
+        """Passes bytes to the parser; returns False if the connection is refused or closing."""
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The upgrade's protocol is not supported. The request is served as if it had not asked for one.
+            # No upgrade (to WebSocket, for example) is supported. The request is served as if it had not asked for one.
             self._deaf = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
-            self._refuse(self._error or InvalidInput("this is no HTTP/1.1 request"), limit="malformed")
+            self._refuse(self._error or InvalidInput("this is not a valid HTTP/1.1 request"), limit="malformed")
         else:
             if self._unparsed >= MOST_HEAD:
                 where = "chunk header or trailers" if self._in_body else "head"
                 self._refuse(HeadTooLarge(f"the request's {where} has more than {MOST_HEAD} bytes"), limit="head")
         return not self._deaf
 
-    # Callbacks of the parser; their exceptions surface in `_feed`
+    # Callbacks of the parser, which turns their exceptions into a parser error in `_feed`
 
     def on_message_begin(self) -> None:
         """Records that the head of a request begins."""
@@ -229,17 +237,19 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Adds a header field; refuses a trailer field."""
         if not self._in_head:
-            # uvicorn would add the trailer to the headers while a route reads them.
+            # uvicorn would add the trailer field to the headers while a route reads them.
             raise self._wrong(InvalidInput("trailers are not accepted", hint="send these fields as headers"))
         if len(self.headers) >= MOST_FIELDS:
             raise self._wrong(HeadTooLarge(f"the request has more than {MOST_FIELDS} header fields"))
-        HttpToolsProtocol.on_header(self, name, value)  # called ten times per heartbeat, and `super()` is slower
+        HttpToolsProtocol.on_header(
+            self, name, value
+        )  # not `super()`, which is slower: each heartbeat has ten header fields
 
     def on_headers_complete(self) -> None:
         """Starts the request, or queues it behind the request that is being answered."""
         if len(self.pipeline) >= MOST_PIPELINED:
-            raise self._wrong(InvalidInput(f"more than {MOST_PIPELINED} requests wait on one connection"))
-        super().on_headers_complete()  # raises for a malformed target, before a request begins
+            raise self._wrong(InvalidInput(f"more than {MOST_PIPELINED} pipelined requests wait on this connection"))
+        super().on_headers_complete()  # raises for a malformed target, before the state below is set
         self._in_head = False
         self._in_body = True
         self._unparsed = 0
@@ -251,14 +261,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """Adds a piece of the body if it fits into the budget, and drops it otherwise."""
         self._unparsed = 0
         if self.cycle.response_complete or (self._account is not None and self._account.refusal is not None):
-            return  # dropped
+            return  # the piece is dropped
         self._arrived += len(body)
         if self._deadline is not None:
             self._deadline += len(body) / LEAST_RATE
         if self._arrived <= UNCOUNTED or self._count(len(body)):
             super().on_body(body)
         else:
-            self.cycle.message_event.set()  # the middleware refuses the request when the route reads the body
+            self.cycle.message_event.set()  # wakes the waiting route; the middleware then raises `refusal`
 
     def on_message_complete(self) -> None:
         """Ends the body and its deadline."""
@@ -276,24 +286,24 @@ class BoundedProtocol(HttpToolsProtocol):
         async def accounted(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
             try:
                 if self.flow.write_paused:
-                    await self.flow.drain()  # otherwise a second answer would be buffered without being counted
+                    await self.flow.drain()  # otherwise a second answer would be buffered but not counted
                 if not cycle.disconnected:
                     await app(scope, receive, send)
             finally:
-                cycle.body = bytearray()  # frees an unread body: the connection may stay open for long
+                cycle.body = bytearray()  # frees an unread body, because the connection may stay open for a long time
                 _close_account(cycle)
 
         super()._start_asgi_task(cycle, accounted)
 
     def on_response_complete(self) -> None:
-        """Gives the client a short time to send the rest of the body."""
+        """Starts the time in which the client may send the rest of the body."""
         self._serving.guard.idle(self.transport)
         super().on_response_complete()
         if self._in_body and self.cycle.response_complete:
             self._deadline = self._serving.now + LINGER_S
 
     def enforce_deadlines(self, elapsed: float) -> None:
-        """Ends the connection if its peer is too slow.
+        """Closes the connection if its peer is too slow.
 
         Args:
             elapsed: Seconds since the last call.
@@ -303,19 +313,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self._serving.refused("stalled")
             self.transport.abort()
         elif self._deadline is not None and self.flow.read_paused:
-            self._deadline += elapsed  # the server paused reading, so this time does not count against the client
+            self._deadline += elapsed  # the server itself paused reading, so this time does not count
         elif self._deadline is not None and now > self._deadline and not self.transport.is_closing():
             in_body = self._in_body
             if not self._deaf:
                 detail = f"the request's {'body' if in_body else 'head'} did not arrive in time"
-                self._refuse(TooSlow(detail, hint="send the request over a faster connection"), limit="slow")
+                self._refuse(
+                    TooSlow(detail, hint="send the request over a faster connection, or send less at a time"),
+                    limit="slow",
+                )
             if self._deadline is not None:
                 self.transport.close()
 
     # Helpers
 
     def _count(self, size: int) -> bool:
-        """Counts a piece of a body larger than `UNCOUNTED`; returns False if it does not fit."""
+        """Counts a piece of a body beyond `UNCOUNTED` bytes; returns False if it does not fit."""
         if self._account is None:
             scope = cast("dict[str, Any]", self.cycle.scope)
             if scope["path"].startswith(self._serving.streams):
@@ -334,14 +347,17 @@ class BoundedProtocol(HttpToolsProtocol):
         return error
 
     def _refuse(self, error: MusterError, *, limit: str) -> None:
-        """Answers with an error, unless an earlier request is still unanswered, and reads no more requests."""
+        """Answers with an error and reads no more requests from the connection.
+
+        If an earlier request is still unanswered, no error is sent.
+        """
         self._serving.refused(limit)
         self._deaf = True
-        # No error can be sent while an earlier request is unanswered: answers must keep the order of the requests.
+        # HTTP answers must have the order of the requests, so an error can't overtake the answer to an earlier request.
         of_ours = self._in_body and not self.pipeline and not self.cycle.response_started
         running = self._running
         if not self._in_body and running is not None and not running.response_complete:
-            # The malformed bytes follow a request that is not answered yet. Its answer closes the connection.
+            # The malformed bytes follow a request that is being answered. The connection is closed after that answer.
             running.keep_alive = False
             self._deadline = None
             return
@@ -358,7 +374,10 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._running is None or self._running.response_complete
 
     def _disconnect(self) -> None:
-        """Signals all running requests that the client disconnected; uvicorn signals only the newest one."""
+        """Tells the running request that the client disconnected.
+
+        uvicorn tells only the newest request.
+        """
         if self._running is not None and not self._is_idle():
             self._running.disconnected = True
             self._running.message_event.set()
@@ -369,9 +388,9 @@ class BoundedServer(uvicorn.Server):
 
     Args:
         app: Application to serve.
-        serving: Limits and state of its connections.
-        drain_s: Seconds that open requests may take to end when the server stops.
-        backlog: Connections that wait to be accepted.
+        serving: Limits and state that its connections share.
+        drain_s: Maximum time in seconds that open requests may take to end when the server stops.
+        backlog: Maximum number of connections that wait to be accepted.
     """
 
     def __init__(self, app: FastAPI, *, serving: Serving, drain_s: int, backlog: int) -> None:
@@ -394,7 +413,7 @@ class BoundedServer(uvicorn.Server):
         self._serving.now = self._enforced_at = serving.clock.monotonic()
 
     async def on_tick(self, counter: int) -> bool:
-        """Checks the deadlines of all connections once a second."""
+        """Checks the deadlines of all connections once a second; uvicorn calls it every 0.1 s."""
         serving = self._serving
         serving.now = serving.clock.monotonic()
         if counter % 10 == 0:

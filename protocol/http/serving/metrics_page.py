@@ -1,4 +1,4 @@
-"""Text of `/metrics`, rendered at most once a second."""
+"""Renders the text of `/metrics` at most once a second."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from protocol.runtime.clock import Clock
 
 FRESH = timedelta(seconds=1)
-"""Age up to which a rendered text is reused. Rendering takes 5 to 20 ms and blocks the event loop."""
+"""Age up to which a rendered text is used again. Rendering takes 5 to 20 ms and blocks the event loop."""
 
 
 class MetricsPage:
-    """Renders a registry for Prometheus.
+    """Renders a metrics registry as text for Prometheus.
 
     Args:
         registry: Registry of the metrics.
-        clock: Measures the age of the last text.
-        refresh: Called before each rendering, to set gauges that nothing else updates.
+        clock: Clock that measures the age of the last text.
+        refresh: Function that is called before each rendering, to set gauges that are not updated elsewhere.
     """
 
     def __init__(self, registry: CollectorRegistry, *, clock: Clock, refresh: Callable[[], None] | None = None) -> None:

@@ -9,7 +9,7 @@ from protocol.redis.script_call import ScriptCall
 
 
 class Admission(NamedTuple):
-    """Decision of the replay guard."""
+    """Decision of the replay guard on one request."""
 
     outcome: str
     """`admitted`, `replayed` or `too-many`."""
@@ -19,16 +19,16 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit(ScriptCall[Admission]):
-    """Checks nonce and rate of one request, and records both.
+    """Checks nonce and rate of one request, and records both if the request is admitted.
 
     Args:
         address: Signer of the request.
         nonce: Nonce of the request.
-        attempt: Random id of this call; repetitions of the call have the same id and get the same answer.
-        now_us: The time, in Unix microseconds.
+        attempt: Random id of this call. A repetition of the call has the same id and gets the same answer.
+        now_us: Current Unix time in microseconds.
         nonce_kept_ms: Milliseconds for which the nonce is stored.
-        interval_us: Microseconds between requests at the address's sustained rate.
-        tolerance_us: Microseconds by which the address may be ahead of that rate.
+        interval_us: Microseconds between requests at the sustained rate that the address is allowed.
+        tolerance_us: Microseconds by which requests may come earlier than at that rate; this allows bursts.
     """
 
     address: str
@@ -42,13 +42,15 @@ class Admit(ScriptCall[Admission]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldLease(ScriptCall[str]):
-    """Acquires, renews or releases a leader lease; replies with its value, empty while another holder has it.
+    """Acquires, renews or releases a leader lease.
+
+    The reply is the lease's value; it is empty while another holder has the lease.
 
     Args:
         loop: Name of the work that the lease protects.
-        holder: Id of the caller.
-        held: Value that the caller holds; empty if none.
-        lifetime_ms: Time until the lease expires unless renewed; 0 releases it.
+        holder: Random id of the calling process.
+        held: Value of the lease that the caller holds; empty if it holds none.
+        lifetime_ms: Milliseconds after which the lease expires unless it is renewed; 0 releases it.
     """
 
     loop: str

@@ -12,9 +12,9 @@ from transformers.cache_utils import DynamicCache
 from rollouts.engines.interface import FinishReason, SampleRequest
 from rollouts.engines.torch.cache import Layer, RowCache, layers_of
 from rollouts.models.policy import Policy
-from rollouts.sampling.noise import noise, row_keys, stream
+from rollouts.sampling.noise import row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
-from rollouts.sampling.sampler import draw
+from rollouts.sampling.seeded_draw import draw_seeded
 
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 16_384
@@ -82,7 +82,9 @@ class GenerationBatch:
 
     @torch.inference_mode()
     def admit(self, waiting: deque[SampleRequest], *, check: Callable[[], None]) -> None:
-        """Takes requests from the front while rows are free; requests with equal prompts must be adjacent.
+        """Takes requests from the front of `waiting` while rows are free.
+
+        Requests with equal prompts must be adjacent.
 
         Args:
             waiting: The queued requests.
@@ -106,7 +108,7 @@ class GenerationBatch:
 
     @torch.inference_mode()
     def step(self) -> torch.Tensor:
-        """Draws the next token of every answer; returns the states that they were drawn from, [b, h], by row.
+        """Draws the next token of every answer; returns the states that produced the tokens, [b, h].
 
         Raises:
             CacheFull: Keys and values do not fit.
@@ -119,7 +121,7 @@ class GenerationBatch:
         newest = torch.tensor([[answer.newest] for answer in self.answers], device=device)
         states, logits = self._policy.states_and_logits(newest, positions=at[:, None], mask=mask, cache=self._cache)
         keys = row_keys([answer.stream for answer in self.answers], [len(answer.tokens) for answer in self.answers])
-        drawn = draw(logits[:, 0], noise(keys, logits.shape[2], device=device), self._parameters)
+        drawn = draw_seeded(logits[:, 0], keys, self._parameters)
         for answer, token, logprob in zip(self.answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             answer.tokens.append(token)
             answer.logprobs.append(logprob)
@@ -131,7 +133,7 @@ class GenerationBatch:
 
     @torch.inference_mode()
     def take_finished(self) -> list[GrowingCompletion]:
-        """Removes and returns the finished answers; the last rows move into the freed ones."""
+        """Removes and returns the finished answers; the last rows move into the freed rows."""
         finished = [answer for answer in self.answers if answer.finish is not None]
         for row in reversed(range(len(self.answers))):
             if self.answers[row].finish is None:

@@ -1,7 +1,7 @@
 """Key-value cache of a batch, which stores each token at the index of its position.
 
 So there is no padding. Attention sees each row up to the row's own position; keys and values left from an earlier
-answer lie beyond it.
+answer lie beyond that position.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from transformers.cache_utils import Cache, DynamicCache
 _STRETCH = 64
 """The cache grows by half of its size or more, to a multiple of this many positions."""
 _SEEN = 16
-"""Attention sees a multiple of this many positions, which its kernels prefer; those past a row's position are
-masked."""
+"""Attention sees a multiple of this many positions, because its kernels prefer such lengths; positions past a row's own
+position are masked.
+"""
 
 Layer = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, [..., heads, positions, width]."""
@@ -106,7 +107,7 @@ class RowCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> Layer:
         """Stores one token's keys and values for each row, [b, heads, 1, width]; returns all visible positions."""
-        del args, kwargs  # some layers pass extra arguments for other caches
+        del args, kwargs  # some layers pass extra arguments for other kinds of cache
         keys, values = self._pairs[layer_idx]
         keys[self._numbers, :, self._places] = key_states[:, :, 0]
         values[self._numbers, :, self._places] = value_states[:, :, 0]

@@ -83,7 +83,7 @@ class TorchEngine(BaseEngine):
                     if builder is not None:
                         for answer in batch.answers:
                             builder.discard(answer.request.sample)
-                    del batch, error  # both reference the memory that did not fit
+                    del batch, error  # both still reference the memory that must be freed
                     self._free()
 
     def _budget(self) -> int:

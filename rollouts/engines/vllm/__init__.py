@@ -8,6 +8,6 @@ batch         runs requests to completions
 settings      vLLM's arguments and its memory for keys and values
 engine        the `Engine` implementation
 
-vLLM runs in the process that loads the first version. It binds memory and threads there, so a trainer must not share
-that process.
+vLLM runs in the process that loads the first version. vLLM binds memory and threads of that process, so a trainer must
+not share the process.
 """

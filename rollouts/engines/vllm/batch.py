@@ -66,7 +66,7 @@ class VllmBatch:
     def completions(
         self, requests: Iterable[SampleRequest], version: Digest, check: Callable[[], None]
     ) -> Iterator[Completion]:
-        """Answers the requests; waits for an answer's proofs while other answers grow.
+        """Yields the completions of the requests; proofs of finished answers are built while others are generated.
 
         Args:
             requests: The requests.

@@ -36,10 +36,12 @@ if find_spec("vllm") is None:
 
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 16_384
-"""Prompt tokens that join between two steps; bounded, so that a stop request is noticed."""
+"""Maximum prompt tokens that join the batch between two steps; bounded, so that a stop request is noticed."""
 
 _loaded_engines: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
-"""Engines of this process with weights. vLLM keeps process-wide state, so two at a time would break each other."""
+"""Engines of this process that hold weights. vLLM keeps process-wide state, so two such engines at a time would break
+each other.
+"""
 
 
 class VllmEngine(BaseEngine):
@@ -135,7 +137,7 @@ class VllmEngine(BaseEngine):
             raise _failed_start(error, facts) from error
 
     def _try_out(self, facts: ModelFacts) -> None:
-        """Draws one token: vLLM reports a model without kernels only in its first step."""
+        """Draws one token, because vLLM reports missing kernels for a model only in the first step."""
         parameters = SamplingParameters(max_new_tokens=1)
         batch = VllmBatch(
             self._held(), parameters, end_tokens=facts.end_tokens, builder=None, rows=1, prompt_tokens_at_once=1
@@ -144,7 +146,7 @@ class VllmEngine(BaseEngine):
         list(batch.completions([request], ZERO_DIGEST, lambda: None))
 
     def _start_again(self, facts: ModelFacts, version: Digest) -> None:
-        """Restarts vLLM with the loaded version: after an error within a step its state can't be trusted."""
+        """Restarts vLLM with the loaded version: after an error in a step its state is not reliable."""
         self._end()
         if not facts.folder.is_dir() or fingerprint(facts.folder) != self._as_read:
             raise EngineFailed(

@@ -1,7 +1,9 @@
-"""Logits processor through which vLLM uses our sampler. Only `running` imports this module, since it loads vLLM.
+"""Logits processor through which vLLM uses our sampler.
 
-vLLM is set to greedy decoding, which skips its own temperature, top-k and top-p. The processor applies these and the
-noise, and leaves vLLM a single token to choose.
+Only `running` imports this module, since this module loads vLLM.
+
+vLLM is set to greedy decoding, which skips its own temperature, top-k and top-p. The processor applies temperature,
+top-k, top-p and the noise, and leaves vLLM a single token to choose.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from rollouts.engines.vllm.rows import BatchRows, Row
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 
 SAMPLE = "muster_sample"
-"""Key of a request's extra arguments with its sample number: vLLM appends random characters to request ids."""
+"""Key of the sample number in a request's extra arguments; request ids don't serve, because vLLM appends random
+characters to them.
+"""
 
 
 class _Worker(Protocol):
@@ -28,7 +32,10 @@ class _Parameters(Protocol):
 
 
 class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """Draws every token of a batch. vLLM instantiates it; vLLM creates the instance, and `attach` finds it there."""
+    """Draws every token of a batch.
+
+    vLLM creates the instance, and `attach` finds the instance inside vLLM.
+    """
 
     def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:
         del vllm_config, device, is_pin_memory

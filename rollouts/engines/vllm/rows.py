@@ -1,6 +1,7 @@
 """Tracks which answer occupies which row of vLLM's batch.
 
-vLLM keeps its batch dense: it moves an answer from the end into a freed row. It reports these changes before each step.
+vLLM keeps its batch dense: it moves an answer from the end into a freed row. vLLM reports these changes before each
+step.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class BatchRows:
 
         Args:
             removed: Freed rows.
-            added: New occupant of each row; None for a request that is not ours.
+            added: New occupant of each row; None for a request that this engine did not make.
             moved: Source row, target row, and whether the two are swapped; if not, the source row is freed.
         """
         self._first = None

@@ -19,7 +19,9 @@ from rollouts.sampling.parameters import SamplingParameters
 
 
 class RunningVllm:
-    """One vLLM with a model's weights, which can be replaced by those of another version. End it with `close`.
+    """One vLLM with a model's weights; `update` replaces them by another version's weights.
+
+    End the instance with `close`.
 
     Args:
         facts: The first version.
@@ -37,7 +39,7 @@ class RunningVllm:
         self, facts: ModelFacts, *, dtype: Dtype, device: torch.device, max_batch: int, cache_bytes: int | None
     ) -> None:
         prepare_process()
-        # Importing vLLM takes seconds and changes torch for the whole process, so it is delayed until here.
+        # Importing vLLM takes seconds and changes torch for the whole process, so the import is delayed until here.
         from vllm import EngineArgs  # noqa: PLC0415
         from vllm.platforms import current_platform  # noqa: PLC0415
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
@@ -77,7 +79,7 @@ class RunningVllm:
         self._engine.add_request(str(request.sample), tokens_input(list(request.prompt_tokens)), params)
 
     def step(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Draws one token per answer in the batch; returns sample and tokens of those that ended."""
+        """Draws one token per answer; returns the sample numbers and tokens of the ended answers."""
         return [
             (int(output.request_id), tuple(output.outputs[0].token_ids))
             for output in self._engine.step()
@@ -114,8 +116,8 @@ class RunningVllm:
 def _pack_shared(model: torch.nn.Module) -> None:
     """Repacks the weights that vLLM multiplies with on a CPU.
 
-    Reloading repacks each layer that has its own weights. An output layer that shares the embedding's weights has none,
-    so without this call it would continue with the previous version.
+    Reloading repacks each layer that has its own weights. An output layer that shares the embedding's weights has no
+    weights of its own, so without this call that layer would keep the previous version's weights.
     """
     layers: Iterable[Any] = model.modules()
     for layer in layers:

@@ -16,7 +16,7 @@ _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
-"""Required settings: vLLM in this process, and its model runner that supports logits processors."""
+"""Required environment variables: vLLM runs in this process, with the model runner that supports logits processors."""
 _DEFAULTS = {
     "VLLM_CONFIGURE_LOGGING": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -27,7 +27,9 @@ _DEFAULTS = {
 binding to the machine's first cores, to which other tasks would be bound as well."""
 
 _SHARE_OF_GPU = 0.85
-"""Share for weights, keys and values, and vLLM's working memory. The rest is for noise and proofs."""
+"""Share of the GPU's memory for weights, keys and values, and vLLM's working memory. The rest is for noise and
+proofs.
+"""
 _SHARE_OF_FREE = 0.3
 """Maximum share of a CPU's free memory for keys and values."""
 _BLOCK = 128
@@ -35,7 +37,7 @@ _BLOCK = 128
 
 
 def prepare_process() -> None:
-    """Sets environment variables of vLLM; call before it is imported for the first time."""
+    """Sets environment variables of vLLM; call before vLLM is first imported."""
     os.environ.update(_ENVIRONMENT)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -47,8 +49,8 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Returns the arguments of vLLM's `EngineArgs`.
 
-    Prompts are never chunked: chunks would produce rows of states that draw no token. Prefix caching and asynchronous
-    scheduling are off (docs/decisions/0023).
+    Prompts are never chunked: chunks would produce rows of states from which no token is drawn. Prefix caching and
+    asynchronous scheduling are off (docs/decisions/0023).
     """
     arguments: dict[str, Any] = {
         "model": str(facts.folder),

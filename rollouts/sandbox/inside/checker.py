@@ -1,8 +1,10 @@
-"""Job that runs a task's unit tests. The functions that they call run in another process, in another sandbox.
+"""Job that runs a task's unit tests.
 
-So a solution can't reach the tests, their expected values or the verdict. It only returns plain data, which is compared
-here by Python's own types. The verdict, `passed` or what failed, goes to descriptor 3; calls go to descriptor 4, and
-their results come from descriptor 0.
+The functions that the tests call run in another process, in another sandbox.
+
+So a solution can't reach the tests, their expected values or the verdict. The solution only returns plain data, which
+is compared here by Python's own types. The verdict, `passed` or what failed, goes to descriptor 3; calls go to
+descriptor 4, and their results come from descriptor 0.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _bodies(*, may_read_files: bool) -> dict[str, list[bytes]]:
 
 
 def _one_of(argument: int, *values: int, otherwise: int = errno.EPERM) -> list[bytes]:
-    """Allows the call if the argument is one of these."""
+    """Allows the call if the argument is one of `values`."""
     steps = [_low(argument)]
     for value in values:
         steps += [_instruction(_JUMP_EQUAL, value, if_false=1), _return(_ALLOW)]

@@ -1,7 +1,8 @@
 """Job that tests whether two mathematical answers are equal, by the math-verify library.
 
-On some model-written texts its parser and simplifier take extremely long or much memory, and their own time limits need
-signals of the main thread. Here the resource limits of the job's process stop such texts.
+On some texts written by models, the library's parser and simplifier take extremely long or much memory, and the
+library's own time limits need signals of the main thread. Here the resource limits of the job's process stop such
+texts.
 """
 
 from __future__ import annotations

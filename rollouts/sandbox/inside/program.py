@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 OUT_OF_MEMORY = 77
-"""Exit code of a job that reports running out of memory. A false report only makes its failure undecided."""
+"""Exit code of a job that reports running out of memory. A false report only makes the job's failure undecided."""
 
 
 def run(payload: dict[str, str]) -> int:

@@ -4,18 +4,25 @@ The server receives orders over the socket that is its standard input, one packe
 sources, inputs and outputs are in descriptors that only the job's process opens. So a job leaves nothing in memory that
 the next one could find. The server ends when the socket closes.
 
+The server keeps objects that jobs inherit, such as datasets; these objects are made from a recipe's options, never from
+an answer.
+
     → {"job": 7, "module": "program", "cpu_seconds": 5, "memory_bytes": …}  with the job's descriptors
     → {"kill": 7}
+    → {"prepare": "a1…", "forget": [], "module": "gym.dataset", "payload": {…}, "memory_bytes": …, "ends_after": 61}
+    ← {"prepared": "a1…", "fault": "", "out_of_memory": false}
     ← {"job": 7, "confined": true, "signal": 0, "exit": 0, "cpu_seconds": 0.02}
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -29,6 +36,7 @@ _MOST_PACKET = 64 * 1024
 _MOST_DESCRIPTORS = 8
 _NOBODY = 65534
 _MOST_OPEN_FILES = 1024
+_LONGEST_FAULT = 500
 
 
 def main() -> None:
@@ -54,7 +62,10 @@ def main() -> None:
 
 
 def _become_user(user: int) -> None:
-    """Irrevocably switches to this user, or to nobody if the id is invalid; the parent detects remaining root."""
+    """Irrevocably switches to this user, or to nobody if the id is invalid.
+
+    The parent detects a server that still runs as root.
+    """
     for each in (user, _NOBODY):
         with contextlib.suppress(OSError):  # a container's user namespace maps only a few ids
             os.setgroups([])
@@ -67,6 +78,7 @@ class _Server:
     def __init__(self, orders: socket.socket, *, may_read_files: bool) -> None:
         self._socket = orders
         self._may_read_files = may_read_files
+        self._prepared: dict[str, object] = {}
         self._ended, wakeup = os.pipe()
         os.set_blocking(self._ended, False)
         os.set_blocking(wakeup, False)
@@ -82,8 +94,45 @@ class _Server:
             if not packet:
                 return
             order = json.loads(packet)
-            if "module" in order:  # other orders are late kill requests for jobs that have ended
+            if "prepare" in order:
+                self.send({"prepared": order["prepare"], **self._prepare(order)})
+            elif "module" in order:  # other orders are late kill requests for jobs that have ended
                 self._run(order, descriptors)
+
+    def _prepare(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Makes an object; returns what is wrong with its parameters, and whether that is its memory.
+
+        The server ends itself if this takes too long, since it does not read its socket meanwhile, and its owner may be
+        gone or not allowed to kill it.
+        """
+        self._forget(order["forget"])
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        memory = order["memory_bytes"]
+        if hard != resource.RLIM_INFINITY:
+            memory = min(memory, hard // 2)  # jobs inherit the object, and need the other half
+        fault, out_of_memory = "", False
+        faulthandler.dump_traceback_later(order["ends_after"], exit=True)  # needs no signal and no interpreter lock
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (memory, hard))
+            self._prepared[order["prepare"]] = importlib.import_module(order["module"]).prepare(order["payload"])
+        except MemoryError:
+            fault, out_of_memory = f"it needs more than {memory >> 20} MiB of memory", True
+        except Exception as error:  # noqa: BLE001 - a library may raise anything about its options
+            fault = f"{type(error).__name__}: {error}"[:_LONGEST_FAULT]
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+            faulthandler.cancel_dump_traceback_later()
+        gc.collect()
+        gc.freeze()
+        return {"fault": fault, "out_of_memory": out_of_memory}
+
+    def _forget(self, keys: list[str]) -> None:
+        """Frees objects that jobs no longer need."""
+        for key in keys:
+            self._prepared.pop(key, None)
+        if keys:
+            gc.unfreeze()  # a collection skips frozen objects, and only a collection frees reference cycles
+            gc.collect()
 
     def _run(self, order: dict[str, Any], descriptors: list[int]) -> None:
         server = os.getpid()
@@ -109,7 +158,7 @@ class _Server:
         )
 
     def _wait_or_kill(self, job: int, child: int) -> None:
-        """Waits for the child's end; kills it on request, and ends everything if the socket closes."""
+        """Waits for the child's end; kills it on request, or, with the server, if the socket closes."""
         while True:
             readable, _, _ = select.select([self._socket.fileno(), self._ended], [], [])
             if self._ended in readable:
@@ -139,7 +188,7 @@ class _Server:
             confine.filter_system_calls(may_read_files=self._may_read_files)
             os.write(confirm, b"1")
             os.close(confirm)
-            code = run(payload)
+            code = run(payload) if order["needs"] is None else run(payload, self._prepared[order["needs"]])
         except BaseException:  # noqa: BLE001 - nothing may return to the server's loop
             traceback.print_exc()
         finally:

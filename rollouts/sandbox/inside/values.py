@@ -1,7 +1,8 @@
 """Encodes Python values as JSON, so that two processes that don't trust each other exchange plain data, never code.
 
 JSON's own values are unchanged; others become `{"tuple": […]}`, `{"set": […]}`, `{"frozenset": […]}`, `{"bytes":
-"hex"}` and `{"dict": [[key, value], …]}`. Decoded values have exactly these types, with their own comparison.
+"hex"}` and `{"dict": [[key, value], …]}`. Decoded values have exactly these built-in types, so a sender can't replace
+their comparison.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def decode(text: str) -> object:
 def decode_json(text: str) -> object:
     """Returns the value of a line as JSON would represent it: tuples become lists, and keys text.
 
-    For reading untrusted lines outside a sandbox. It builds no sets, and no dictionaries with keys other than text: an
-    attacker can choose numbers with equal hashes, and then a few megabytes take hours.
+    For reading untrusted lines outside a sandbox. This function builds no sets, and no dictionaries with keys other
+    than text: an attacker can choose numbers with equal hashes, and then a few megabytes take hours.
 
     Raises:
         ValueError: The line is invalid, or has a value that JSON lacks.

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.devnet.command import AsynchronyChoice, devnet
+from cli.devnet.command import devnet
 from cli.devnet.options import PRESETS, PresetName, RunOptions
 from protocol.errors import MusterError
 from rollouts.recipe import read_recipe
@@ -33,6 +33,9 @@ APP.command()(devnet)
         (["--model", str(devnet_base()), "--environment", "nothing"], "there is no environment called 'nothing'"),
         (["--model", str(devnet_base()), "--environment", "letters", "--max-new-tokens", "500"], "exceed the model's"),
         (["--model", "/usr"], "/usr/config.json can't be read"),
+        (["--model", str(devnet_base()), "--task", "hello"], "--model with --task hello"),
+        (["--model", str(devnet_base()), "--ledger-only"], "--model with --ledger-only"),
+        (["--preset", "answers", "--task", "hello"], "--preset with --task hello"),
         (["--preset", "smollm2", "--group-size", "4"], "options of an environment without --environment"),
     ],
 )
@@ -54,9 +57,9 @@ def test_a_goal_has_a_distance_exactly_where_the_base_wants_lengths(name: Preset
     assert preset.fast_steps < preset.steps
 
 
-@pytest.mark.parametrize("name", list(AsynchronyChoice))
-def test_the_orchestrators_async_level_matches_the_trainers_setting(name: AsynchronyChoice) -> None:
-    wanted = NAMED[AsynchronyName(name.value)]
+@pytest.mark.parametrize("name", list(AsynchronyName))
+def test_the_orchestrators_async_level_matches_the_trainers_setting(name: AsynchronyName) -> None:
+    wanted = NAMED[name]
     level = RunOptions(asynchrony=name.value).async_level
     assert level == wanted.max_staleness
     wanted.check_window(level)

@@ -109,7 +109,7 @@ async def test_waiting_for_first_rollouts_ends_when_every_honest_node_has_delive
 
 async def test_the_timeout_for_a_slow_node_restarts_with_each_arrival(tmp_path: Path) -> None:
     worked, clock = {CHEAT}, LeapingClock(lambda: worked.add(FAST))
-    words = "1 honest nodes have submitted no work: the pool does not know them"
+    words = "1 honest node without submitted work: the pool does not know them"
     with orchestrator(worked, tmp_path) as places, pytest.raises(ProcessFailed, match=words):
         await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], on_event=print, clock=clock)
     assert 450 <= clock.monotonic() < 470, "five minutes after the first came"

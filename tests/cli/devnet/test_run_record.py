@@ -219,7 +219,7 @@ def test_with_keep_earlier_steps_are_counted_separately_and_excluded_from_times(
     later = {"kind": "step", "at_ms": (START + 30) * 1000, "step": 1, "reward": 0.5, "tokens": 10, "seconds": {}}
     report = assemble(replace(RECORD, began=START + 20, progress=(*RECORD.progress, later)))
     assert (len(report.steps), report.steps_before) == (2, 1)
-    assert as_text(report, ()).startswith("Muster devnet: 1 steps in 20 s (1 more before)")
+    assert as_text(report, ()).startswith("Muster devnet: 1 step in 20 s (1 more before)")
     training = next(stage for stage in report.stages if stage.name == "training")
     assert training.amount == "1 steps, 10 tokens"
 

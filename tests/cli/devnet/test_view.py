@@ -61,7 +61,7 @@ def test_with_target_lengths_the_view_and_the_lines_show_the_distance() -> None:
 def test_plain_lines_report_each_event_once() -> None:
     lines = news(None, a_dashboard(2))
     assert lines[:2] == ["step 1 of 90: reward 0.30", "step 2 of 90: reward 0.37"]
-    assert "cheater: 2 of its files called forged" in lines
+    assert "cheater: 2 of its files judged forged" in lines
     assert "cheater: 80 MUST of its stake slashed" in lines
     assert news(None, replace(a_dashboard(2), steps_before=1))[:2] == [
         "step 1 of 90: reward 0.30 (before)",

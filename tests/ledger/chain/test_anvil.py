@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.devchain import ChainControls, ChainKind, chain_command, start_chain
+from ledger.devchain import ChainKind, chain_command, start_chain
 from ledger.devchain.anvil import ANVIL_VARIABLE, find_anvil
 from ledger.errors import AnvilMissing
 from tests.kit import gadget
+from tests.kit.chain_controls import ChainControls
 from tests.kit.json_rpc import Wire
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ledger.devchain import ChainControls, development_accounts, free_port, start_chain
+from ledger.devchain import development_accounts, free_port, start_chain
 from ledger.devchain import process as chain_process
 from ledger.devchain.embedded import methods
 from ledger.devchain.embedded.errors import RpcError
@@ -29,6 +29,7 @@ from protocol.identifiers import address
 from protocol.runtime.clock import ManualClock
 from tests.kit import gadget
 from tests.kit.chain import LiveChain
+from tests.kit.chain_controls import ChainControls
 from tests.kit.json_rpc import Refusal, Wire, signed
 
 

@@ -48,7 +48,7 @@ async def test_undisputed_accepted_work_is_paid_after_the_challenge_window(world
     assert (await provider.stake.of(provider.address)).work_lock == PENALTY
     assert await validator.work.judge([await verdict_on(validator, key, Outcome.ACCEPTED)]) == []
     await provider.work.finalize([key])
-    assert await provider.work.accrued(POOL, provider.address) == 0  # the challenge window is open
+    assert await provider.work.accrued(POOL, provider.address) == 0  # the challenge period is open
     await world.warp(TERMS.challenge_period + SECOND)
     await provider.work.finalize([key])
     assert await provider.work.accrued(POOL, provider.address) == REWARD

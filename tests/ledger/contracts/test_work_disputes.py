@@ -324,7 +324,7 @@ def test_a_confirming_second_look_is_paid_once_when_the_work_is_final(world: Wor
         ("the judge itself", "ConflictOfInterest"),
         ("the provider as validator", "ConflictOfInterest"),
         ("no validator", "NotValidator"),
-        ("after the challenge window", "TooLate"),
+        ("after the challenge period", "TooLate"),
         ("after 256 blocks", "NoLookWanted"),
         ("disputed", "WrongStatus"),
     ],
@@ -334,7 +334,7 @@ def test_an_invalid_second_look_is_refused(world: World, case: str, error: str) 
     by = {"the judge itself": "validator", "no validator": "stranger", "the provider as validator": "provider"}
     if case == "the provider as validator":
         world.chain.send(POOLS, "addValidator", world.pool, world.provider.address, sender=world.owner)
-    if case == "after the challenge window":
+    if case == "after the challenge period":
         world.chain.warp(CHALLENGE + 1)
     if case == "after 256 blocks":
         for _ in range(255):

@@ -1,4 +1,4 @@
-// Answers of an orchestrator for tests, and what strangers could have written into them.
+// Answers of the orchestrator's API for tests, and hostile texts that nodes could have put into them.
 
 export const MARKUP = `<img src=x onerror="alert(1)"><script>alert(2)</script>`;
 export const TURNED = "harmless\u202etxt.exe\u2066\u200b";

@@ -25,14 +25,14 @@ function problem(status, more, headers = {}) {
   });
 }
 
-test("a token is found in what people paste, and nothing else is taken for one", () => {
+test("a token is found in pasted text, and any other text is refused", () => {
   for (const text of [TOKEN, ` ${TOKEN}\n`, `Bearer ${TOKEN}`, `Authorization: bearer ${TOKEN}`])
     assert.equal(tokenIn(text), TOKEN);
   for (const text of ["", "mst_", TOKEN.slice(0, -1), `${TOKEN}x`, `${TOKEN} ${TOKEN}`, MARKUP])
     assert.equal(tokenIn(text), null);
 });
 
-test("the token lies in the storage of one tab, and a browser without one costs only the reload", () => {
+test("the token is stored for one tab; without storage it is valid until the page is reloaded", () => {
   const kept = new Map();
   const storage = {
     getItem: (key) => kept.get(key) ?? null,
@@ -55,7 +55,7 @@ test("the token lies in the storage of one tab, and a browser without one costs 
   assert.equal(none.token, null);
 });
 
-test("each scope includes those before it, and no other word is one", () => {
+test("each scope includes the lower scopes, and an unknown scope includes none", () => {
   assert.ok(includes("admin", "read") && includes("operate", "operate") && includes("read", "read"));
   for (const [scope, needed] of [
     ["read", "operate"],
@@ -67,7 +67,7 @@ test("each scope includes those before it, and no other word is one", () => {
     assert.ok(!includes(scope, needed));
 });
 
-test("the token goes into one header, and never into an address", async () => {
+test("the token is sent in the Authorization header and never in a URL", async () => {
   const { asked, api } = answering(200, "{}");
   await api.get("/v1/nodes", { state: "", cursor: null, limit: 100, metric: "a b&c" });
   await api.post(nodePath(NODE, "ban"), { reason: "x" });
@@ -83,7 +83,7 @@ test("the token goes into one header, and never into an address", async () => {
   }
 });
 
-test("an address that is none stays one part of a path", () => {
+test("an invalid node address is encoded as one segment of the path", () => {
   assert.equal(nodePath("../../x?y#z", "logs"), "/v1/nodes/..%2F..%2Fx%3Fy%23z/logs");
 });
 
@@ -119,7 +119,7 @@ const REFUSALS = [
 ];
 
 for (const [{ api }, kind, says] of REFUSALS) {
-  test(`a refusal is told in words: ${kind} ${says}`, async () => {
+  test(`an error answer is shown as text: ${kind} ${says}`, async () => {
     const error = await api.get("/v1/pool").then(
       () => assert.fail("it was answered"),
       (thrown) => thrown,
@@ -144,7 +144,7 @@ test("Retry-After is read as seconds or a date, and bounded", async () => {
     assert.equal(waitOf(header, now), seconds);
 });
 
-test("nobody answering, a late answer and one that is no JSON are the same to whoever looks", async () => {
+test("a late answer, no answer and an answer without JSON all count as a lost connection", async () => {
   const late = new Api({
     token: TOKEN,
     base: "https://a.example/",
@@ -170,7 +170,7 @@ test("nobody answering, a late answer and one that is no JSON are the same to wh
   }
 });
 
-test("what we ended ourselves is no failure of the orchestrator", async () => {
+test("a request that the page aborts is not reported as a failure of the orchestrator", async () => {
   const end = new AbortController();
   const api = new Api({
     token: TOKEN,
@@ -182,7 +182,7 @@ test("what we ended ourselves is no failure of the orchestrator", async () => {
   await assert.rejects(asking, { name: "AbortError" });
 });
 
-test("a fragment leads to a view, and a made-up one to nothing", () => {
+test("a fragment selects a view, and an unknown fragment selects none", () => {
   for (const [fragment, place] of [
     ["", { view: "run", node: null }],
     ["#rollouts", { view: "rollouts", node: null }],
@@ -196,12 +196,12 @@ test("a fragment leads to a view, and a made-up one to nothing", () => {
   assert.ok(!isAddress(`${NODE}0`));
 });
 
-test("what was to be done and got no answer may be done all the same, and is waited for longer than a question", async () => {
+test("a change without an answer is reported as possibly made, and has a longer time limit than a read", async () => {
   const never = (_, { signal }) => new Promise((_, no) => signal.addEventListener("abort", () => no(signal.reason)));
   const late = new Api({ token: TOKEN, base: "https://a.example/", fetch: never, timeoutMs: 5, changeTimeoutMs: 30 });
   const proxy = answering(504, "<html>", { "Content-Type": "text/html" }).api;
   const refused = problem(409, { code: "not-draining", detail: "it is healthy" }).api;
-  const awake = setInterval(() => {}, 1000); // the limits of a request don't keep node running
+  const awake = setInterval(() => {}, 1000); // a request's time limit alone does not keep the Node.js process running
   const failed = async (asking) => words(await asking.catch((thrown) => thrown));
   assert.equal(await failed(late.get("/v1/pool")), "No answer in time.");
   for (const api of [late, proxy]) assert.match(await failed(api.post(nodePath(NODE, "ban"), {})), /may have been made/);

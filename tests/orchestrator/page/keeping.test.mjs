@@ -10,17 +10,17 @@ const GONE = new ApiError({ status: 0, detail: "nobody answers" });
 const LIMITED = new ApiError({ status: 429, retryAfterS: 20 });
 const REFUSED = new ApiError({ status: 401, code: "bad-token" });
 
-/** A sleep that takes no time, and remembers how long it would have been. */
+/** Returns a `sleep` that takes no time and records the requested durations. */
 function clockwork() {
   const pauses = [];
   const sleep = async (ms, signal) => {
-    if (ms >= 40_000) return new Promise((resolve) => signal.addEventListener("abort", resolve)); // a silence that never comes
+    if (ms >= 40_000) return new Promise((resolve) => signal.addEventListener("abort", resolve)); // the time limit for a silent stream never passes
     pauses.push(ms);
   };
   return { pauses, sleep };
 }
 
-test("a pause is what was asked for, else longer with each failure, and bounded", () => {
+test("a pause follows Retry-After, else it grows with each failure up to a limit", () => {
   assert.deepEqual(
     [0, 1, 2, 50].map((failures) => pauseAfter(failures ? GONE : null, failures, 3000)),
     [3000, 6000, 12_000, 15_000],
@@ -28,7 +28,7 @@ test("a pause is what was asked for, else longer with each failure, and bounded"
   assert.equal(pauseAfter(LIMITED, 1, 3000), 20_000);
 });
 
-test("a feed goes on through failures, shows each, and ends when it is told to", async () => {
+test("a feed continues after failures, reports each, and ends when its signal aborts", async () => {
   const { pauses, sleep } = clockwork();
   const end = new AbortController();
   const answers = [1, GONE, LIMITED, 2];
@@ -52,7 +52,7 @@ test("a feed goes on through failures, shows each, and ends when it is told to",
   assert.deepEqual(pauses, [1000, 2000, 20_000]);
 });
 
-test("a feed that is wanted while it asks, asks once more at once", async () => {
+test("a feed that is asked for a value during a request sends another request at once", async () => {
   const { pauses, sleep } = clockwork();
   const end = new AbortController();
   const taken = [];
@@ -68,7 +68,7 @@ test("a feed that is wanted while it asks, asks once more at once", async () => 
   assert.deepEqual(taken, [0, 1, 1]);
 });
 
-test("a feed rests while nobody looks, and an answer that comes after its end is dropped", async () => {
+test("a paused feed sends no requests, and an answer after a feed's end is dropped", async () => {
   const { sleep } = clockwork();
   const end = new AbortController();
   let hidden = 3;
@@ -85,7 +85,7 @@ test("a feed rests while nobody looks, and an answer that comes after its end is
   assert.equal(asked, 1);
 });
 
-test("the connection says since when it is gone, what is old, and nothing while all is well", () => {
+test("a lost connection is shown with its start and the age of the values; a working one shows no text", () => {
   const noon = new Date(2026, 10, 22, 12, 0, 0).getTime();
   let state = after(BEGUN, null, noon);
   assert.equal(said(state, noon), "");
@@ -106,7 +106,7 @@ test("the connection says since when it is gone, what is old, and nothing while 
   assert.equal(after(state, REFUSED, noon).phase, "refused");
 });
 
-test("events come whole, however their bytes are cut", () => {
+test("events are parsed completely, wherever their bytes are split", () => {
   const text =
     ': following\n\nid: 1-0\ndata: {"a":1}\n\nid: 2-0\r\nevent: error\r\ndata: x\r\ndata: y\r\n\r\ndata: cut o';
   const expected = [
@@ -114,25 +114,25 @@ test("events come whole, however their bytes are cut", () => {
     { id: "2-0", event: "error", data: "x\ny" },
   ];
   for (let at = 0; at <= text.length; at += 1) {
-    if (text[at - 1] === "\r" && text[at] === "\n") continue; // the orchestrator ends its lines with \n alone
+    if (text[at - 1] === "\r" && text[at] === "\n") continue; // not possible: the orchestrator ends its lines with \n
     const parser = new EventParser();
     assert.deepEqual([...parser.push(text.slice(0, at)), ...parser.push(text.slice(at))], expected);
   }
 });
 
-test("no character that somebody wrote into a line makes its event unseen", () => {
+test("an event is delivered whatever characters a node wrote into its line", () => {
   for (const mark of ["\u2028", "\u2029", "\u0085", "\u000b", "\u000c", ": ", "\ufeff"]) {
     const [event] = new EventParser().push(`id: 7\ndata: ${JSON.stringify({ text: `a${mark}b` })}\n\n`);
     assert.deepEqual([event.id, JSON.parse(event.data).text], ["7", `a${mark}b`]);
   }
 });
 
-test("many events may come in one piece", () => {
+test("several events in one piece of the stream are all parsed", () => {
   const one = `id: 6\ndata: {"text":"${"x".repeat(2000)}"}\n\n`;
   assert.equal(new EventParser().push(one.repeat(1000)).length, 1000);
 });
 
-test("what came with the last piece is not taken after the end", async () => {
+test("events of the last piece are dropped once the stream was ended", async () => {
   const end = new AbortController();
   const taken = [];
   const open = async () => new Response("data: 1\n\ndata: 2\n\n");
@@ -146,7 +146,7 @@ test("what came with the last piece is not taken after the end", async () => {
   assert.deepEqual(taken, [1]);
 });
 
-test("an event without an end is refused before it fills the memory", () => {
+test("an event without an end is refused at the size limit", () => {
   const parser = new EventParser();
   assert.throws(() => {
     for (let piece = 0; piece < 40; piece += 1) parser.push("x".repeat(1 << 16));
@@ -157,7 +157,7 @@ function stream(...pieces) {
   return new Response(pieces.join(""));
 }
 
-test("a stream that breaks off goes on behind its last event; each comes once, and trouble is told and taken back", async () => {
+test("an interrupted stream continues after its last event, and reports the failure and the recovery", async () => {
   const { pauses, sleep } = clockwork();
   const end = new AbortController();
   const cursors = [];
@@ -188,7 +188,7 @@ test("a stream that breaks off goes on behind its last event; each comes once, a
   assert.ok(pauses.includes(20_000) && pauses.every((pause) => pause >= 1000), String(pauses));
 });
 
-test("a stream that falls silent is begun again", async () => {
+test("a silent stream is opened again", async () => {
   const end = new AbortController();
   const silent = { body: new ReadableStream({}) };
   const openings = [silent, stream('id: 1-0\ndata: {"n":1}\n\n')];
@@ -203,7 +203,7 @@ test("a stream that falls silent is begun again", async () => {
   assert.equal(openings.length, 0);
 });
 
-test("what no other try can mend ends it", async () => {
+test("a permanent error ends a stream", async () => {
   const { sleep } = clockwork();
   const end = new AbortController();
   for (const error of [REFUSED, new ApiError({ status: 404 }), new ApiError({ status: 409 })])

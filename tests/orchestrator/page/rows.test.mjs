@@ -40,7 +40,7 @@ const EVENT = {
   task_id: null,
 };
 
-test("a node is a row: state and reason in words, what it runs, how fast, on what", () => {
+test("a node's row shows its state, reason, task, speed and hardware", () => {
   const works = node({ assignment: assignment({ restarts: 2 }), metrics: { "task.tokens-per-second": 359.6 } });
   assert.deepEqual(texts(nodeRow(works, NOW)), [
     "0xaBaB…aBaB",
@@ -70,7 +70,7 @@ test("GPUs are counted by model", () => {
   assert.equal(hardware({ ...node().hardware, gpus }), "4 cores, 8 GiB, 2 × H100, 1 × A100");
 });
 
-test("a task that failed on a node is quoted with the last lines that it wrote", () => {
+test("the row of a node with a failed task quotes the task's last output lines", () => {
   const detail = `ended with exit code 1\n${"early\n".repeat(20)}bwrap: execvp /x/.venv/bin/python: <b>no</b>\u001b[2J`;
   const broken = node({ assignment: assignment({ state: "failed", detail, ended_at_ms: 5 }) });
   const why = texts(nodeRow(broken, NOW))[2];
@@ -85,7 +85,7 @@ test("a task that failed on a node is quoted with the last lines that it wrote",
 
 const HOSTILE = [MARKUP, TURNED, LONG, "\u0000\n\u001b]0;x\u0007"];
 
-test("whatever strangers write, every cell is one bounded line of text that leads nowhere", () => {
+test("hostile text in any field becomes one bounded line without a link", () => {
   for (const text of HOSTILE) {
     const gpus = Array.from({ length: 64 }, (_, index) => ({ index, model: text + index, memory_bytes: 1 }));
     const bad = node({
@@ -129,12 +129,12 @@ test("whatever strangers write, every cell is one bounded line of text that lead
   }
 });
 
-test("a name of an object's own is only a name", () => {
+test("a name such as __proto__ is shown like any other name", () => {
   const [row] = metricRows(JSON.parse('{"__proto__": 1}'));
   assert.equal(row.cells[0].text, "__proto__");
 });
 
-test("a gauge of bytes is read as one", () => {
+test("a gauge whose name ends in bytes is shown as a size", () => {
   const rows = metricRows({ "memory.used-bytes": 3 * 2 ** 30, "cpu.busy": 0.5 });
   assert.deepEqual(rows.map(texts), [
     ["cpu.busy", "0.5"],
@@ -142,7 +142,7 @@ test("a gauge of bytes is read as one", () => {
   ]);
 });
 
-test("a page of nodes says whether there is more, and that a filter may have found none so far", () => {
+test("the text below a page of nodes says whether there are more, and that a filter has found none so far", () => {
   for (const [found, says] of [
     [{ found: 0, filtered: false, more: false }, /knows no node yet/],
     [{ found: 0, filtered: true, more: false }, /in this state/],
@@ -153,18 +153,18 @@ test("a page of nodes says whether there is more, and that a filter may have fou
     assert.match(pageWords(found), says);
 });
 
-test("an event stands in the list once, the newest first, and the list ends", () => {
+test("the list of events has no duplicates, begins with the newest, and is bounded", () => {
   const log = new EventLog();
   for (let number = 1; number <= 400; number += 1) log.take({ ...EVENT, id: `${number}-0` });
   log.take({ ...EVENT, id: "400-0" });
   assert.deepEqual([log.events.length, log.events[0].id, log.cursor], [300, "400-0", "400-0"]);
 });
 
-test("a log goes on behind its last line", () => {
+test("a log continues after its last line", () => {
   assert.equal(following({ sequence: 41 }), 42);
 });
 
-test("an action is offered where it fits, says what will happen, and needs its scope", () => {
+test("an action is offered in fitting states, describes its effect, and requires its scope", () => {
   const offered = (state, scope, held = null) =>
     actionsFor(node({ state, assignment: held }), scope).map((each) => `${each.name}${each.allowed ? "" : "!"}`);
   assert.deepEqual(offered("healthy", "admin", assignment()), ["restart", "drain", "ban"]);
@@ -180,7 +180,7 @@ test("an action is offered where it fits, says what will happen, and needs its s
   assert.equal(ban.title, `Ban ${NODE}?`);
 });
 
-test("a ban needs a reason, and every reason fits into its field", () => {
+test("a ban requires a reason, and reasons are limited in length and to one line", () => {
   assert.match(reasonFault(" ", { needsReason: true }), /Give a reason/);
   assert.equal(reasonFault("", { needsReason: false }), "");
   assert.match(reasonFault("x".repeat(201), { needsReason: true }), /at most 200/);

@@ -4,11 +4,12 @@ import { test } from "node:test";
 import { curve, ticks } from "../../../orchestrator/page/core/curve.mjs";
 import { verdictWords } from "../../../orchestrator/page/rows/reasons.mjs";
 import { Curve, current, curveWords, stepRows, tiles } from "../../../orchestrator/page/rows/run.mjs";
-import { ITEM, RUN, STEP } from "./answers.mjs";
+import { ANSWER_COLUMNS, answerRows, answerWords } from "../../../orchestrator/page/rows/answers.mjs";
+import { ITEM, LONG, MARKUP, RUN, STEP, TURNED } from "./answers.mjs";
 
 const texts = (row) => row.cells.map((cell) => cell.text);
 
-test("the step that is worked on is the first open one that wants anything", () => {
+test("the current step is the first open one that needs rollouts", () => {
   const steps = [
     { ...STEP, step: 1, closed: true, need: 0 },
     { ...STEP, step: 2, need: 0 },
@@ -20,7 +21,7 @@ test("the step that is worked on is the first open one that wants anything", () 
   assert.equal(current(RUN), null);
 });
 
-test("steps stand newest first, with what nodes say of their reward", () => {
+test("steps are listed newest first, with the reward that nodes report", () => {
   const steps = [
     { ...STEP, step: 2, closed: true },
     { ...STEP, rounds: 1 },
@@ -30,7 +31,7 @@ test("steps stand newest first, with what nodes say of their reward", () => {
   assert.deepEqual([texts(rows[1])[1], texts(rows[1])[8]], ["closed", "0.512"]);
 });
 
-test("tiles say what is known, and nothing of a run that is not there", () => {
+test("tiles show only known values, and no run if the pool has none", () => {
   const pool = { nodes_expected: 3, nodes_known: 4, removals_waiting: 1, tasks_open: 1 };
   assert.deepEqual(tiles(null, null), []);
   assert.deepEqual(
@@ -44,7 +45,7 @@ test("tiles say what is known, and nothing of a run that is not there", () => {
   );
 });
 
-test("a curve asks again only for what may still change, and keeps what it has", () => {
+test("a curve fetches again only steps that may still change, and keeps the others", () => {
   const held = new Curve();
   assert.equal(held.first, null);
   const items = Array.from({ length: 30 }, (_, step) => ({
@@ -63,7 +64,7 @@ test("a curve asks again only for what may still change, and keeps what it has",
   assert.equal(held.steps.size, 500);
 });
 
-test("a curve comes to the newest step, although one that it saw open is never told of again", () => {
+test("a curve reaches the newest step, even if an answer never mentions an open step again", () => {
   const items = Array.from({ length: 100 }, (_, step) => ({
     step: step + 10,
     closed: true,
@@ -76,7 +77,7 @@ test("a curve comes to the newest step, although one that it saw open is never t
   assert.equal(held.first, 101);
 });
 
-test("a curve has a line, round ticks and an end, and words for who does not see it", () => {
+test("a curve has a line, round ticks, an end label, and a description for screen readers", () => {
   const points = [0, 1, 2, 3].map((x) => ({ x, y: x / 4 }));
   const found = curve(points, { width: 400, height: 200, left: 40, bottom: 30 });
   assert.match(found.line, /^M40 170L\d/);
@@ -96,7 +97,7 @@ test("a curve has a line, round ticks and an end, and words for who does not see
   assert.equal(curve(points.slice(0, 1), { width: 400, height: 200, left: 40, bottom: 30 }), null);
 });
 
-test("no values break a curve", () => {
+test("equal, huge and tiny values give a valid curve", () => {
   for (const ys of [
     [1, 1],
     [-1e9, 1e9],
@@ -117,7 +118,7 @@ test("no values break a curve", () => {
   assert.ok(ticks(0, 3e9).length <= 7);
 });
 
-test("a verdict says its reason, as the ledger numbers it", () => {
+test("a verdict is shown with the text of its reason code", () => {
   for (const [more, words] of [
     [{}, "accepted (provisional)"],
     [{ outcome: 3, reason: 801, status: "final" }, "forged (final): computation other model"],
@@ -126,4 +127,24 @@ test("a verdict says its reason, as the ledger numbers it", () => {
     [{ outcome: null, status: "expired" }, "expired: no validator judged it in time"],
   ])
     assert.equal(verdictWords({ ...ITEM, ...more }), words);
+});
+
+test("answers before and after stand in one row, as bounded text on one line", () => {
+  const before = { version: 0, answers: [{ prompt: "1+1=", answer: "3", correct: false }, { prompt: MARKUP, answer: LONG, correct: false }] };
+  const after = { version: 5, answers: [{ prompt: "1+1=", answer: "2\n2", correct: true }, { prompt: MARKUP, answer: TURNED, correct: false }] };
+  const rows = answerRows({ before, after });
+  assert.equal(rows[0].cells.length, ANSWER_COLUMNS.length);
+  assert.deepEqual(texts(rows[0]), ["1+1=", "wrong: 3", "right: 2 ↵ 2"]);
+  assert.equal(texts(rows[1])[0], MARKUP);
+  assert.ok(texts(rows[1])[1].length < 600);
+  assert.ok(!texts(rows[1])[2].includes("\u202e"));
+  assert.match(answerWords({ before, after }), /version 0: 0 of 2 answers right; after, version 5: 1 of 2 answers right/);
+});
+
+test("without an evaluation there are no answers, and after one both columns are of it", () => {
+  assert.deepEqual(answerRows({}), []);
+  assert.deepEqual(answerRows({ before: null, after: null }), []);
+  assert.equal(answerWords({ before: null, after: null }), "");
+  const only = { version: 0, answers: [{ prompt: "1+1=", answer: "2", correct: true }] };
+  assert.deepEqual(texts(answerRows({ before: only, after: only })[0]), ["1+1=", "right: 2", "right: 2"]);
 });

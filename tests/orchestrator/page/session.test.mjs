@@ -7,7 +7,7 @@ import { element, shape } from "../../../orchestrator/page/view/dom.mjs";
 const POOL = { pool_id: 7, run: null, time_ms: Date.now() + 60_000, caller: { name: "ada", scope: "operate" } };
 const TOKEN = `mst_00000000_${"x".repeat(43)}`;
 
-/** A browser as far as a session needs one: a tab that is looked at or not, and answers by path. */
+/** Simulates the browser for a session: a tab that is visible or hidden, and answers by path. */
 function browser(answers) {
   const tab = Object.assign(new EventTarget(), { hidden: false });
   globalThis.document = tab;
@@ -53,18 +53,18 @@ async function begun(given = {}) {
   return { page, session, refused };
 }
 
-test("a session knows the pool, what its token may do, and the orchestrator's time", async () => {
+test("a session knows the pool, the scope of its token, and the orchestrator's time", async () => {
   const { session } = await begun();
   assert.deepEqual([session.scope, session.connection.phase], ["operate", "well"]);
   assert.ok(session.now() - Date.now() > 55_000);
   session.end();
 });
 
-test("a session of a token that is not known does not begin", async () => {
+test("a session with an unknown token does not begin", async () => {
   await assert.rejects(begun({ "/v1/pool": 401 }), { status: 401 });
 });
 
-test("an answer that is none of the orchestrator's begins no session, and takes nothing from one", async () => {
+test("an answer that is not from the orchestrator begins no session, and changes nothing in a running one", async () => {
   for (const odd of [null, {}, [], { ...POOL, time_ms: "now" }, { ...POOL, caller: null }])
     await assert.rejects(begun({ "/v1/pool": odd }), { kind: "gone" });
   const { page, session } = await begun();
@@ -75,7 +75,7 @@ test("an answer that is none of the orchestrator's begins no session, and takes 
   session.end();
 });
 
-test("events are followed while the tab is looked at, and from where they were left when somebody comes back", async () => {
+test("events are followed while the tab is visible, and continue after the last one when it is visible again", async () => {
   const { page, session } = await begun();
   await until(() => page.open().length === 1);
   page.look(true);
@@ -91,7 +91,7 @@ test("events are followed while the tab is looked at, and from where they were l
   await until(() => page.open().length === 0);
 });
 
-test("what a view keeps up to date ends with the view, and everything with the session", async () => {
+test("the feeds of a view end with the view, and all feeds end with the session", async () => {
   const { page, session } = await begun();
   let asked = 0;
   const signals = [];
@@ -120,7 +120,7 @@ test("what a view keeps up to date ends with the view, and everything with the s
   await until(() => session.feeds.size === 0 && page.open().length === 0);
 });
 
-test("whoever hears that the token is refused ends the session once, and shows no fault of its own", async () => {
+test("a refused token ends the session once, and no view shows it as an error of its own", async () => {
   const { page, session, refused } = await begun();
   page.answers["/v1/run"] = 401;
   const faults = [];
@@ -135,7 +135,7 @@ test("whoever hears that the token is refused ends the session once, and shows n
   assert.deepEqual([refused[0].status, faults], [401, []]);
 });
 
-test("an element takes text and a few attributes; code, styles and ways out of the page are refused", () => {
+test("an element accepts text and listed attributes; scripts, styles and external links are refused", () => {
   const made = [];
   const make = (name) => ({
     name,

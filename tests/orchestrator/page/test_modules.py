@@ -1,4 +1,4 @@
-"""The page's JavaScript modules: their own tests in node, and checks of their text."""
+"""The page's JavaScript modules: runs their tests in Node.js, and checks their source text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_module_creates_markup_or_code_from_text_stores_data_or_calls_other_h
 
 
 def test_the_token_is_named_in_two_modules_only() -> None:
-    """One module reads the token from storage and one sends it; a view handles it only while it is typed in."""
+    """One module reads the token from storage, and one sends it."""
     assert {name for name, text in MODULES.items() if re.search(r"\.token\b", text)} == {"core/api.mjs", "main.mjs"}
     assert [name for name, text in MODULES.items() if "sessionStorage" in text] == ["main.mjs"]
 

@@ -1,4 +1,4 @@
-"""The page as served to a browser: its files, their headers, and what no file may contain."""
+"""The page as a browser receives it: files, headers, and contents that no file may have."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_no_file_of_the_page_loads_external_resources_or_contains_a_token() -> N
 
 
 async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTest) -> None:
-    """Paths and parameters of the page's own modules, requested with a read-only token."""
+    """Requests the paths and parameters in the page's modules, with a read-only token."""
     paths = (await ask(pool, "/openapi.json")).json()["paths"]
     text = "\n".join(file.body.decode() for name, file in page_files().items() if name.endswith(".mjs"))
     asked = set(re.findall(r"\"(/v1/[a-z/]+)\"", text)) - {"/v1/nodes"}
@@ -125,6 +125,7 @@ async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTes
         "/v1/nodes",
         "/v1/pool",
         "/v1/run",
+        "/v1/run/answers",
         "/v1/run/figures",
         "/v1/run/rollouts",
         "/v1/tasks",

@@ -5,11 +5,11 @@ import { ago, amount, clock, count, short, size, span } from "../../../orchestra
 import { shown } from "../../../orchestrator/page/core/text.mjs";
 import { LONG, MARKUP, TOWER, TURNED } from "./answers.mjs";
 
-test("markup stays what it is: text", () => {
+test("markup is shown as text", () => {
   assert.equal(shown(MARKUP), MARKUP);
 });
 
-test("what steers a screen, turns its direction or can't be seen is shown as a mark", () => {
+test("control, direction and invisible characters are shown as replacement characters", () => {
   assert.equal(shown(TURNED), "harmless\ufffdtxt.exe\ufffd\ufffd");
   assert.equal(shown("a\u001b[31mb\u0000\r\nc"), "a\ufffd[31mb\ufffd\ufffd\ufffdc");
   assert.equal(shown("a\tb"), "a  b");
@@ -17,13 +17,13 @@ test("what steers a screen, turns its direction or can't be seen is shown as a m
   assert.equal(shown("❤️ 日本 שלום"), "❤️ 日本 שלום");
 });
 
-test("text is cut, and says how much is missing", () => {
+test("long text is cut, with the number of missing characters", () => {
   assert.equal(shown(LONG, 10), "xxxxxxxxxx… (4990 more)");
   assert.equal(shown("😀".repeat(20), 3).slice(0, 7), "😀😀😀…");
   assert.equal(shown(TOWER, 2000), "a\u0301\u0301\u0301", "marks are not piled up over other lines");
 });
 
-test("anything becomes a line", () => {
+test("any value becomes one line of text", () => {
   for (const [value, line] of [
     [null, ""],
     [undefined, ""],
@@ -34,7 +34,7 @@ test("anything becomes a line", () => {
     assert.equal(shown(value), line);
 });
 
-test("spans are as long as a person needs", () => {
+test("durations are shown in the unit that fits their length", () => {
   for (const [seconds, words] of [
     [-5, "0 s"],
     [0, "0 s"],
@@ -47,7 +47,7 @@ test("spans are as long as a person needs", () => {
     assert.equal(span(seconds), words);
 });
 
-test("ages count from the orchestrator's clock, and nothing is from the future", () => {
+test("ages count from the orchestrator's clock, and a future time is shown as now", () => {
   for (const [moment, words] of [
     [9_500, "now"],
     [5_000, "5 s ago"],
@@ -58,14 +58,14 @@ test("ages count from the orchestrator's clock, and nothing is from the future",
     assert.equal(ago(moment, 10_000), words);
 });
 
-test("a time is of today, or has its date; no number breaks it", () => {
+test("a time of another day is shown with its date, and an invalid number as nothing", () => {
   const noon = new Date(2026, 10, 22, 12, 3, 4).getTime();
   assert.equal(clock(noon, noon), "12:03:04");
   assert.equal(clock(noon, noon + 86_400_000), "2026-11-22 12:03:04");
   for (const value of [2 ** 63, -(2 ** 63), NaN, null, "1"]) assert.equal(clock(value, noon), "–");
 });
 
-test("numbers and sizes of any size are short", () => {
+test("numbers and byte sizes of any magnitude are shown briefly", () => {
   for (const [value, words] of [
     [0.87512, "0.875"],
     [1234567, "1,234,567"],

@@ -1,4 +1,4 @@
-"""Counters in Redis compared with the counted slots, over long histories drawn from fixed seeds."""
+"""Counters in Redis equal the counted slots, over long random histories with fixed seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = range(12)
 
 
 class Walk:
-    """One history: nodes lease, deliver, vanish; validators judge; the trainer steers; the chain reorganises."""
+    """A random history of leases, submissions, verdicts, demands and reorgs."""
 
     def __init__(self, run: RunUnderTest, draw: random.Random, nodes: list[Key]) -> None:
         self.run, self.draw, self.nodes = run, draw, nodes
@@ -78,7 +78,7 @@ class Walk:
             await self.run.demand(self.version, self.draw.randint(0, 20), closed=self.draw.random() < 0.2)
 
     async def again(self) -> None:
-        self.run.chain.read = 0  # all events are replayed, as after a restart
+        self.run.chain.read = 0  # the next round reads all events again, as after a restart
 
     async def check(self) -> None:
         """Checks that each counter equals the number of slots."""
@@ -118,7 +118,7 @@ class Walk:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_counters_match_the_slots_after_random_histories(make_run: MakeRun, seed: int) -> None:
-    run = make_run(run_rest_s=0, run_max_rounds=2, node_rate_per_s=1000, node_burst=1000)
+    run = make_run(run_throttle_pause_s=0, run_max_rounds=2, node_rate_per_s=1000, node_burst=1000)
     await run.sync.round()
     await run.publish(0)
     walk = Walk(run, random.Random(seed), [await run.member() for _ in range(6)])

@@ -1,4 +1,4 @@
-"""Pure decisions of the run as tables and over any history: the open step, counters of a slot, throttled nodes."""
+"""Pure decisions of a run, as tables and for random histories: steps, slots, leases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.domain.slots import (
     after,
     as_on_ledger,
 )
-from orchestrator.domain.steps import Asked, Choice, StepCount, Window, ask, choose_step
+from orchestrator.domain.steps import Asked, StepChoice, StepCount, Window, ask, choose_step
 from protocol.verdicts import Outcome, ReasonCode
 
 S, H, C = SlotState, SlotEvent, Counted
@@ -34,14 +34,14 @@ S, H, C = SlotState, SlotEvent, Counted
 @pytest.mark.parametrize(
     ("counts", "choice"),
     [
-        ({}, Choice(3, 8)),
-        ({3: StepCount(demand=8, accepted=8)}, Choice(4, 8)),
-        ({3: StepCount(demand=8, accepted=2, pending=3, leased=2)}, Choice(3, 1)),
-        ({3: StepCount(demand=8, pending=8), 4: StepCount(demand=8, leased=9)}, Choice(5, 8)),
-        ({3: StepCount(demand=8, rejected=8), 4: StepCount(demand=0)}, Choice(3, 8)),
-        ({3: StepCount(demand=8, leased=2, spare=6)}, Choice(3, 6)),
-        ({3: StepCount(demand=8, leased=7, spare=1)}, Choice(3, 1)),
-        ({step: StepCount(demand=0) for step in (3, 4, 5)}, Choice(5, 0)),
+        ({}, StepChoice(3, 8)),
+        ({3: StepCount(demand=8, accepted=8)}, StepChoice(4, 8)),
+        ({3: StepCount(demand=8, accepted=2, pending=3, leased=2)}, StepChoice(3, 1)),
+        ({3: StepCount(demand=8, pending=8), 4: StepCount(demand=8, leased=9)}, StepChoice(5, 8)),
+        ({3: StepCount(demand=8, rejected=8), 4: StepCount(demand=0)}, StepChoice(3, 8)),
+        ({3: StepCount(demand=8, leased=2, spare=6)}, StepChoice(3, 6)),
+        ({3: StepCount(demand=8, leased=7, spare=1)}, StepChoice(3, 1)),
+        ({step: StepCount(demand=0) for step in (3, 4, 5)}, StepChoice(5, 0)),
     ],
     ids=[
         "no rollouts yet",
@@ -54,7 +54,7 @@ S, H, C = SlotState, SlotEvent, Counted
         "no demand",
     ],
 )
-def test_the_smallest_step_with_too_few_rollouts_is_chosen(counts: dict[int, StepCount], choice: Choice) -> None:
+def test_the_smallest_step_with_too_few_rollouts_is_chosen(counts: dict[int, StepCount], choice: StepChoice) -> None:
     window = Window.of(floor=3, version=3, async_level=2)
     assert choose_step(window, counts, default_demand=8) == choice
 
@@ -70,7 +70,7 @@ def test_the_window_ends_at_the_async_level_ahead_of_the_newest_version(
 
 
 def test_an_empty_window_needs_no_rollouts() -> None:
-    assert choose_step(Window(5, 4), {}, default_demand=8) == Choice(5, 0)
+    assert choose_step(Window(5, 4), {}, default_demand=8) == StepChoice(5, 0)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_replayed_events_in_order_change_nothing(history: list[tuple[SlotEvent, 
 
 
 class RunMachine(RuleBasedStateMachine):
-    """Slots of a few steps that are leased, submitted, judged and lost in any order, while a trainer closes steps."""
+    """Random history: slots are leased, submitted, judged or lost, and steps are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ TestRun.settings = settings(max_examples=40, stateful_step_count=40, deadline=No
 
 # Deliveries
 
-TERMS = DeliveryTerms(newest=4, provider_newest=8, least=2, threshold=0.5, rejections=1, rest=timedelta(seconds=10))
+TERMS = DeliveryTerms(newest=4, provider_newest=8, least=2, threshold=0.5, rejections=1, pause=timedelta(seconds=10))
 PAST = {
     "u": Slot(S.UNDELIVERED, C.NOTHING),
     "r": Slot(S.RELEASED, C.NOTHING),

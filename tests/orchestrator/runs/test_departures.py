@@ -1,4 +1,4 @@
-"""Leases of nodes that left, were evicted or banned: the orchestrator relays what the ledger still accepts."""
+"""Leases, and work under them, of nodes that left the pool, were evicted or banned."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ async def ticket(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1
     return await run.pool.send(key, "/v1/uploads", {"kind": "rollout", "sha256": sha(file), "size": 9, "slot": slot})
 
 
-async def depart(run: RunUnderTest, key: Key, grant: SlotGrant, *, expelled: bool = True, forged: bool = False) -> None:
-    """Ends a membership in both of the orchestrator's views of the ledger, and has the event read."""
-    run.chain.unseat_node(key.address, held_until=0 if forged else grant.lease.expiry, expelled=expelled)
+async def end_membership(
+    run: RunUnderTest, key: Key, grant: SlotGrant, *, expelled: bool = True, forged: bool = False
+) -> None:
+    """Ends a node's membership on both test ledgers (run and pool), and reads the events."""
+    run.chain.remove_member(key.address, held_until=0 if forged else grant.lease.expiry, expelled=expelled)
     standing = run.pool.ledger.nodes[key.address]
     run.pool.ledger.nodes[key.address] = replace(standing, member=False, banned=expelled)
     run.pool.dependencies.standing_cache.forget(key.address)
@@ -33,11 +35,11 @@ async def depart(run: RunUnderTest, key: Key, grant: SlotGrant, *, expelled: boo
     await run.sync.round()
 
 
-async def record(run: RunUnderTest, key: Key) -> Any:
+async def delivery_record(run: RunUnderTest, key: Key) -> Any:
     return await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases")
 
 
-async def over(run: RunUnderTest) -> None:
+async def end_leases(run: RunUnderTest) -> None:
     """Advances the clock past a lease and its grace period."""
     await run.pool.clock.turn(timedelta(seconds=111))
     await run.sync.round()
@@ -46,13 +48,13 @@ async def over(run: RunUnderTest) -> None:
 async def test_a_node_evicted_during_its_work_can_upload_submit_and_is_paid(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    await depart(run, key, grant)
+    await end_membership(run, key, grant)
     assert (await ticket(run, key, grant)).status_code == 200
     work = await run.delivered(key, grant)
     run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert (await run.view())["accepted"] == 4
-    told = await record(run, key)
+    told = await delivery_record(run, key)
     assert (told["delivered"], told["undelivered"]) == (1, 0)
     assert (await run.ask(key)).status_code == 403, "but it leases nothing more"
 
@@ -60,7 +62,7 @@ async def test_a_node_evicted_during_its_work_can_upload_submit_and_is_paid(run:
 async def test_no_step_waits_for_a_departed_node(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key, groups=8)
-    await depart(run, key, grant, expelled=False)
+    await end_membership(run, key, grant, expelled=False)
     view = await run.view()
     assert (view["leased"], view["spare"], view["need"]) == (8, 8, 8)
 
@@ -68,10 +70,10 @@ async def test_no_step_waits_for_a_departed_node(run: RunUnderTest) -> None:
 async def test_an_eviction_for_forged_work_ends_the_nodes_leases_at_once(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    await depart(run, key, grant, forged=True)
+    await end_membership(run, key, grant, forged=True)
     refused = await ticket(run, key, grant)
     assert (refused.status_code, refused.json()["code"]) == (409, "no-lease")
-    told = await record(run, key)
+    told = await delivery_record(run, key)
     assert [each["state"] for each in told["leases"]] == ["undelivered"]
 
 
@@ -79,7 +81,7 @@ async def test_a_forgery_verdict_after_departure_ends_the_nodes_other_leases(run
     key = await run.member()
     first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
     work = await run.delivered(key, first)
-    await depart(run, key, second, expelled=False)
+    await end_membership(run, key, second, expelled=False)
     assert (await ticket(run, key, second, file=2)).status_code == 200
     run.chain.held[key.address] = 0  # no further event reports that
     run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.FORGED)
@@ -104,16 +106,16 @@ async def test_undelivered_slots_are_excused_if_the_pool_evicted_the_node(
 ) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    await depart(run, key, grant, expelled=expelled)
-    await over(run)
-    told = await record(run, key)
+    await end_membership(run, key, grant, expelled=expelled)
+    await end_leases(run)
+    told = await delivery_record(run, key)
     assert ([each["state"] for each in told["leases"]], told["undelivered"]) == ([state], undelivered)
 
 
 async def test_an_evicted_node_can_release_its_slots(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    await depart(run, key, grant)
+    await end_membership(run, key, grant)
     answer = await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": grant.lease.index}]})
     assert (answer.json()["leases"][0]["state"], answer.json()["undelivered"]) == ("lapsed", 0)
 
@@ -121,12 +123,12 @@ async def test_an_evicted_node_can_release_its_slots(run: RunUnderTest) -> None:
 async def test_a_ledger_refusal_does_not_count_against_an_evicted_node(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    await depart(run, key, grant)
+    await end_membership(run, key, grant)
     run.chain.refuse[grant.lease.lease.key.hash] = "NotMember"
     assert (await run.hand_in(key, run.signed(key, grant))).status_code == 200
     await run.relayer.round()
-    await over(run)
-    assert (await record(run, key))["undelivered"] == 0
+    await end_leases(run)
+    assert (await delivery_record(run, key))["undelivered"] == 0
 
 
 async def test_a_ban_of_a_provider_suspends_the_leases_of_its_nodes(run: RunUnderTest) -> None:
@@ -136,8 +138,8 @@ async def test_a_ban_of_a_provider_suspends_the_leases_of_its_nodes(run: RunUnde
     await run.sync.round()
     assert (await run.view())["need"] == 8
     assert (await ticket(run, key, grant)).status_code == 200
-    await over(run)
-    assert (await record(run, key))["undelivered"] == 0
+    await end_leases(run)
+    assert (await delivery_record(run, key))["undelivered"] == 0
 
 
 async def test_a_non_member_without_a_lease_cannot_upload(run: RunUnderTest) -> None:

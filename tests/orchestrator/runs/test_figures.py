@@ -1,4 +1,4 @@
-"""Statistics that nodes report about accepted files, per step: no single node can distort the curve."""
+"""Mean metrics of a step, from values that nodes report: no single node can distort them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def client(run: RunUnderTest) -> OrchestratorClient:
     return OrchestratorClient("http://127.0.0.1:1", token=READER, transport=httpx.ASGITransport(app=run.pool.app))
 
 
-async def told(run: RunUnderTest, first: int | None = None) -> list[StepFigures]:
+async def reported_means(run: RunUnderTest, first: int | None = None) -> list[StepFigures]:
     async with client(run) as owner:
         return list(await owner.figures(first=first))
 
 
-async def judged(
+async def add_judged_file(
     run: RunUnderTest, key: Key, file: int, outcome: Outcome | None, *, groups: int = 2, step: int = 0, **said: float
 ) -> Digest:
-    """Adds a file of a number of groups with its statistics and verdict."""
+    """Submits a file of a number of groups with its reported metrics, and adds a verdict."""
     grant = await run.lease(key, step=step, groups=groups)
     assert (await run.hand_in(key, run.signed(key, grant, file=file), uploaded=True, **said)).status_code == 200
     await run.relayer.round()
@@ -43,33 +43,33 @@ async def judged(
 
 async def test_means_weight_accepted_groups_and_ignore_reported_sample_counts(run: RunUnderTest) -> None:
     key = await run.member()
-    assert await told(run) == []
-    await judged(run, key, 1, Outcome.ACCEPTED, groups=3, reward=0.5, length=10, samples=1e300)
-    await judged(run, key, 2, Outcome.ACCEPTED, groups=1, reward=1.0, samples=-4)
-    await judged(run, key, 3, Outcome.REJECTED, reward=99)
-    await judged(run, key, 4, None, reward=77)
-    assert await told(run) == [StepFigures(step=0, closed=False, files=2, reward=0.625, length=10)]
+    assert await reported_means(run) == []
+    await add_judged_file(run, key, 1, Outcome.ACCEPTED, groups=3, reward=0.5, length=10, samples=1e300)
+    await add_judged_file(run, key, 2, Outcome.ACCEPTED, groups=1, reward=1.0, samples=-4)
+    await add_judged_file(run, key, 3, Outcome.REJECTED, reward=99)
+    await add_judged_file(run, key, 4, None, reward=77)
+    assert await reported_means(run) == [StepFigures(step=0, closed=False, files=2, reward=0.625, length=10)]
     await run.demand(0, 0, closed=True)
-    assert [each.closed for each in await told(run)] == [True]
-    assert await told(run, first=1) == []
+    assert [each.closed for each in await reported_means(run)] == [True]
+    assert await reported_means(run, first=1) == []
 
 
 @pytest.mark.parametrize("said", [1e308, -1e308, 1e9])
 async def test_an_impossible_statistic_is_ignored(run: RunUnderTest, said: float) -> None:
     key = await run.member()
-    await judged(run, key, 1, Outcome.ACCEPTED, reward=said, length=said)
-    assert await told(run) == [StepFigures(step=0, closed=False, files=1)]
-    await judged(run, key, 2, Outcome.ACCEPTED, reward=0.25)
-    assert [each.reward for each in await told(run)] == [0.25]
+    await add_judged_file(run, key, 1, Outcome.ACCEPTED, reward=said, length=said)
+    assert await reported_means(run) == [StepFigures(step=0, closed=False, files=1)]
+    await add_judged_file(run, key, 2, Outcome.ACCEPTED, reward=0.25)
+    assert [each.reward for each in await reported_means(run)] == [0.25]
 
 
 @pytest.mark.parametrize("far", [9.9e8, -9.9e8, 50.0])
 async def test_a_minority_of_the_groups_cannot_shift_the_curve(run: RunUnderTest, far: float) -> None:
     key = await run.member()
-    await judged(run, key, 1, Outcome.ACCEPTED, groups=2, reward=0.25, length=90)
-    await judged(run, key, 2, Outcome.ACCEPTED, groups=3, reward=far, length=far)
-    await judged(run, key, 3, Outcome.ACCEPTED, groups=2, reward=0.75, length=150)
-    (step,) = await told(run)
+    await add_judged_file(run, key, 1, Outcome.ACCEPTED, groups=2, reward=0.25, length=90)
+    await add_judged_file(run, key, 2, Outcome.ACCEPTED, groups=3, reward=far, length=far)
+    await add_judged_file(run, key, 3, Outcome.ACCEPTED, groups=2, reward=0.75, length=150)
+    (step,) = await reported_means(run)
     assert (step.files, step.reward) == (3, 0.5)
     assert step.length is not None
     assert 50 <= step.length <= 150
@@ -79,8 +79,8 @@ async def test_honest_statistics_are_used_with_any_spread(run: RunUnderTest) -> 
     key = await run.member()
     rewards = [0.0, 1.0, 0.0, 1.0, 0.0, 0.5]
     for file, reward in enumerate(rewards):
-        await judged(run, key, file + 1, Outcome.ACCEPTED, groups=1, reward=reward, length=100 * 2**file)
-    (step,) = await told(run)
+        await add_judged_file(run, key, file + 1, Outcome.ACCEPTED, groups=1, reward=reward, length=100 * 2**file)
+    (step,) = await reported_means(run)
     assert step.reward == pytest.approx(sum(rewards) / 6)
 
 
@@ -96,14 +96,14 @@ async def test_a_step_is_read_again_only_when_its_counts_change(
 
     monkeypatch.setattr(RunStore, "page", counting)
     key = await run.member()
-    work = await judged(run, key, 1, Outcome.ACCEPTED, reward=0.5)
+    work = await add_judged_file(run, key, 1, Outcome.ACCEPTED, reward=0.5)
     for _ in range(3):
-        assert len(await told(run)) == 1
+        assert len(await reported_means(run)) == 1
     assert read == [0]
     run.chain.happen(work, key.address, SlotEvent.DISPUTED)
     run.chain.happen(work, key.address, SlotEvent.DECIDED, Outcome.FORGED)
     await run.sync.round()
-    assert await told(run) == [], "an overturned verdict removes its file"
+    assert await reported_means(run) == [], "an overturned verdict removes its file"
 
 
 async def test_only_the_first_files_of_a_very_large_step_are_read(
@@ -111,7 +111,7 @@ async def test_only_the_first_files_of_a_very_large_step_are_read(
 ) -> None:
     key = await run.member()
     for file in range(1, 5):
-        await judged(run, key, file, Outcome.ACCEPTED, groups=1, reward=float(file))
+        await add_judged_file(run, key, file, Outcome.ACCEPTED, groups=1, reward=float(file))
     monkeypatch.setattr("orchestrator.runs.metrics.MOST_SLOTS", 3)
     monkeypatch.setattr("orchestrator.runs.metrics.SLOTS_AT_ONCE", 2)
     assert [each.files for each in await ReportedMetrics(run.leasing.store).of([0], floor=0)] == [4]
@@ -121,7 +121,7 @@ async def test_only_the_first_files_of_a_very_large_step_are_read(
 
 async def test_listing_rollouts_does_not_call_the_store(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     key = await run.member()
-    await judged(run, key, 1, Outcome.ACCEPTED)
+    await add_judged_file(run, key, 1, Outcome.ACCEPTED)
 
     async def refuse(*_: object) -> None:
         raise AssertionError("the store was asked")

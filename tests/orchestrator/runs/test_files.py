@@ -1,4 +1,4 @@
-"""Links of listed work to its file and to the audit file of its verdict."""
+"""Download links in listings of work: to the rollout file and to the audit file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _local(url: str) -> str:
 
 
 async def judged(run: RunUnderTest) -> dict[str, Any]:
-    """Adds work that was uploaded, delivered and accepted; returns its listing."""
+    """Adds work that was uploaded, submitted and accepted; returns its listing."""
     key = await run.member()
     grant = await run.lease(key)
     words = WorkClaim(lease_hash=grant.lease.lease.hash, sha256=sha256(FILE), units=7)

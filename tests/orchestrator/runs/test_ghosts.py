@@ -17,7 +17,7 @@ from tests.kit.memory_run_ledger import RunUnderTest, place_file, sha
 from tests.kit.runs import MakeRun
 
 
-async def ghost(run: RunUnderTest, *, uploaded: bool = False) -> tuple[Key, SlotGrant]:
+async def submit_without_file(run: RunUnderTest, *, uploaded: bool = False) -> tuple[Key, SlotGrant]:
     key = await run.member()
     grant = await run.lease(key, groups=8)
     assert run.submit_alone(grant, uploaded=uploaded) == ""
@@ -29,13 +29,13 @@ async def deliveries(run: RunUnderTest, key: Key) -> Any:
     return await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases")
 
 
-async def after(run: RunUnderTest, seconds: float) -> None:
+async def pass_time(run: RunUnderTest, seconds: float) -> None:
     await run.pool.clock.turn(timedelta(seconds=seconds))
     await run.sync.round()
 
 
 async def test_a_submission_without_a_file_does_not_occupy_its_step(run: RunUnderTest) -> None:
-    key, _ = await ghost(run)
+    key, _ = await submit_without_file(run)
     view = await run.view()
     assert (view["pending"], view["need"]) == (0, 8), "other nodes can lease them at once"
     told = await deliveries(run, key)
@@ -43,33 +43,36 @@ async def test_a_submission_without_a_file_does_not_occupy_its_step(run: RunUnde
 
 
 async def test_a_submission_with_its_file_is_pending(run: RunUnderTest) -> None:
-    key, _ = await ghost(run, uploaded=True)
+    key, _ = await submit_without_file(run, uploaded=True)
     assert (await run.view())["pending"] == 8
     assert (await deliveries(run, key))["delivered"] == 1
 
 
 async def test_a_file_larger_than_its_lease_allows_counts_as_absent(run: RunUnderTest) -> None:
-    """A node can upload such a file as another kind; validators judge it forged, so it must not occupy its step."""
-    key, _ = await ghost(run)
+    """A node can upload such a file as another kind of file.
+
+    Validators judge it forged, so its step must not wait for it.
+    """
+    key, _ = await submit_without_file(run)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1), size=1 << 30)
-    await after(run, 2)
+    await pass_time(run, 2)
     assert (await run.view())["pending"] == 0
     assert (await deliveries(run, key))["undelivered"] == 1
 
 
 async def test_a_file_that_arrives_later_makes_its_work_pending(run: RunUnderTest) -> None:
-    key, _ = await ghost(run)
+    key, _ = await submit_without_file(run)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
-    await after(run, 2)
+    await pass_time(run, 2)
     assert (await run.view())["pending"] == 8
     assert (await deliveries(run, key))["undelivered"] == 0
 
 
 async def test_a_file_that_arrives_after_the_steps_wait_does_not_make_its_work_pending(run: RunUnderTest) -> None:
-    key, _ = await ghost(run)
-    await after(run, 901)
+    key, _ = await submit_without_file(run)
+    await pass_time(run, 901)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
-    await after(run, 61)
+    await pass_time(run, 61)
     assert (await run.view())["pending"] == 0
     assert (await deliveries(run, key))["undelivered"] == 0, "but the file exists"
 
@@ -77,7 +80,7 @@ async def test_a_file_that_arrives_after_the_steps_wait_does_not_make_its_work_p
 async def test_the_store_is_checked_with_growing_pauses_until_the_judge_period_ends(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, grant = await ghost(run)
+    _, grant = await submit_without_file(run)
     asked, head = [], run.pool.dependencies.objects.head
 
     async def counting(key: Any) -> Any:
@@ -86,7 +89,7 @@ async def test_the_store_is_checked_with_growing_pauses_until_the_judge_period_e
 
     monkeypatch.setattr(run.pool.dependencies.objects, "head", counting)
     for _ in range(2000):
-        await after(run, 2)
+        await pass_time(run, 2)
     pauses = [after - before for before, after in itertools.pairwise(asked)]
     assert len(asked) < 100
     assert max(pauses) <= 62
@@ -105,10 +108,10 @@ async def test_while_the_store_is_down_work_is_pending_and_no_node_is_blamed(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(run.pool.dependencies.objects, "head", _down)
-        key, grant = await ghost(run)
+        key, grant = await submit_without_file(run)
         assert (await run.view())["pending"] == 8
         assert (await deliveries(run, key))["undelivered"] == 0
-        await after(run, 901)
+        await pass_time(run, 901)
         assert (await run.view())["pending"] == 0, "no longer than for unjudged work"
         run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.EXPIRED)
         await run.sync.round()
@@ -118,8 +121,8 @@ async def test_while_the_store_is_down_work_is_pending_and_no_node_is_blamed(
 async def test_after_an_outage_the_store_is_checked_again(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(run.pool.dependencies.objects, "head", _down)
-        await ghost(run)
-    await after(run, 5)
+        await submit_without_file(run)
+    await pass_time(run, 5)
     assert (await run.view())["pending"] == 0
 
 
@@ -131,7 +134,7 @@ async def test_after_an_outage_the_store_is_checked_again(run: RunUnderTest, mon
 async def test_expired_work_counts_as_undelivered_only_if_its_file_never_arrived(
     run: RunUnderTest, counts: int, *, uploaded: bool, later: bool
 ) -> None:
-    key, grant = await ghost(run, uploaded=uploaded)
+    key, grant = await submit_without_file(run, uploaded=uploaded)
     if later:
         place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
     run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.EXPIRED)
@@ -141,7 +144,7 @@ async def test_expired_work_counts_as_undelivered_only_if_its_file_never_arrived
 
 
 async def test_nodes_that_submit_without_files_are_throttled(make_run: MakeRun) -> None:
-    run = make_run(run_delivery_least=3, run_rest_s=300)
+    run = make_run(run_delivery_least=3, run_throttle_pause_s=300)
     await run.sync.round()
     await run.publish(0)
     key = await run.member()
@@ -154,7 +157,7 @@ async def test_nodes_that_submit_without_files_are_throttled(make_run: MakeRun) 
 
 
 async def test_a_verdict_counts_even_without_a_file_in_the_store(run: RunUnderTest) -> None:
-    key, grant = await ghost(run)
+    key, grant = await submit_without_file(run)
     run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert (await run.view())["accepted"] == 8

@@ -1,4 +1,4 @@
-"""Limits of a lease at the moment it is written: funds, steps, version, request ids and earlier leases."""
+"""Checks of the script that leases a slot: funds, steps, version, earlier leases."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_the_same_request_id_from_another_node_is_a_new_request(run: RunUn
     assert (await run.view())["leased"] == 8
 
 
-async def test_a_former_member_gets_no_slot_despite_a_cached_seat(run: RunUnderTest) -> None:
+async def test_a_former_member_gets_no_slot_despite_a_cached_membership(run: RunUnderTest) -> None:
     key = await run.member()
     await run.lease(key, groups=1)
     await run.pool.dependencies.nodes.learn(key.address, {"member": "0"})

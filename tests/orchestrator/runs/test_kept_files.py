@@ -1,4 +1,4 @@
-"""Which work files the store accepts, and which are deleted."""
+"""Rollout files in the object store: conditions for an upload, and deletion of unused files."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ AGE = timedelta(days=7)
 """The default of `upload_kept_s`."""
 
 
-async def ask(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1, size: int = 1000) -> httpx.Response:
+async def request_ticket(
+    run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1, size: int = 1000
+) -> httpx.Response:
     slot = {"step": grant.lease.step, "index": grant.lease.index}
     return await run.pool.send(key, "/v1/uploads", {"kind": "rollout", "sha256": sha(file), "size": size, "slot": slot})
 
 
-def told(answer: httpx.Response) -> tuple[int, str]:
+def status_and_code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json().get("code", "")
 
 
-async def turn(run: RunUnderTest, time: timedelta) -> None:
+async def pass_time(run: RunUnderTest, time: timedelta) -> None:
     await run.pool.clock.turn(time)
     await run.sync.round()
 
@@ -44,7 +46,7 @@ async def turn(run: RunUnderTest, time: timedelta) -> None:
 
 async def test_a_live_lease_permits_its_upload(run: RunUnderTest) -> None:
     key = await run.member()
-    assert told(await ask(run, key, await run.lease(key))) == (200, "")
+    assert status_and_code(await request_ticket(run, key, await run.lease(key))) == (200, "")
 
 
 @pytest.mark.parametrize(
@@ -62,22 +64,24 @@ async def test_rollout_files_must_name_a_slot_and_other_files_must_not(
     key = await run.member()
     await run.lease(key)
     body = {"kind": "rollout", "sha256": sha(1), "size": 10, "slot": {"step": 0, "index": 0}} | change
-    assert told(await run.pool.send(key, "/v1/uploads", body)) == (422, "unprocessable")
+    assert status_and_code(await run.pool.send(key, "/v1/uploads", body)) == (422, "unprocessable")
 
 
 async def test_an_upload_under_another_nodes_lease_is_refused(run: RunUnderTest) -> None:
     key, other = await run.member(), await run.member()
-    assert told(await ask(run, other, await run.lease(key))) == (409, "no-lease")
+    assert status_and_code(await request_ticket(run, other, await run.lease(key))) == (409, "no-lease")
 
 
 async def test_an_upload_under_a_released_or_expired_lease_is_refused(run: RunUnderTest) -> None:
     key = await run.member()
     released, expired = await run.lease(key, groups=1), await run.lease(key, groups=1)
     await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": released.lease.index}]})
-    assert told(await ask(run, key, released)) == (409, "no-lease")
-    assert told(await ask(run, key, expired)) == (200, "")
+    assert status_and_code(await request_ticket(run, key, released)) == (409, "no-lease")
+    assert status_and_code(await request_ticket(run, key, expired)) == (200, "")
     await run.pool.clock.turn(timedelta(seconds=101))
-    assert told(await ask(run, key, expired, file=2)) == (409, "no-lease"), "before the expiry was processed"
+    assert status_and_code(await request_ticket(run, key, expired, file=2)) == (409, "no-lease"), (
+        "before the expiry was processed"
+    )
 
 
 async def test_after_submission_only_the_submitted_file_can_be_uploaded(run: RunUnderTest) -> None:
@@ -85,8 +89,8 @@ async def test_after_submission_only_the_submitted_file_can_be_uploaded(run: Run
     grant = await run.lease(key)
     run.submit_alone(grant, uploaded=False)
     await run.sync.round()
-    assert told(await ask(run, key, grant, file=2)) == (409, "no-lease")
-    assert told(await ask(run, key, grant, file=1)) == (200, "")
+    assert status_and_code(await request_ticket(run, key, grant, file=2)) == (409, "no-lease")
+    assert status_and_code(await request_ticket(run, key, grant, file=1)) == (200, "")
 
 
 async def test_a_file_that_is_already_stored_needs_no_lease(run: RunUnderTest) -> None:
@@ -94,7 +98,7 @@ async def test_a_file_that_is_already_stored_needs_no_lease(run: RunUnderTest) -
     grant = await run.lease(key)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1)).write_bytes(bytes(1000))
     await run.pool.clock.turn(timedelta(seconds=101))
-    answer = await ask(run, key, grant)
+    answer = await request_ticket(run, key, grant)
     assert (answer.status_code, answer.json()["already_there"]) == (200, True)
 
 
@@ -105,9 +109,9 @@ async def test_a_file_larger_than_its_lease_allows_is_refused(make_run: MakeRun)
     key = await run.member()
     grant = await run.lease(key, groups=3)
     most = FILE_BYTES + 3 * 1000 + 2 * 300
-    assert told(await ask(run, key, grant, size=most)) == (200, "")
-    refused = await ask(run, key, grant, size=most + 1)
-    assert told(refused)[0] == 413
+    assert status_and_code(await request_ticket(run, key, grant, size=most)) == (200, "")
+    refused = await request_ticket(run, key, grant, size=most + 1)
+    assert status_and_code(refused)[0] == 413
     assert str(most) in refused.json()["detail"]
 
 
@@ -115,9 +119,9 @@ async def test_the_number_of_different_files_under_one_lease_is_limited(run: Run
     key = await run.member()
     grant = await run.lease(key)
     for file in (1, 2, 3, 4, 1):
-        assert told(await ask(run, key, grant, file=file)) == (200, "")
-    assert told(await ask(run, key, grant, file=5)) == (409, "no-lease")
-    assert told(await ask(run, key, grant, file=2)) == (200, "")
+        assert status_and_code(await request_ticket(run, key, grant, file=file)) == (200, "")
+    assert status_and_code(await request_ticket(run, key, grant, file=5)) == (409, "no-lease")
+    assert status_and_code(await request_ticket(run, key, grant, file=2)) == (200, "")
 
 
 async def test_other_files_of_a_node_have_a_separate_quota(make_run: MakeRun) -> None:
@@ -126,15 +130,17 @@ async def test_other_files_of_a_node_have_a_separate_quota(make_run: MakeRun) ->
     await run.publish(0)
     key = await run.member()
     other = {"kind": "file", "sha256": sha(1), "size": 1000}
-    assert told(await run.pool.send(key, "/v1/uploads", other)) == (200, "")
-    assert told(await run.pool.send(key, "/v1/uploads", other | {"sha256": sha(2)})) == (429, "upload-quota")
-    assert told(await ask(run, key, await run.lease(key), file=3)) == (200, ""), "work has a separate quota"
+    assert status_and_code(await run.pool.send(key, "/v1/uploads", other)) == (200, "")
+    assert status_and_code(await run.pool.send(key, "/v1/uploads", other | {"sha256": sha(2)})) == (429, "upload-quota")
+    assert status_and_code(await request_ticket(run, key, await run.lease(key), file=3)) == (200, ""), (
+        "work has a separate quota"
+    )
 
 
 # Deletion of files
 
 
-def aged(run: RunUnderTest, path: Path, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
+def set_age(run: RunUnderTest, path: Path, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
     """Sets the age of a file."""
     at = (run.pool.clock.now() - age).timestamp()
     os.utime(path, (at, at))
@@ -142,20 +148,20 @@ def aged(run: RunUnderTest, path: Path, age: timedelta = AGE + timedelta(seconds
 
 
 def put(run: RunUnderTest, key: Key, file: int, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
-    return aged(run, place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(file)), age)
+    return set_age(run, place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(file)), age)
 
 
 @pytest.mark.parametrize("end", ["released", "expired"])
 async def test_files_of_a_slot_that_ends_without_work_are_deleted(run: RunUnderTest, end: str) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    await ask(run, key, grant)
+    await request_ticket(run, key, grant)
     path = put(run, key, 1, timedelta())
     if end == "released":
         await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
-    await turn(run, timedelta(seconds=111))
+    await pass_time(run, timedelta(seconds=111))
     assert await run.sweeper.round() == 0, "the ledger may still report its work"
-    await turn(run, timedelta(seconds=900))
+    await pass_time(run, timedelta(seconds=900))
     assert await run.sweeper.round() == 1
     assert not path.exists()
     assert await run.pool.dependencies.redis.keys("*run:uploads:*") == []
@@ -164,11 +170,11 @@ async def test_files_of_a_slot_that_ends_without_work_are_deleted(run: RunUnderT
 async def test_a_submission_that_is_read_late_protects_its_file(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    await ask(run, key, grant)
+    await request_ticket(run, key, grant)
     path = put(run, key, 1, timedelta())
-    await turn(run, timedelta(seconds=111))
+    await pass_time(run, timedelta(seconds=111))
     run.submit_alone(grant)
-    await turn(run, timedelta(seconds=1000))
+    await pass_time(run, timedelta(seconds=1000))
     assert await run.sweeper.round() == 0
     assert path.exists()
 
@@ -184,7 +190,7 @@ async def test_only_old_files_without_work_are_deleted(run: RunUnderTest) -> Non
     audit.parent.mkdir(parents=True)
     audit.touch()
     for path in (foreign, audit):
-        aged(run, path)
+        set_age(run, path)
     assert await run.sweeper.round() == 2
     assert [path.exists() for path in (used, young, old, foreign, audit)] == [True, True, False, False, True]
 

@@ -1,4 +1,4 @@
-"""A run on a real chain: join, lease, submission and verdict, and recovery after a loss of Redis."""
+"""A run on a real chain: join, lease, submission, verdict, and a loss of Redis."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ async def test_work_of_an_evicted_node_is_relayed_and_work_of_a_forger_is_not(
         await (await world.as_("manager")).pools.evict(POOL, key.address, "we want others")
         await run.sync.round()
         assert (await run.view())["spare"] == 3
-        assert await run.chain.seat(key.address) is None
+        assert await run.chain.membership(key.address) is None
         assert await run.chain.held_until(key.address) >= first.lease.expiry
         work, forged = await hand_in(run, key, first, file=1), await hand_in(run, key, second, file=2)
         assert await run.relayer.round() == 2
@@ -212,7 +212,7 @@ async def test_leases_of_a_banned_provider_are_suspended(world: World, redis_url
 
 
 class _Killed(BaseException):
-    """Simulates `kill -9`: no later code runs."""
+    """Exception that simulates `kill -9`: no product code catches it."""
 
 
 async def _die(*_: object, **__: object) -> None:

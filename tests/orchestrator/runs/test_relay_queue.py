@@ -1,4 +1,4 @@
-"""The relayer's queue in Redis: an item's state from one attempt to the next."""
+"""The relayer's queue in Redis: the state of a row from one attempt to the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ WORK = RelayedKind.WORK
 
 
 async def test_a_resubmission_keeps_the_time_of_the_first_submission(run: RunUnderTest) -> None:
-    """The time of the first submission decides when the lease ends, and refused work costs no gas before a dry run."""
+    """The time of the first submission decides whether a lease is excused.
+
+    Work that was refused before costs no gas until a dry run succeeds.
+    """
     queue = run.pool.dependencies.relayer.store
     await queue.put(WORK, "a", "body", now_ms=1_000)
     await queue.settle(WORK, "a", ReceiptState.REFUSED, lease="", reason="EscrowTooLow", passing=True)

@@ -1,4 +1,4 @@
-"""Work and joins that the orchestrator relays to the ledger: checked before they cost gas, relayed once."""
+"""Relaying of work and joins to the ledger: checks before gas is paid, one transaction."""
 
 from __future__ import annotations
 
@@ -317,8 +317,11 @@ async def test_overlapping_rounds_share_one_leader_lease(run: RunUnderTest) -> N
         assert lease.value
 
 
-async def under_way(run: RunUnderTest) -> tuple[asyncio.Task[int], asyncio.Event]:
-    """Starts a round whose transaction is pending, and returns an event that mines it; others are mined at once."""
+async def start_slow_round(run: RunUnderTest) -> tuple[asyncio.Task[int], asyncio.Event]:
+    """Starts a round whose transaction stays pending until the returned event is set.
+
+    Transactions of other rounds are mined at once.
+    """
     mined, taken, submit = asyncio.Event(), asyncio.Event(), run.chain.submit_work
 
     async def slowly(works: Any) -> Any:
@@ -338,7 +341,7 @@ async def test_work_that_arrives_during_a_transaction_is_relayed_in_parallel(run
     await run.publish(0)
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
-    first, mined = await under_way(run)
+    first, mined = await start_slow_round(run)
     assert await run.relayer.round() == 0, "work in a pending transaction is not relayed twice"
     another = await run.lease(key)
     await run.hand_in(key, run.signed(key, another, file=2))
@@ -351,7 +354,7 @@ async def test_work_that_arrives_during_a_transaction_is_relayed_in_parallel(run
 async def test_work_in_a_slow_transaction_is_not_relayed_a_second_time(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
-    first, mined = await under_way(run)
+    first, mined = await start_slow_round(run)
     for _ in range(3):
         await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
         assert await run.relayer.round() == 0
@@ -401,7 +404,7 @@ async def test_a_node_without_gas_joins_through_the_orchestrator(run: RunUnderTe
     body = joining(run, key).model_dump(mode="json")
     assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "queued"
     await run.relayer.round()
-    assert key.address in run.chain.seats
+    assert key.address in run.chain.memberships
     assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "carried"
 
 
@@ -409,7 +412,7 @@ async def test_a_join_relayed_before_a_crash_is_not_relayed_again(run: RunUnderT
     key = Key.generate()
     body = joining(run, key).model_dump(mode="json")
     await run.pool.send(key, "/v1/joins", body)
-    run.chain.seat_node(key.address)
+    run.chain.add_member(key.address)
     await run.relayer.round()
     await run.relayer.round()
     assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "carried"
@@ -464,7 +467,7 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 
 @pytest.fixture
-async def behind(run: RunUnderTest, line: CutLine) -> AsyncIterator[tuple[Relayer, RelayerStore]]:
+async def relayer_behind_proxy(run: RunUnderTest, line: CutLine) -> AsyncIterator[tuple[Relayer, RelayerStore]]:
     """Sets up a relayer and its queue behind the proxy, with a Redis client that does not retry."""
     redis = connect_redis(line.url, retries=0)
     database = Database(redis, keys=RedisKeys(f"pool-{POOL}"))
@@ -486,9 +489,9 @@ async def _queued(run: RunUnderTest, key: Key, grant: SlotGrant, indices: range)
 
 @pytest.mark.parametrize("cut", Cut)
 async def test_losing_redis_within_a_batch_loses_no_work_and_pays_for_none_twice(
-    run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayerStore], cut: Cut
+    run: RunUnderTest, line: CutLine, relayer_behind_proxy: tuple[Relayer, RelayerStore], cut: Cut
 ) -> None:
-    relayer, store = behind
+    relayer, store = relayer_behind_proxy
     key, grant = await leased(run)
     at, reached = 0, True
     while reached:
@@ -511,9 +514,9 @@ async def test_losing_redis_within_a_batch_loses_no_work_and_pays_for_none_twice
 
 
 async def test_a_batch_takes_few_redis_round_trips_at_any_size(
-    run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayerStore]
+    run: RunUnderTest, line: CutLine, relayer_behind_proxy: tuple[Relayer, RelayerStore]
 ) -> None:
-    relayer, _ = behind
+    relayer, _ = relayer_behind_proxy
     key, grant = await leased(run)
     await _queued(run, key, grant, range(MAX_BATCH))
     assert await relayer.round() == MAX_BATCH

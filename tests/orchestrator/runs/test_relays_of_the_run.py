@@ -1,4 +1,4 @@
-"""Nodes get live relays with the checkpoint, beside those named by trainer or settings."""
+"""Nodes receive the URLs of registered relays, and of those named by trainer or settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of a step: how much one node or provider may hold, for how long, and which nodes get no lease."""
+"""Shares of a step: limits per provider, slow leases, delivery records, funds, seeds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.kit.runs import MakeRun
 
 
 async def member_of(run: RunUnderTest, provider: Key) -> Key:
-    """Returns a member of another provider than the usual one."""
+    """Returns a member of another provider than the default one."""
     key = await run.member()
-    run.chain.seats[key.address] = replace(run.chain.seats[key.address], provider=provider.address)
-    await run.leasing.store.drop_cached_seats([key.address])
+    run.chain.memberships[key.address] = replace(run.chain.memberships[key.address], provider=provider.address)
+    await run.leasing.store.drop_cached_memberships([key.address])
     return key
 
 
@@ -33,7 +33,7 @@ async def refused(run: RunUnderTest, key: Key, *, step: int = 0, groups: int = 8
     return str(answer.json()["detail"])
 
 
-async def judged(
+async def add_judged_work(
     run: RunUnderTest, key: Key, outcome: Outcome, *, file: int = 1, reason: int = 0, what: SlotEvent = SlotEvent.JUDGED
 ) -> str:
     """Adds a slot whose work was submitted and judged; returns its work key."""
@@ -136,7 +136,7 @@ async def test_the_lua_script_and_step_count_compute_the_same_need(make_run: Mak
     assert (answer.json()["lease"]["groups"] if answer.status_code == 200 else 0) == need
 
 
-async def settled(make_run: MakeRun, **settings: Any) -> RunUnderTest:
+async def run_with_deliveries(make_run: MakeRun, **settings: Any) -> RunUnderTest:
     """Returns a run whose nodes deliver in 25 s, so that a lease lasts 100 s."""
     run = make_run(run_groups=100, **settings)
     await run.sync.round()
@@ -146,77 +146,77 @@ async def settled(make_run: MakeRun, **settings: Any) -> RunUnderTest:
     return run
 
 
-async def turn(run: RunUnderTest, key: Key, seconds: int) -> None:
+async def pass_time(run: RunUnderTest, key: Key, seconds: int) -> None:
     await run.pool.clock.turn(timedelta(seconds=seconds))
     await run.sync.round()
     await run.pool.beat(key)
 
 
-async def states(run: RunUnderTest, key: Key) -> list[str]:
+async def lease_states(run: RunUnderTest, key: Key) -> list[str]:
     return [each["state"] for each in (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["leases"]]
 
 
 async def test_work_delivered_after_half_of_its_lease_counts_against_its_node(make_run: MakeRun) -> None:
-    run = await settled(make_run, run_delivery_least=2, run_free_rejections=2, run_rest_s=300)
+    run = await run_with_deliveries(make_run, run_delivery_least=2, run_free_rejections=2, run_throttle_pause_s=300)
     key = await run.member()
     for file in (1, 2):
         grant = await run.lease(key, groups=1)
-        await turn(run, key, 52)
+        await pass_time(run, key, 52)
         run.submit_alone(grant, file=file)
         run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
         await run.sync.round()
-    assert await states(run, key) == ["late", "late"]
+    assert await lease_states(run, key) == ["late", "late"]
     assert "the node delivered too few" in await refused(run, key)
 
 
 async def test_work_delivered_in_the_first_half_of_its_lease_is_on_time(make_run: MakeRun) -> None:
-    run = await settled(make_run)
+    run = await run_with_deliveries(make_run)
     key = await run.member()
     grant = await run.lease(key, groups=1)
-    await turn(run, key, 49)
+    await pass_time(run, key, 49)
     run.submit_alone(grant)
     await run.sync.round()
-    assert await states(run, key) == ["submitted"]
+    assert await lease_states(run, key) == ["submitted"]
 
 
 async def test_work_that_waits_for_the_relayer_is_not_late(make_run: MakeRun) -> None:
-    run = await settled(make_run)
+    run = await run_with_deliveries(make_run)
     key = await run.member()
     grant = await run.lease(key, groups=1)
-    await turn(run, key, 49)
+    await pass_time(run, key, 49)
     assert (await run.hand_in(key, run.signed(key, grant))).status_code == 200
-    await turn(run, key, 30)
+    await pass_time(run, key, 30)
     await run.relayer.round()
     await run.sync.round()
-    assert await states(run, key) == ["submitted"]
+    assert await lease_states(run, key) == ["submitted"]
 
 
 async def test_work_is_not_late_because_the_ledger_could_not_be_read(make_run: MakeRun) -> None:
-    run = await settled(make_run)
+    run = await run_with_deliveries(make_run)
     key = await run.member()
     grant = await run.lease(key, groups=1)
     await run.pool.clock.turn(timedelta(seconds=90))
     run.submit_alone(grant)
     await run.sync.round()  # the first one since the lease began
-    assert await states(run, key) == ["submitted"]
+    assert await lease_states(run, key) == ["submitted"]
 
 
 async def test_work_is_not_late_because_of_a_reorg(make_run: MakeRun) -> None:
-    run = await settled(make_run)
+    run = await run_with_deliveries(make_run)
     key = await run.member()
     grant = await run.lease(key, groups=1)
-    await turn(run, key, 10)
+    await pass_time(run, key, 10)
     run.submit_alone(grant)
     await run.sync.round()
     run.chain.take_back(grant.lease.lease.key.hash)
-    await turn(run, key, 60)
+    await pass_time(run, key, 60)
     run.submit_alone(grant)
     await run.sync.round()
-    assert await states(run, key) == ["submitted"]
+    assert await lease_states(run, key) == ["submitted"]
 
 
 async def test_no_step_waits_for_a_node_on_probation(make_run: MakeRun) -> None:
-    run = make_run(run_delivery_least=1, run_rest_s=0)
+    run = make_run(run_delivery_least=1, run_throttle_pause_s=0)
     await run.sync.round()
     await run.publish(0)
     key, other = await run.member(), await member_of(run, Key.generate())
@@ -269,9 +269,9 @@ async def test_lease_durations_that_are_too_short_grow_again(make_run: MakeRun) 
 
 async def test_only_accepted_work_shortens_lease_durations(run: RunUnderTest) -> None:
     key = await run.member()
-    await judged(run, key, Outcome.REJECTED)
+    await add_judged_work(run, key, Outcome.REJECTED)
     assert await run.leasing.store.times() == []
-    await judged(run, key, Outcome.ACCEPTED, file=2)
+    await add_judged_work(run, key, Outcome.ACCEPTED, file=2)
     assert len(await run.leasing.store.times()) == 1
 
 
@@ -288,17 +288,17 @@ async def test_only_accepted_work_shortens_lease_durations(run: RunUnderTest) ->
 async def test_bad_work_beyond_the_free_ones_throttles_its_node(
     make_run: MakeRun, outcome: Outcome, reason: ReasonCode
 ) -> None:
-    run = make_run(run_delivery_least=3, run_free_rejections=2, run_rest_s=300, run_groups=100)
+    run = make_run(run_delivery_least=3, run_free_rejections=2, run_throttle_pause_s=300, run_groups=100)
     await run.sync.round()
     await run.publish(0)
     key = await run.member()
     for file in range(5):  # 3 of 5 beyond the 2 free ones
-        await judged(run, key, outcome, file=file + 1, reason=reason)
+        await add_judged_work(run, key, outcome, file=file + 1, reason=reason)
     assert "the node delivered too few" in await refused(run, key, step=(await run.step(key)).step)
 
 
 async def test_throttling_for_bad_work_begins_with_its_verdict(make_run: MakeRun) -> None:
-    run = make_run(run_delivery_least=1, run_free_rejections=0, run_rest_s=300)
+    run = make_run(run_delivery_least=1, run_free_rejections=0, run_throttle_pause_s=300)
     await run.sync.round()
     await run.publish(0)
     key = await run.member()
@@ -314,7 +314,7 @@ async def test_throttling_for_bad_work_begins_with_its_verdict(make_run: MakeRun
 
 async def test_a_node_accused_of_forgery_gets_no_slots_until_the_verdict_is_final(run: RunUnderTest) -> None:
     key = await run.member()
-    work = await judged(run, key, Outcome.FORGED)
+    work = await add_judged_work(run, key, Outcome.FORGED)
     assert "was judged forged" in await refused(run, key)
     run.chain.happen(work, key.address, SlotEvent.DISPUTED)
     await run.sync.round()
@@ -327,14 +327,14 @@ async def test_a_node_accused_of_forgery_gets_no_slots_until_the_verdict_is_fina
 
 async def test_an_accusation_ends_with_its_verdict(run: RunUnderTest) -> None:
     key = await run.member()
-    work = await judged(run, key, Outcome.FORGED)
+    work = await add_judged_work(run, key, Outcome.FORGED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()
     assert (await run.lease(key, groups=1)).lease.groups == 1, "the ledger decides whether it is still a member"
 
 
 async def test_nodes_of_one_provider_share_a_delivery_record(make_run: MakeRun) -> None:
-    run = make_run(run_delivery_least=4, run_rest_s=300, run_groups=100)
+    run = make_run(run_delivery_least=4, run_throttle_pause_s=300, run_groups=100)
     await run.sync.round()
     await run.publish(0)
     provider = Key.generate()

@@ -1,4 +1,4 @@
-"""Leasing slots over the orchestrator's API: eligible nodes, the content of a lease, and refusals."""
+"""Slot leasing over the API: eligible nodes, content of a lease, and refusals."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def _stake(run: RunUnderTest, amount: int) -> None:
     run.chain.stake = amount
 
 
-async def _unseat(run: RunUnderTest, key: Key) -> None:
-    del run.chain.seats[key.address]
+async def _end_membership(run: RunUnderTest, key: Key) -> None:
+    del run.chain.memberships[key.address]
 
 
 async def test_a_member_leases_a_slot_signed_by_the_pools_key(run: RunUnderTest) -> None:
@@ -47,7 +47,7 @@ async def test_a_member_leases_a_slot_signed_by_the_pools_key(run: RunUnderTest)
 async def test_the_beacon_is_the_later_block_of_announcement_and_joining(run: RunUnderTest) -> None:
     announced = run.chain.versions[0].block
     key = await run.member()
-    joined = run.chain.seats[key.address].block
+    joined = run.chain.memberships[key.address].block
     assert joined > announced
     grant = await run.lease(key)
     assert (grant.lease.beacon_block, grant.beacon) == (joined, sha(joined))
@@ -105,7 +105,7 @@ async def test_a_slot_is_bounded_by_the_steps_need_and_the_pools_limit(make_run:
     [
         (lambda run, key: run.demand(0, 0, closed=True), 0, 409, "no-slot", "step 0 is closed"),
         (None, 3, 409, "no-slot", "too far ahead of version 0"),
-        (None, 1, 409, "no-slot", "step 0, which comes before step 1, needs rollouts"),
+        (None, 1, 409, "no-slot", "step 0 needs rollouts before step 1"),
         (lambda run, key: run.pool.owner("POST", f"/v1/nodes/{key.address}/drain"), 0, 403, "not-active", "draining"),
         (lambda run, key: run.pool.owner("POST", f"/v1/nodes/{key.address}/ban"), 0, 403, "not-active", "banned"),
         (lambda run, key: _money(run, free=399), 0, 200, "", ""),
@@ -114,7 +114,7 @@ async def test_a_slot_is_bounded_by_the_steps_need_and_the_pools_limit(make_run:
         (lambda run, key: _money(run, active=False), 0, 409, "no-slot", "not active on the ledger"),
         (lambda run, key: _stake(run, 199), 0, 409, "no-slot", "does not cover more open work"),
         (lambda run, key: _stake(run, 200), 0, 200, "", ""),
-        (_unseat, 0, 403, "not-a-member", "is not a member"),
+        (_end_membership, 0, 403, "not-a-member", "is not a member"),
     ],
 )
 async def test_a_refused_slot_request_states_the_reason(
@@ -170,7 +170,7 @@ async def test_without_a_run_the_step_endpoint_answers_404(make_run: MakeRun) ->
 async def test_no_slot_is_leased_before_the_ledger_was_read_completely(make_run: MakeRun) -> None:
     run = make_run()
     key = await run.pool.member()
-    run.chain.seat_node(key.address)
+    run.chain.add_member(key.address)
     assert "has not read the ledger" in (await run.step(key)).reason
     assert "has not read the ledger" in problem(await run.ask(key))[2]
 
@@ -231,7 +231,7 @@ async def test_a_lease_that_expires_during_a_ledger_read_is_decided_at_the_next_
 
 
 async def test_throttling_begins_at_the_leases_expiry_whenever_it_is_noticed(make_run: MakeRun) -> None:
-    run = make_run(run_delivery_least=1, run_rest_s=300)
+    run = make_run(run_delivery_least=1, run_throttle_pause_s=300)
     await run.sync.round()
     await run.publish(0)
     key = await run.member()
@@ -243,7 +243,7 @@ async def test_throttling_begins_at_the_leases_expiry_whenever_it_is_noticed(mak
 
 
 async def test_a_node_with_a_low_delivery_rate_is_throttled_and_then_put_on_probation(make_run: MakeRun) -> None:
-    run = make_run(run_delivery_window=2, run_delivery_least=2, run_rest_s=300, run_slots_per_node=2)
+    run = make_run(run_delivery_window=2, run_delivery_least=2, run_throttle_pause_s=300, run_slots_per_node=2)
     await run.sync.round()
     await run.publish(0)
     key = await run.member()

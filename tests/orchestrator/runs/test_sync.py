@@ -1,4 +1,4 @@
-"""Effects of ledger events on a run, over verdicts, reorgs and the loss of Redis."""
+"""Effects of ledger events on a run: submissions, verdicts, reorgs, and a loss of Redis."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_no_step_waits_for_work_of_a_former_member(run: RunUnderTest) -> N
     key, stays = await run.member(), await run.member()
     await run.lease(key)
     await run.lease(stays)
-    run.chain.unseat_node(key.address, held_until=0)
+    run.chain.remove_member(key.address, held_until=0)
     run.chain.emit(MemberJoined, node=stays.address, provider=PROVIDER.address, nonce=1, stake_lock=0)
     await run.sync.round()
     assert (await run.view())["leased"] == 4, "the other's value remains"

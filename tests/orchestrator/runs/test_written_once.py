@@ -1,4 +1,4 @@
-"""Of two writers that read the same state the first succeeds and the second has to read again."""
+"""Concurrent writes: of two writers that read the same state, the second is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An upload into a directory: one writer at a time, stored completely or not at all, also after a crash."""
+"""Uploads into a local directory: locking, verification, atomic publication, and crashes."""
 
 from __future__ import annotations
 

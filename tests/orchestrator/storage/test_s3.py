@@ -1,4 +1,4 @@
-"""Files in an S3-compatible store: a real one accepts announced files, and errors of a broken one are reported."""
+"""Files in an S3-compatible store: a real one, and one that gives broken answers."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ async def test_wrong_credentials_and_buckets_are_reported_without_the_secret(mak
 
 @asynccontextmanager
 async def broken(answer: bytes | None, asked: list[str] | None = None) -> AsyncIterator[str]:
-    """Runs a store that gives the same answer to every request, or none; yields the methods in `asked`."""
+    """Runs an HTTP server that gives one answer, or none, to every request; records the methods."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from protocol.errors import MusterError
 from protocol.identifiers import address, digest
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import float32_limits
@@ -23,11 +24,16 @@ from rollouts.checks import (
     SlotFacts,
     bounds,
     reward,
+    seeds,
 )
 from rollouts.checks.result import CheckResult
 from rollouts.engines.interface import FinishReason
+from rollouts.environments import Prompt
+from rollouts.environments.errors import BadDataset, EnvironmentFault
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.models.policy import Policy
+from rollouts.sandbox import SandboxUnavailable
 from rollouts.verify import run_check, with_evidence
 from tests.kit.rollout_files import EACH, GROUPS, LIMIT, PARTS, with_row, with_rows
 from tests.kit.tiny_model import END
@@ -377,6 +383,26 @@ def test_an_answer_beyond_the_models_context_is_found_and_never_computed(
         (ReasonCode.BOUNDS_LENGTH, row) for row in beyond
     ]
     assert not bounds.fits_model(case)
+
+
+@pytest.mark.parametrize("error", [EnvironmentFault("it raised"), BadDataset("it changed"), SandboxUnavailable("none")])
+@pytest.mark.parametrize("parts", [None, PARTS])
+def test_a_failure_of_this_machine_or_of_the_environment_is_no_finding(
+    honest: RolloutFile,
+    facts: SlotFacts,
+    version: CheckedVersion,
+    monkeypatch: pytest.MonkeyPatch,
+    error: MusterError,
+    parts: SeedParts | None,
+) -> None:
+    def fail(_environment: CheckedEnvironment, _index: int) -> Prompt:
+        raise error
+
+    monkeypatch.setattr(CheckedEnvironment, "prompt", fail)
+    case = CheckInput(file=honest, facts=replace(facts, parts=parts), version=version)
+    for check in (seeds.CHECK, SCORE_CHECK):
+        result = run_check(check, case)
+        assert (result.state, result.findings, result.note) == (CheckOutcome.UNKNOWN, (), error.detail)
 
 
 HEADERS: dict[str, object] = {

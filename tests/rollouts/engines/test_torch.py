@@ -25,6 +25,7 @@ from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps, gaps, summarise
 from rollouts.toploc import verify_rows
 from tests.kit.tiny_model import CONTEXT, END, rewrite_json, tiny_folder
+from tests.rollouts.engines.prefilling import prefilled
 
 CPU = torch.device("cpu")
 SEED = b"\x33" * 32
@@ -72,14 +73,6 @@ def requests(qwen2: Path) -> list[SampleRequest]:
 @pytest.fixture(scope="module")
 def expected(engine: TorchEngine, requests: list[SampleRequest]) -> dict[int, Completion]:
     return by_sample(engine.generate(requests, PLAIN))
-
-
-def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns states and logits before each token, by one pass over the whole answer."""
-    first = len(request.prompt_tokens) - 1
-    whole = torch.tensor([[*request.prompt_tokens, *tokens[:-1]]])
-    states, logits = policy.states_and_logits(whole, keep=torch.arange(first, whole.shape[1]))
-    return states[0], logits[0]
 
 
 def replayed(policy: Policy, request: SampleRequest, completion: Completion, parameters: SamplingParameters) -> Gaps:

@@ -17,13 +17,14 @@ from rollouts.engines.errors import EngineBusy, NothingLoaded, PromptTooLong
 from rollouts.engines.interface import Completion, FinishReason, SampleRequest
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.errors import BadVersionFolder, EngineFailed, OutOfMemory
-from rollouts.models.policy import Policy, load_policy
+from rollouts.models.policy import load_policy
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps, summarise
 from rollouts.toploc import verify_rows
 from tests.kit.tiny_model import CONTEXT, END, rewrite_json, tiny_folder
+from tests.rollouts.engines.prefilling import prefilled
 from tests.rollouts.engines.vllm_process import PYTHON, VllmProcess
 
 pytestmark = pytest.mark.needs_vllm
@@ -88,14 +89,6 @@ def by_torch(
 
 def tokens_of(answers: dict[int, Completion]) -> dict[int, tuple[int, ...]]:
     return {sample: one.tokens for sample, one in answers.items()}
-
-
-def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns states and logits before each token, by one pass over the whole answer."""
-    first = len(request.prompt_tokens) - 1
-    whole = torch.tensor([[*request.prompt_tokens, *tokens[:-1]]])
-    states, logits = policy.states_and_logits(whole, keep=torch.arange(first, whole.shape[1]))
-    return states[0], logits[0]
 
 
 def check_by_prefill(

@@ -3,71 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
+from rollouts.environments import Rewards
 from rollouts.environments.check import CheckReport, CheckSettings, check_environment
 from rollouts.environments.errors import BadOptions, EnvironmentFault
+from rollouts.environments.registry import BUILT_IN
 from tests.kit.devnet import run_muster
+from tests.kit.faulty_environment import faulty_environment
 from tests.rollouts.environments.conftest import WriteRows, row
 
-PACKAGE = """
-import ctypes, datetime, random, threading, time
-from rollouts.environments import Prompt, Score
-from rollouts.environments.factory import Family, Options
-from rollouts.environments.indices import check_index
-
-class Faulty:
-    name, version = "faulty", "1"
-    made = 0
-    def __init__(self, kind): self.kind = kind
-    def size(self): return 50
-    def prompt(self, index):
-        if self.kind != "outside":
-            check_index(index, size=50)
-        Faulty.made += 1
-        text = f"{index}?"
-        match self.kind:
-            case "hash": text += str(hash(text))
-            case "date": text += str(datetime.date.today().year)
-            case "state": text += str(Faulty.made)
-            case "locale": text += open(__file__).encoding
-            case "random": text += str(random.random())
-            case "raises" if index == 3: raise RuntimeError("no such puzzle")
-            case "hangs" if index == 3: time.sleep(60)
-            case "allocates" if index == 3: self.kept = bytes(1 << 40)
-            case "prints": print("hello"); ctypes.CDLL(None).puts(b"hello")
-            case "exits" if index == 3: import os; os._exit(9)
-        return Prompt(index=index, text=text, data={"object": object()})
-    def score(self, prompt, completion, *, finished):
-        right = completion == str(prompt.index)
-        match self.kind:
-            case "nan": return Score(task=float("nan"))
-            case "any": right = bool(completion)
-            case "undecided": return Score(task=float(random.random() < 0.5), parts={"undecided": 1.0})
-            case "text" if "\\x00" in completion: raise ValueError("a zero byte")
-        return Score(task=float(right))
-    def demonstration(self, prompt): return str(prompt.index)
-
-class FaultyOptions(Options):
-    kind: str = "good"
-
-def build(version, options, sandboxes): return Faulty(options.kind)
-family = Family(name="faulty", version="1", summary="", options=FaultyOptions, build=build)
-"""
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installs a package with an environment that violates its contract in a chosen way."""
-    (tmp_path / "muster_test_faulty.py").write_text(PACKAGE)
-    info = tmp_path / "muster_test_faulty-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: muster-test-faulty\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[muster.environments]\nfaulty = muster_test_faulty:family\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+__all__ = ["faulty_environment"]
 
 
 def checked(kind: str, *, timeout_s: float = 30.0) -> CheckReport:
@@ -75,16 +27,18 @@ def checked(kind: str, *, timeout_s: float = 30.0) -> CheckReport:
     return check_environment("faulty", options={"kind": kind}, settings=settings)
 
 
-@pytest.mark.usefixtures("package")
-@pytest.mark.parametrize("kind", ["good", "prints", "undecided"])
+@pytest.mark.usefixtures("faulty_environment")
+@pytest.mark.parametrize("kind", ["good", "prints", "undecided", "unit"])
 def test_a_sound_environment_passes_the_check(kind: str) -> None:
     report = checked(kind)
     assert report.passed, report
     assert (report.items, report.size, report.figures["distinct_prompts"]) == (6, 50, 1.0)
     assert report.figures["correct_demonstrations"] == 1.0 or kind == "undecided"
+    assert report.figures.get("demonstrations_reward") == (1.0 if kind == "unit" else None)
+    assert report.rewards is (Rewards.UNIT if kind == "unit" else Rewards.BINARY)
 
 
-@pytest.mark.usefixtures("package")
+@pytest.mark.usefixtures("faulty_environment")
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
@@ -95,6 +49,7 @@ def test_a_sound_environment_passes_the_check(kind: str) -> None:
         ("random", "prompt 0: text differs"),
         ("outside", "prompt(-1) returns a prompt; it must raise NoSuchPrompt"),
         ("any", "is a correct answer to 6 of 6 prompts"),
+        ("most", "earns 95% of the full reward, as a mean over 6 prompts"),
     ],
 )
 def test_a_violated_property_is_reported_with_the_first_prompt(kind: str, fault: str) -> None:
@@ -104,37 +59,105 @@ def test_a_violated_property_is_reported_with_the_first_prompt(kind: str, fault:
     assert fault in found
 
 
-@pytest.mark.usefixtures("package")
+@pytest.mark.usefixtures("faulty_environment")
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "said", "advice"),
     [
-        ("raises", r"prompt\(3\) raised RuntimeError: no such puzzle"),
-        ("text", "score.. of an answer to prompt 0 raised ValueError: a zero byte"),
-        ("nan", "does not give a Score with a task of 0.0 or 1.0"),
-        ("hangs", "prompt 3 and its scores took more than 2 s"),
-        ("allocates", r"raised MemoryError|needs more than 4096 MiB of memory"),
-        ("exits", "the process that made its items ended with 9"),
+        ("raises", r"prompt\(3\) raised RuntimeError: no such puzzle", "muster env show"),
+        ("text", "score.. of an answer to prompt 0 raised ValueError: a zero byte", "muster env score"),
+        ("nan", "does not give a Score with a task of 0.0 or 1.0", "muster env score"),
+        ("half", r"\(rewards = binary\); a family with partial credit declares rewards=Rewards.UNIT", "env score"),
+        ("hangs", "prompt 3 and its scores took more than 8 s", "raise --item-timeout"),
+        ("allocates", r"prompt\(3\) raised MemoryError", "raise --memory-mib"),
+        ("grows", r"prompt\(3\) raised MemoryError|needs more than 4096 MiB of memory", "raise --memory-mib"),
+        ("exits", "the process that made its items ended with 9", "no method may exit"),
     ],
 )
-def test_an_environment_that_raises_is_reported_with_the_prompt(kind: str, said: str) -> None:
-    with pytest.raises(EnvironmentFault, match=said):
-        checked(kind, timeout_s=2.0 if kind == "hangs" else 30.0)
+def test_an_environment_that_raises_is_reported_with_the_prompt(kind: str, said: str, advice: str) -> None:
+    with pytest.raises(EnvironmentFault, match=said) as raised:
+        checked(kind, timeout_s=8.0 if kind == "hangs" else 30.0)
+    assert advice in raised.value.hint
 
 
-@pytest.mark.parametrize("name", ["letters", "arithmetic"])
-def test_the_generated_families_pass_from_the_command_line(name: str) -> None:
-    assert run_muster("env", "check", name, "--items", "50", "--json").json()["passed"]
+@pytest.mark.usefixtures("faulty_environment")
+def test_scores_of_wrong_answers_in_the_right_form_are_compared() -> None:
+    report = checked("wrong")
+    [found] = [each.fault for each in report.properties if each.fault]
+    assert "score of the demonstration with a changed letter differs" in found
 
 
-def test_the_file_based_families_pass(write_rows: WriteRows) -> None:
-    maths = write_rows([row({"ground_truth": answer}) for answer in ("7", "\\frac12", "x+1")])
-    assert check_environment("math", options=maths).passed
+def math_rows(write_rows: WriteRows) -> dict[str, JsonValue]:
+    return write_rows([row({"ground_truth": answer}, prompt=answer) for answer in ("7", "\\frac12", "x+1")])
+
+
+def code_rows(write_rows: WriteRows) -> dict[str, JsonValue]:
     tests = {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}
-    code = write_rows([row(tests, task_type="verifiable_code")])
-    assert check_environment("code", options=code).passed
+    return write_rows([row(tests, task_type="verifiable_code")])
 
 
-@pytest.mark.usefixtures("package")
+SHIPPED: dict[str, list[tuple[Callable[[WriteRows], dict[str, JsonValue]], int | None]]] = {
+    "letters": [
+        (lambda _: {}, None),
+        (lambda _: {"filler": True}, None),
+        (lambda _: {"partial": True}, None),
+    ],
+    "arithmetic": [
+        (lambda _: {}, None),
+        (lambda _: {"form": "question", "answer": "last-number", "largest": 9}, None),
+    ],
+    "math": [(math_rows, 3)],
+    "code": [(code_rows, 1)],
+    "mixture": [
+        (lambda _: {"environments": [{"name": "letters", "options": {"partial": True}}, {"name": "arithmetic"}]}, None),
+        (
+            lambda write: {
+                "environments": [
+                    {"name": "math", "options": math_rows(write), "weight": 2},
+                    {"name": "code", "options": code_rows(write)},
+                ]
+            },
+            6,
+        ),
+    ],
+    "reasoning-gym": [
+        (lambda _: {"dataset": "countdown"}, 2**31 - 1),
+        (lambda _: {"dataset": "leg_counting"}, 2**31 - 1),
+    ],
+}
+"""Options of each built-in family, with the number of prompts they give."""
+
+CASES = [
+    pytest.param(name, options, size, id=f"{name}-{number}")
+    for name, cases in SHIPPED.items()
+    for number, (options, size) in enumerate(cases)
+]
+
+
+def test_every_built_in_family_is_checked_here() -> None:
+    assert set(SHIPPED) == set(BUILT_IN)
+
+
+@pytest.mark.parametrize(("name", "options", "size"), CASES)
+def test_a_built_in_family_passes_the_check(
+    name: str, options: Callable[[WriteRows], dict[str, JsonValue]], size: int | None, write_rows: WriteRows
+) -> None:
+    chosen = options(write_rows)
+    items = 10 if name == "reasoning-gym" else 60  # each of its answers takes a process
+    report = check_environment(name, options=chosen, settings=CheckSettings(items=items))
+    assert report.passed, report
+    assert (report.size, report.items) == (size, items if size is None else min(items, size))
+    unit = name == "reasoning-gym" or "partial" in str(chosen)
+    assert report.rewards is (Rewards.UNIT if unit else Rewards.BINARY)
+
+
+def test_the_command_prints_the_declared_rewards() -> None:
+    shown = run_muster("env", "check", "letters", "-o", "partial=true", "--items", "20")
+    assert (shown.code, "rewards  unit" in shown.out) == (0, True), shown.out
+    found = run_muster("env", "check", "letters", "--items", "20", "--json").json()
+    assert (found["passed"], found["rewards"]) == (True, "binary")
+
+
+@pytest.mark.usefixtures("faulty_environment")
 def test_the_command_fails_for_a_broken_environment() -> None:
     found = run_muster("env", "check", "faulty", "-o", "kind=any", "--items", "5", "--json")
     assert found.code == 1
@@ -144,3 +167,26 @@ def test_the_command_fails_for_a_broken_environment() -> None:
 def test_invalid_options_are_refused_before_an_environment_is_made() -> None:
     with pytest.raises((BadOptions, EnvironmentFault), match=r"colour"):
         check_environment("letters", options={"colour": "red"})
+
+
+def test_a_probe_keeps_a_lower_limit_of_its_machine() -> None:
+    """Only root may raise a hard limit, such as one of `ulimit -v`."""
+    limit = 1 << 36
+    source = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))
+from rollouts.environments import check_process
+check_process.main()
+print(resource.getrlimit(resource.RLIMIT_AS), file=sys.stderr)
+"""
+    request: dict[str, object] = {"name": "letters", "version": None, "options": {}, "memory_bytes": 1 << 46}
+    request |= {"clock_days": 0}
+    ran = subprocess.run(
+        [sys.executable, "-c", source],
+        input=json.dumps(request | {"indices": [0]}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stderr.strip() == str((limit, limit))
+    assert "rev" in ran.stdout or "sort" in ran.stdout

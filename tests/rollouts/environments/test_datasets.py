@@ -140,8 +140,9 @@ def test_an_endless_row_is_refused_before_it_fills_the_memory(tmp_path: Path, mo
 
 def test_a_file_with_another_digest_than_the_options_is_refused(write_rows: WriteRows, tmp_path: Path) -> None:
     options = write_rows(ROWS)
-    with pytest.raises(BadDataset, match="the options name ffff"):
+    with pytest.raises(BadDataset, match="the options name ffff") as raised:
         load_environment("math", options={**options, "sha256": "f" * 64})
+    assert "fetch the file with the digest of the options" in raised.value.hint
     with pytest.raises(BadDataset, match="there is no data set"):
         load_environment("math", options={**options, "path": str(tmp_path / "absent")})
     with pytest.raises(BadDataset, match="there is no data set"):
@@ -158,3 +159,12 @@ def test_a_file_with_another_digest_than_the_options_is_refused(write_rows: Writ
 def test_options_without_a_file_are_refused(options: dict[str, JsonValue]) -> None:
     with pytest.raises(BadOptions):
         load_environment("math", options=options)
+
+
+@pytest.mark.parametrize("given", ["abc", "0" * 63, "0" * 65, "F" * 64, "0" * 64 + "\n"])
+def test_a_malformed_digest_is_refused_with_the_form_that_it_needs(given: str) -> None:
+    with pytest.raises(BadOptions) as refused:
+        load_environment("math", options={"path": "x", "sha256": given})
+    assert refused.value.detail.startswith(
+        f"environment math: sha256: {given!r} is no SHA-256, which has 64 hexadecimal"
+    )

@@ -10,8 +10,9 @@ import pytest
 from pydantic import JsonValue
 
 from protocol.errors import MusterError
-from rollouts.environments import families, load_environment
+from rollouts.environments import load_environment
 from rollouts.environments.errors import BadOptions, UnknownEnvironment, UnknownEnvironmentVersion
+from rollouts.environments.registry import environment_names, find_family
 
 PACKAGE = """
 from rollouts.environments.arithmetic import ArithmeticEnvironment, ArithmeticOptions
@@ -103,6 +104,8 @@ def test_a_package_that_registers_an_invalid_object_is_reported(name: str, said:
         ("letters", "2", {}, UnknownEnvironmentVersion, "has no version '2' here, but 1"),
         ("letters", "1+0000000000000000", {}, UnknownEnvironmentVersion, "and 1 is installed"),
         ("arithmetic", None, {"digit": 3}, BadOptions, "its options are: operations, digits"),
+        ("arithmetic", None, {"operations": "+"}, BadOptions, "write a JSON list, such as -o 'operations="),
+        ("math", None, {}, BadOptions, "give -o path="),
         ("arithmetic", None, {"digits": 0}, BadOptions, "digits"),
         ("arithmetic", None, {"operations": ["/"]}, BadOptions, "operations"),
     ],
@@ -126,5 +129,5 @@ def test_options_are_part_of_the_version_unless_they_are_defaults() -> None:
 
 
 def test_every_family_is_listed_with_its_summary() -> None:
-    assert {"letters", "arithmetic"} <= {each.name for each in families()}
-    assert all(each.summary for each in families())
+    assert {"letters", "arithmetic"} <= set(environment_names())
+    assert all(find_family(name).summary for name in environment_names())

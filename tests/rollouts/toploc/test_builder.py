@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from protocol.errors import Conflict, InvalidInput
 from rollouts import toploc
-from rollouts.toploc import PendingProofs, PolynomialCodec, ProofBuilder, ProofResult
+from rollouts.toploc import PendingProofs, PolynomialCodec, ProofBuilder
 from tests.rollouts.toploc.states import normal_states
 
 SMALL = PolynomialCodec(interval=3, top_k=4)
@@ -82,15 +83,13 @@ TestGrowth = Growth.TestCase
 TestGrowth.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
-class Held:
+@dataclass(frozen=True)
+class Held(PolynomialCodec):
     """Builds when the test allows it, and records the number of chunks per call."""
 
-    name, interval, proof_bytes = "held", 32, 258
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.begun = threading.Event()
-        self.go_on = threading.Event()
+    batches: list[int] = field(default_factory=list)
+    begun: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
 
     def build(
         self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
@@ -100,14 +99,9 @@ class Held:
         self.batches.append(sum(map(len, stretches)))
         return toploc.TOPLOC.build(stretches, sizes=sizes)
 
-    def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
-        raise NotImplementedError
 
-
-class Failing:
+class Failing(PolynomialCodec):
     """A codec without a proof for chunks that begin with a negative value."""
-
-    name, interval, proof_bytes = "failing", 2, 1
 
     def build(
         self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
@@ -116,9 +110,6 @@ class Failing:
         if any(chunk[0] < 0 for chunk in chunks):
             raise toploc.Unprovable("a negative value")
         return [b"+" for _ in chunks]
-
-    def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
-        raise NotImplementedError
 
 
 def test_complete_intervals_are_built_before_their_sequences_end() -> None:
@@ -169,7 +160,7 @@ def test_the_engine_waits_while_too_many_proofs_are_queued() -> None:
 
 
 def test_one_unprovable_sequence_does_not_affect_the_others() -> None:
-    with ProofBuilder(codec=Failing()) as builder:
+    with ProofBuilder(codec=Failing(interval=2)) as builder:
         builder.add("abc", torch.tensor([[1.0], [-1.0], [1.0]]))
         builder.add("abc", torch.tensor([[1.0], [1.0], [1.0]]))
         builder.add("ab", torch.tensor([[1.0], [1.0]]))

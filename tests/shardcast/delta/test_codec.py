@@ -1,4 +1,4 @@
-"""A delta and its base reproduce the exact file for any two files; anything else is refused."""
+"""A delta and its base produce exactly the new file; a malformed delta is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardcast.delta import BadDelta, DeltaTooLarge, apply_delta, build_delta
 from shardcast.delta.segments import HEADER, MAGIC, MOST_LENGTH, SEGMENT, Mode, Segment, unzigzag, zigzag
 
 Tensors = dict[str, tuple[str, bytes]]
-"""Tensors by name: safetensors' name of the type, and bytes."""
+"""Tensors by name, each with its type as safetensors names it, and its bytes."""
 
 SIZE_OF = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I64": 8, "U8": 1, "BOOL": 1, "F8_E4M3": 1}
 
@@ -71,7 +71,7 @@ tensors_of_a_step = st.dictionaries(
 
 @given(before=tensors_of_a_step, after=tensors_of_a_step, step=st.text("0123456789", max_size=4))
 @IN_ONE_FOLDER
-def test_any_two_checkpoints_of_any_dtypes_and_shapes_round_trip(
+def test_a_delta_reproduces_any_checkpoint_from_any_other(
     tmp_path: Path, before: Tensors, after: Tensors, step: str
 ) -> None:
     round_trip(tmp_path, safetensors(before), safetensors(after, metadata=step))
@@ -83,7 +83,9 @@ def test_any_two_checkpoints_of_any_dtypes_and_shapes_round_trip(
     seed=st.integers(0, 2**32 - 1),
 )
 @IN_ONE_FOLDER
-def test_any_share_of_changed_bytes_round_trips(tmp_path: Path, tensors: Tensors, share: float, seed: int) -> None:
+def test_a_delta_reproduces_a_checkpoint_with_any_share_of_changed_bytes(
+    tmp_path: Path, tensors: Tensors, share: float, seed: int
+) -> None:
     draw = np.random.default_rng(seed)
 
     def changed(data: bytes) -> bytes:
@@ -98,7 +100,7 @@ def test_any_share_of_changed_bytes_round_trips(tmp_path: Path, tensors: Tensors
 
 @given(base=st.binary(max_size=200), target=st.binary(max_size=200))
 @IN_ONE_FOLDER
-def test_any_two_files_that_are_no_checkpoints_round_trip(tmp_path: Path, base: bytes, target: bytes) -> None:
+def test_a_delta_reproduces_a_file_that_is_not_safetensors(tmp_path: Path, base: bytes, target: bytes) -> None:
     round_trip(tmp_path, base, target)
 
 
@@ -108,20 +110,20 @@ def test_zigzag_is_reversible_for_every_word(numbers: list[int], kind: type[np.u
     assert (unzigzag(zigzag(words)) == words).all()
 
 
-def test_small_steps_in_either_direction_become_small_numbers() -> None:
+def test_zigzag_turns_small_changes_in_either_direction_into_small_numbers() -> None:
     assert zigzag(np.array([0, 1, 65535, 2, 65534], dtype=np.uint16)).tolist() == [0, 2, 1, 4, 3]
 
 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (MOST_LENGTH // 2, "one segment to the byte"),
-        (MOST_LENGTH // 2 + 1, "a word more"),
-        (3 * MOST_LENGTH // 2, "three"),
+        (MOST_LENGTH // 2, "exactly one segment"),
+        (MOST_LENGTH // 2 + 1, "one segment and one word"),
+        (3 * MOST_LENGTH // 2, "three segments"),
     ],
     ids=lambda each: str(each).replace(" ", "-"),
 )
-def test_tensors_near_the_segment_size_round_trip(tmp_path: Path, words: int, what: str) -> None:
+def test_a_delta_reproduces_tensors_near_the_segment_size(tmp_path: Path, words: int, what: str) -> None:
     before = bf16(words, seed=1)
     after = before.copy()
     after[[0, words // 3, words - 1]] += 1
@@ -146,7 +148,7 @@ def test_changing_one_value_in_a_hundred_costs_less_than_one_percent_of_the_byte
     assert round_trip(tmp_path, safetensors({"w": ("BF16", before.tobytes())}), target) < 0.01 * len(target)
 
 
-def test_a_tensor_is_compared_with_the_one_of_the_same_name_at_any_offset(tmp_path: Path) -> None:
+def test_a_tensor_is_compared_with_the_base_tensor_of_the_same_name_at_another_offset(tmp_path: Path) -> None:
     wide, narrow = bf16(50_000, seed=1).tobytes(), bf16(999, seed=2).tobytes()
     base = safetensors({"wide": ("BF16", wide), "narrow": ("BF16", narrow)})
     target = safetensors({"narrow": ("BF16", narrow), "wide": ("BF16", wide)}, metadata="moved")
@@ -215,33 +217,36 @@ MALFORMED = {
     "more than the target": (GOOD + GOOD, "continues after"),
     "an unknown mode": (segment(mode=9, payload=CHANGES), "of mode 9"),
     "words of three bytes": (segment(word=3, length=201, payload=CHANGES), "words of 3"),
-    "a flag of tomorrow": (segment(zero=1, payload=CHANGES), "of mode 1"),
+    "a reserved byte that is not zero": (segment(zero=1, payload=CHANGES), "of mode 1"),
     "an empty segment": (segment(length=0, payload=CHANGES), "a segment of 0 bytes"),
-    "past the target": (segment(length=202, payload=CHANGES), "of 202 bytes"),
+    "beyond the target": (segment(length=202, payload=CHANGES), "of 202 bytes"),
     "half a word": (segment(length=199, payload=CHANGES), "of 199 bytes"),
-    "past the base": (segment(offset=1, payload=CHANGES), "at 1 of a base of 200"),
-    "far past the base": (segment(offset=2**64 - 1, payload=CHANGES), "of a base of 200"),
+    "beyond the base": (segment(offset=1, payload=CHANGES), "at 1 of a base of 200"),
+    "far beyond the base": (segment(offset=2**64 - 1, payload=CHANGES), "of a base of 200"),
     "no changes": (segment(changed=0, payload=CHANGES), "0 changes"),
     "more changes than words": (segment(changed=101, payload=CHANGES), "101 changes"),
     "gaps of four bytes": (segment(planes=4, payload=CHANGES), "4 planes"),
-    "changes where nothing changes": (segment(mode=Mode.SAME, planes=0), "3 changes"),
+    "changes in a segment without changes": (segment(mode=Mode.SAME, planes=0), "3 changes"),
     "no payload": (segment(), "payload of 0"),
-    "a payload for nothing": (segment(mode=Mode.SAME, planes=0, changed=0, payload=b"x"), "payload of 1"),
-    "an endless payload": (segment(said=2**32 - 1), f"payload of {2**32 - 1}"),
-    "a literal with a place in the base": (
+    "a payload in a segment without a payload": (
+        segment(mode=Mode.SAME, planes=0, changed=0, payload=b"x"),
+        "payload of 1",
+    ),
+    "a payload of almost 4 GiB": (segment(said=2**32 - 1), f"payload of {2**32 - 1}"),
+    "a literal segment with an offset in the base": (
         segment(mode=Mode.LITERAL, planes=0, changed=0, offset=4, payload=packed(bytes(200))),
         "at 4 of a base",
     ),
     "no zstd": (segment(payload=b"not zstd at all"), "zstd"),
     "zstd with a flipped bit": (segment(payload=bytes([CHANGES[0] ^ 1]) + CHANGES[1:]), "zstd"),
-    "a frame that hides its size": (
+    "a zstd frame without its size": (
         segment(payload=zstandard.ZstdCompressor(write_content_size=False).compress(bytes(9))),
         "unpack to 9",
     ),
-    "a bomb": (segment(payload=BOMB), "unpack to 9"),
-    "a bomb behind a true frame": (segment(payload=CHANGES + BOMB), "zstd"),
-    "too little": (segment(payload=packed(bytes(8))), "unpack to 9"),
-    "a change past the end": (
+    "a zstd bomb": (segment(payload=BOMB), "unpack to 9"),
+    "a zstd bomb after a valid frame": (segment(payload=CHANGES + BOMB), "zstd"),
+    "a payload that is too short": (segment(payload=packed(bytes(8))), "unpack to 9"),
+    "a change beyond the end": (
         segment(payload=packed(bytes([50, 50, 50]) + bytes([2, 2, 2, 0, 0, 0]))),
         "word 152 of 100",
     ),
@@ -259,7 +264,7 @@ def test_a_malformed_delta_is_refused_and_leaves_no_file(tmp_path: Path, case: s
     assert not (tmp_path / "new").exists()
 
 
-def test_the_frame_that_the_malformed_cases_alter_is_valid(tmp_path: Path) -> None:
+def test_the_segment_that_the_malformed_cases_alter_is_valid(tmp_path: Path) -> None:
     (tmp_path / "base").write_bytes(bytes(200))
     (tmp_path / "delta").write_bytes(HEADER.pack(MAGIC, 200, 200) + GOOD)
     apply_delta(base=tmp_path / "base", delta=tmp_path / "delta", target=tmp_path / "new", size=200)
@@ -292,7 +297,7 @@ def test_a_corrupted_delta_gives_other_bytes_or_a_bad_delta_error(tmp_path: Path
 
 
 @given(st.binary(min_size=SEGMENT.size, max_size=SEGMENT.size), st.integers(0, 2**40), st.integers(0, 2**40))
-def test_any_24_bytes_are_a_bounded_segment_header_or_refused(data: bytes, base_size: int, room: int) -> None:
+def test_any_24_bytes_are_refused_or_give_a_segment_of_bounded_size(data: bytes, base_size: int, room: int) -> None:
     try:
         read = Segment.unpack(data, base_size=base_size, room=room)
     except BadDelta:
@@ -319,6 +324,6 @@ def test_memory_does_not_grow_with_the_file_size(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as a, (tmp_path / "b").open("wb") as b:
         for _ in range(24):
             a.write(words.tobytes())
-            b.write((words + (words & 1)).tobytes())  # half of the values change, the most expensive kind
+            b.write((words + (words & 1)).tobytes())  # half of the values change, which needs the most memory
     ran = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True)
     assert int(ran.stdout) * 1024 < 40 * 2**20, f"48 MiB of file, {int(ran.stdout) // 1024} MiB of memory"

@@ -1,4 +1,4 @@
-"""Versions sent as deltas: the same bytes and digest as whole ones, with fewer bytes where possible."""
+"""A version that is sent as deltas has the same files and digest as one that is sent whole."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tests.shardcast.delta.test_codec import safetensors
 Clients = Callable[..., Client]
 
 VALUES = 700_000
-"""The number of values, which fill several blocks."""
+"""Number of bf16 values in the model; they fill several blocks."""
 
 
 class Trainer:
-    """Makes similar versions of a model and publishes them.
+    """Makes versions of a model that differ little, and publishes them.
 
     Args:
-        origin: The origin that publishes them.
-        folder: The folder for the versions' own folders.
+        origin: The origin that publishes the versions.
+        folder: Folder for the versions, each in a sub-folder.
     """
 
     def __init__(self, origin: Origin, folder: Path) -> None:
@@ -48,21 +48,21 @@ class Trainer:
         self._weights = self._draw.integers(0, 2**16, VALUES, dtype=np.uint16)
 
     async def step(self, version: int, *, base: int | None = None, full: bool = True, share: float = 0.01) -> Published:
-        """Publishes the next version, in which this share of values differs."""
+        """Makes and publishes the next version, with this share of values changed."""
         return await self.origin.publish_folder(version, self.make(version, share=share), base=base, full=full)
 
     def make(self, version: int, *, share: float = 0.01) -> Path:
-        """Makes the next version in a folder."""
+        """Makes the next version; returns its folder."""
         self._weights = self._weights + (self._draw.random(VALUES) < share).astype(np.uint16)
         self.contents[version] = {
             "model.safetensors": safetensors({"w": ("BF16", self._weights.tobytes())}, metadata=str(version)),
-            "table.bin": self._draw.bytes(3000),  # a different one each time, for which a delta is too large
+            "table.bin": self._draw.bytes(3000),  # new random bytes in each version, so that its delta is too large
             "tokenizer/vocabulary.json": b"[" + b"0," * 5000 + b"0]",
         }
         return write_folder(self._folder / str(version), self.contents[version])
 
     def check(self, fetched: Fetched) -> None:
-        """Checks a folder's bytes and digest against its version."""
+        """Asserts that a fetched folder has the files and the digest of its version."""
         assert read_folder(fetched.path) == self.contents[fetched.version]
         assert fetched.digest == version_digest(folder_files(fetched.path))
         assert fetched.size == sum(map(len, self.contents[fetched.version].values()))
@@ -81,7 +81,7 @@ def names(folder: Path) -> list[str]:
 
 
 def received(client: Client) -> float:
-    """Returns the bytes of received blocks over the whole lifetime of a client."""
+    """Returns the number of bytes of all blocks that a client has received."""
     return sum(
         sample.value
         for metric in client.metrics.received.collect()
@@ -110,7 +110,7 @@ async def test_a_client_with_the_base_fetches_only_the_delta_and_gets_the_same_f
     assert names(tmp_path / "to" / "2") == [".manifest", "model.safetensors", "table.bin", "tokenizer"]
 
 
-async def test_a_new_client_of_a_version_of_deltas_fetches_its_base_first(
+async def test_a_new_client_fetches_the_base_first_if_a_version_exists_only_as_deltas(
     trainer: Trainer, client_of: Clients, tmp_path: Path
 ) -> None:
     await trainer.step(1)
@@ -143,7 +143,7 @@ async def test_a_delta_chain_larger_than_the_whole_version_is_not_used(
     async with client_of(trainer.origin.url) as client:
         await client.fetch(1, tmp_path / "to")
         for version in range(2, 12):
-            await trainer.step(version, base=version - 1, share=0.5)  # a delta is an eighth of the file
+            await trainer.step(version, base=version - 1, share=0.5)  # each delta has an eighth of the file's size
         fetched = await client.fetch(11, tmp_path / "to")
     trainer.check(fetched)
     assert fetched.received == fetched.size
@@ -230,15 +230,15 @@ async def test_a_delta_that_does_not_produce_the_signed_content_drops_the_versio
 
 
 PLANS: dict[str, list[tuple[int, int | None, bool]]] = {
-    "an anchor and deltas": [(1, None, True), (2, 1, False), (3, 2, False), (4, 3, False)],
-    "anchors that are deltas, too": [(1, None, True), (2, 1, False), (3, 2, True), (4, 3, False)],
-    "whole ones between": [(1, None, True), (2, 1, False), (3, None, True), (4, 3, False)],
-    "a base further back": [(1, None, True), (2, 1, False), (3, 1, False), (5, 3, False)],
+    "one whole version and then deltas": [(1, None, True), (2, 1, False), (3, 2, False), (4, 3, False)],
+    "a whole version that has deltas too": [(1, None, True), (2, 1, False), (3, 2, True), (4, 3, False)],
+    "a whole version without deltas in between": [(1, None, True), (2, 1, False), (3, None, True), (4, 3, False)],
+    "a base that is not the previous version": [(1, None, True), (2, 1, False), (3, 1, False), (5, 3, False)],
 }
 
 
 @pytest.mark.parametrize("plan", PLANS)
-async def test_a_following_client_has_each_version_as_it_was_trained(
+async def test_a_following_client_gets_the_right_files_of_each_version(
     trainer: Trainer, client_of: Clients, tmp_path: Path, plan: str
 ) -> None:
     async with client_of(trainer.origin.url) as client:
@@ -252,7 +252,7 @@ async def test_a_following_client_has_each_version_as_it_was_trained(
     assert len(names(tmp_path / "to")) == 2
 
 
-async def test_a_late_relay_holds_the_bases_that_its_versions_need(
+async def test_a_relay_that_starts_late_also_fetches_the_bases_of_its_versions(
     trainer: Trainer, client_of: Clients, stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     await trainer.step(1)
@@ -288,7 +288,7 @@ async def test_a_watched_folder_is_published_as_deltas_between_whole_versions(
             (made / "optimiser.tmp").write_bytes(b"not of the version")
             made.rename(origin.folder / str(version))
             await watcher.look()
-            assert origin.versions.get(version) is None  # it is still being written
+            assert origin.versions.get(version) is None  # because it is still being written
             (origin.folder / str(version) / ".writing").unlink()
             await watcher.look()
             held = origin.versions.get(version)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainer.learning.algorithms import Algorithm, ClippedTerm, algorithm_names
+from trainer.learning.algorithms import NAMED, Algorithm, ClippedTerm
 from trainer.learning.batch import Answers
 from trainer.learning.losses import (
     COUNTED,
@@ -113,7 +113,7 @@ def test_each_named_algorithm_matches_the_formula_of_its_paper(name: str) -> Non
 
 
 def test_every_named_algorithm_has_a_formula_test() -> None:
-    assert set(algorithm_names()) - set(PAPERS) == {"intellect-2"}
+    assert NAMED.keys() - PAPERS.keys() == {"intellect-2"}
     preset = Algorithm(name="intellect-2")
     assert (preset.entropy, preset.kl, preset.term) == (1e-4, 1e-3, ClippedTerm(low=0.2, high=0.2, cap=4.0))
 
@@ -336,11 +336,11 @@ def test_overriding_one_field_keeps_the_rest_of_the_named_algorithm() -> None:
     assert changed.term == ClippedTerm(low=0.2, high=0.3, cap=None)
     assert changed.kl == 0.01
     assert Algorithm.model_validate("gspo") == Algorithm(name="gspo")
-    for name in algorithm_names():
+    for name in NAMED:
         algorithm = Algorithm(name=name)
         assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
 
 
 def test_only_batch_normalised_advantages_need_whole_batches() -> None:
-    needing = [name for name in algorithm_names() if Algorithm(name=name).needs_whole_batch]
+    needing = [name for name in NAMED if Algorithm(name=name).needs_whole_batch]
     assert needing == ["reinforce++", "reinforce++-baseline"]

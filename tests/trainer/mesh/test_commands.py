@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.training_groups import made_groups
-from trainer.distributed.commands import CommandKind, GroupCommand, groups_command, groups_of, state_command, state_of
+from trainer.distributed.commands import (
+    GroupCommand,
+    GroupCommandKind,
+    groups_command,
+    groups_of,
+    state_command,
+    state_of,
+)
 from trainer.learning.learner import LearnerState
 
 
@@ -58,6 +65,6 @@ def test_pickled_data_is_refused() -> None:
 
 
 def test_an_unknown_command_is_refused() -> None:
-    told = GroupCommand(word=CommandKind.STAY).encode().replace(b'"stay"', b'"play"')
+    told = GroupCommand(word=GroupCommandKind.STAY).encode().replace(b'"stay"', b'"play"')
     with pytest.raises((ValueError, zipfile.BadZipFile)):
         GroupCommand.decode(told)

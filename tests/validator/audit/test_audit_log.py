@@ -1,4 +1,4 @@
-"""The audit log of real epochs, and a validator that drew other rows than required."""
+"""The audit log of real epochs, and of a validator that recomputed other rows than the draw requires."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_the_audit_log_of_an_epoch_finds_a_verdict_with_chosen_rows(world:
     first = await log.of(key.address, 1)
     assert first.secret is None
     assert [line.comparison.finding for line in first.lines] == [AuditComparison.UNKNOWN] * 3
-    with pytest.raises(NotFound, match="no epoch 2 that is over"):
+    with pytest.raises(NotFound, match="no past epoch 2"):
         await log.of(key.address, 2)
 
     await epochs.reveal(1)

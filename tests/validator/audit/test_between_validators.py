@@ -19,7 +19,7 @@ async def look(validator: ValidatorUnderTest) -> int:
     """Reads other validators' verdicts and examines the resulting items; returns the number of verdicts on the
     ledger.
     """
-    await validator.looking.verdicts()
+    await validator.audit_loops.verdicts()
     return await validator.judge()
 
 
@@ -46,7 +46,7 @@ async def test_running_services_overturn_a_wrong_verdict(pool: PoolWithValidator
 
     for party in (wrong, right):
         assert await look(party) == 0
-    # No block is mined by itself here: the validator waits for a while, and makes the one that orders the dispute.
+    # This chain mines on demand: the validator waits for a while, then makes the block whose hash orders the dispute.
     assert await look(third) == 0
     assert (await third.dependencies.queue.lengths()).parked == 0
     for _ in range(4):

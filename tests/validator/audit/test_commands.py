@@ -31,7 +31,7 @@ FORGED = {
 async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
     """Returns two works, one accepted and one forged, in a finished epoch whose secret was revealed."""
     validator = pool.validator(trial=1)
-    await validator.looking.epochs()
+    await validator.audit_loops.epochs()
     good, bad = await pool.submit(), await pool.submit()
     validator.examiner.answers[bad] = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY, **FORGED)
     assert await validator.judge() == 2
@@ -53,7 +53,7 @@ async def test_an_auditor_recomputes_a_verdict_and_a_contributor_disputes_it_wit
         "pays 0.07 MUST when final",
         "costs 1 MUST and the place in the pool when final",
         "sampling-replay",
-        "Tokens are not those that the seeded noise draws.",
+        "The tokens differ from those that the seeded noise selects.",
         "2 rows were not drawn by the slot's noise",
         "sampling: row 1: the largest gap is 11.7, the limit is 0.4",
         f"muster worker dispute {bad}",
@@ -118,9 +118,9 @@ async def test_a_contributor_sees_the_cost_of_disputing_a_rejection_before_and_a
 async def test_a_validator_that_left_out_rows_is_named_and_the_command_fails(terminal: Terminal) -> None:
     pool = terminal.pool
     validator = pool.validator()
-    await validator.looking.epochs()
+    await validator.audit_loops.epochs()
     key = await pool.submit()
-    validator.examiner.otherwise = concluded(audited=(0,))  # a new node, and the validator leaves out one of its rows
+    validator.examiner.otherwise = concluded(audited=(0,))  # one of the two rows of a new node is left out
     rows = tuple(row.model_copy(update={"audited": row.row == 0}) for row in concluded().rows)
     validator.examiner.otherwise = concluded(audited=(0,), rows=rows)
     await validator.judge()
@@ -128,5 +128,5 @@ async def test_a_validator_that_left_out_rows_is_named_and_the_command_fails(ter
     await epochs.commit_next()
     said = await terminal.muster("validator", "audit-log", expect=1)
     assert key in said
-    assert "all rows had to be computed again, and 1 of 2 were" in said
+    assert "all rows had to be computed again, but only 1 of 2 were" in said
     assert "1 NOT as drawn" in said

@@ -1,4 +1,4 @@
-"""Forging some rows never pays under terms that the ledger accepts; the expected loss is computed."""
+"""Expected gain of forging some rows, which is never positive under terms that the ledger accepts."""
 
 from __future__ import annotations
 

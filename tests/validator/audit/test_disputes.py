@@ -46,7 +46,7 @@ from validator.store.records import NodeRecords
 
 REWARD = 100 * TERMS.price_per_unit
 PENALTY = 200 * TERMS.penalty_per_unit
-"""The penalty for all units of the lease."""
+"""Penalty for forging all units of the lease, in units of 10⁻¹⁸ MUST."""
 SECOND = timedelta(seconds=1)
 EVIDENCE = Digest("0x" + "ed" * 32)
 ALL = LookPolicy(accepted=1, rejected=1)
@@ -91,7 +91,7 @@ class Looking:
 
 
 async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = ALL) -> Looking:
-    """Returns the validator `name`; validators share only the chain here."""
+    """Returns the second looks of the validator `name`; the validators of a test share only the chain."""
     ledger, key = await world.as_(name), world.keys[name]
     keys, clock = keys_of(list(world.keys).index(name) + 1), StoppedClock()
     records = NodeRecords(redis, keys=keys, validator=key.address)
@@ -146,7 +146,7 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
 async def gave(
     world: World, name: str, key: Digest, outcome: Outcome, *, decisive: bool = False, audit: Digest = EVIDENCE
 ) -> None:
-    """Has a validator give a verdict; a decisive one when it is its turn."""
+    """Sends a verdict of a validator; a verdict in a dispute is sent at the validator's turn."""
     reason = ReasonCode.PASSED if outcome is Outcome.ACCEPTED else ReasonCode.COMPUTATION_OTHER_MODEL
     ledger = await world.as_(name)
     if decisive:
@@ -165,13 +165,13 @@ async def its_turn(world: World, name: str, key: Digest) -> None:
 
 
 async def ready(world: World) -> None:
-    """Returns a member that works on an announced version."""
+    """Makes a node join the pool and announces a version."""
     await world.member()
     await announced(world)
 
 
 async def test_a_wrong_verdict_is_disputed_and_overturned_by_a_third_validator(world: World, redis: Redis) -> None:
-    """Whole services test the other direction."""
+    """The opposite case, a rejection that is overturned, is tested with whole services."""
     first, truth, paid, slashed = Outcome.ACCEPTED, Outcome.FORGED, 0, PENALTY
     await ready(world)
     work = await submitted(world)
@@ -215,10 +215,10 @@ async def test_a_nodes_dispute_is_judged_by_validators_other_than_the_first_judg
 
 
 @pytest.mark.parametrize(("steerable", "followed"), [(True, Followed.AGREES), (False, Followed.DISPUTED)])
-async def test_a_budget_rejection_over_many_files_is_not_disputed_for_one_clean_file(
+async def test_a_rejection_for_near_ties_of_many_files_is_not_disputed_for_one_clean_file(
     world: World, redis: Redis, steerable: bool, followed: Followed
 ) -> None:
-    """A file without near-ties to count, as in float32, is an exception: its rejection cannot be right."""
+    """A file without near-ties to count, as in float32, is an exception: its rejection must be wrong."""
     await world.member()
     item = await submitted(world)
     judge, other = await world.as_("validator"), await looking(world, redis, "second")
@@ -391,7 +391,7 @@ async def test_an_audit_file_of_other_work_is_disputed_even_with_right_rows(worl
         concluded(Outcome.REJECTED, ReasonCode.REWARD_DIFFERS, rows=honest.rows),
     ):
         found = await second.results.compared(item, own)
-        assert [each.what for each in found.checks[-1].findings] == ["the audit file says step 7; it is 1"]
+        assert [each.what for each in found.checks[-1].findings] == ["the audit file has step 7, but the work has 1"]
     assert await second.results.follow_up(item, found, EVIDENCE) is Followed.DISPUTED
 
 

@@ -53,7 +53,7 @@ def test_another_secret_work_key_or_block_draws_other_rows(seed: bytes, share: f
 
 
 def test_every_row_is_equally_likely_to_be_drawn() -> None:
-    """10,000 draws of 2 rows of 20: each comes 1,000 times on average, with a standard deviation of 30."""
+    """In 10,000 draws of 2 rows out of 20, each row is drawn 1,000 times on average (standard deviation 30)."""
     counts: Counter[int] = Counter()
     pairs: Counter[tuple[int, ...]] = Counter()
     for number in range(10_000):
@@ -69,7 +69,7 @@ def test_every_row_is_equally_likely_to_be_drawn() -> None:
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.01])
 def test_a_share_outside_of_0_and_1_is_refused(share: float) -> None:
-    with pytest.raises(InvalidInput, match="a share of"):
+    with pytest.raises(InvalidInput, match="the share of drawn rows"):
         rows_drawn(share, 10)
 
 
@@ -78,7 +78,7 @@ def test_drawing_a_part_of_the_rows_needs_a_seed() -> None:
     assert draw_rows(RowDraw(seed=None, share=0.5), 1) == (0,)
     with pytest.raises(InvalidInput, match="without a seed"):
         draw_rows(RowDraw(seed=None, share=0.5), 10)
-    with pytest.raises(InvalidInput, match="secret of 3 bytes"):
+    with pytest.raises(InvalidInput, match="secret has 3 bytes"):
         row_seed(b"abc", KEY, BLOCK)
 
 

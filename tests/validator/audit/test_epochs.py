@@ -36,7 +36,7 @@ def test_a_secret_is_derived_from_key_chain_contract_pool_and_epoch() -> None:
     assert len({first, *others}) == 6
 
 
-async def test_rows_are_drawn_by_the_newest_secret_before_the_submission_also_after_a_restart(world: World) -> None:
+async def test_rows_are_drawn_by_the_newest_secret_before_the_submission_even_after_a_restart(world: World) -> None:
     ledger, key = await world.as_("validator"), world.keys["validator"]
 
     def restarted() -> Epochs:
@@ -83,7 +83,7 @@ async def test_a_commitment_made_by_other_software_is_not_used_for_drawing(world
     assert found.epoch == 8
 
 
-async def test_epochs_begin_regularly_and_reveal_the_former_secret_also_after_a_restart(
+async def test_epochs_begin_regularly_and_reveal_the_former_secret_even_after_a_restart(
     world: World,
 ) -> None:
     ledger, key = await world.as_("validator"), world.keys["validator"]

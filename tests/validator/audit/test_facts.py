@@ -54,7 +54,7 @@ async def test_the_lease_is_read_from_the_event_and_the_beacon_from_the_chain(wo
     assert (work.beacon_block, work.salt, work.groups, work.max_units) == (block, SALT, lease.groups, lease.max_units)
     ledger = await world.as_("validator")
     finder = Finder(ledger)
-    for _ in range(2):  # the cached value is the same
+    for _ in range(2):  # the second read returns the cached value
         facts = await finder.facts(work)
         expected = WorkFacts(work=work, chain_id=world.deployment.chain_id, beacon=await ledger.block_hash(block))
         assert facts == expected
@@ -183,6 +183,6 @@ async def test_an_unannounced_version_is_retryable_and_blames_no_node(world: Wor
     with pytest.raises(UnknownCheckpoint, match="not announced"):
         await finder.facts(work)
     await announced(world)
-    with pytest.raises(UnknownCheckpoint, match=r"not announced before block") as missing:  # too late for this work
+    with pytest.raises(UnknownCheckpoint, match=r"was not announced by then") as missing:  # too late for this work
         await finder.facts(work)
     assert missing.value.retryable

@@ -1,4 +1,4 @@
-"""Near-ties of a node's newest files, on a real Redis."""
+"""Near-tie budgets over a node's newest files, on a real Redis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def found(ties: NearTieCount | None, *, engine: str = "torch") -> Conclusion:
 
 
 async def rejected_at(budgets: NearTieBudgets, ties: NearTieCount, *, files: int, first: int = 0) -> list[int]:
-    """Returns which of a number of consecutive files are rejected."""
+    """Adds a number of consecutive files to a node's budget; returns the numbers of the rejected ones."""
     outcomes = [(await budgets.applied(work(first + number), found(ties))).outcome for number in range(files)]
     return [number for number, outcome in enumerate(outcomes) if outcome is Outcome.REJECTED]
 

@@ -1,4 +1,4 @@
-"""Audited shares: all rows of new and of caught nodes, fewer of proven ones, never below the floor."""
+"""Share of recomputed rows: all of new and failed nodes, fewer of proven nodes, never below the floor."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def test_the_drawn_rows_agree_and_additional_rows_do_too() -> None:
 @pytest.mark.parametrize(
     "why",
     [
-        "epoch 6 was over before the file was complete here; then all rows",
-        "the file was not in the store at the first look; then all rows",
+        "epoch 6 ended before the file was downloaded, so all rows are recomputed",
+        "the file was not in the store at the first attempt, so all rows are recomputed",
         "another node of its provider forged work on 2026-11-21 12:00 UTC: 0 of 64 clean verdicts since",
     ],
 )
@@ -98,8 +98,8 @@ def test_a_full_audit_must_cover_every_row_whatever_its_reason(why: str) -> None
         (drawn(WRONG), "were not computed again"),
         (drawn(RIGHT[:2]), f"rows {RIGHT[2]} were drawn"),
         (drawn(RIGHT, share=0.09), "below the pool's floor of 10.00%"),
-        (drawn(RIGHT, epoch=5), "epoch 6 and block 71 had to be used"),
-        (drawn(RIGHT, block=72), "epoch 6 and block 71 had to be used"),
+        (drawn(RIGHT, epoch=5), "had to be drawn with epoch 6 and block 71"),
+        (drawn(RIGHT, block=72), "had to be drawn with epoch 6 and block 71"),
         (drawn(RIGHT, epoch=None, block=None), "all rows had to be computed again"),
         (drawn(RIGHT, share=1.0), "all rows had to be computed again"),
         (audit_of(WORK, ME, audited=()), "no row was computed again"),
@@ -120,7 +120,7 @@ def test_a_violation_of_the_draw_is_reported_with_the_reason(audit: AuditFile, w
 def test_evidence_for_another_verdict_is_refused() -> None:
     assert "another outcome" in compared(drawn(RIGHT), outcome=Outcome.FORGED).why
     assert "another reason" in compared(drawn(RIGHT), reason=801).why
-    assert "dispute is decided on all rows" in compared(drawn(RIGHT), decisive=True).why
+    assert "dispute must be decided on all rows" in compared(drawn(RIGHT), decisive=True).why
 
 
 def test_a_rejected_file_needs_no_recomputed_rows() -> None:

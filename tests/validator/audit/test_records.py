@@ -1,4 +1,4 @@
-"""Nodes' records, on a real Redis."""
+"""Verdict records of nodes, on a real Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of another validator's audit file compared with one's own."""
+"""Comparison of another validator's audit file with this validator's findings."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ UNSCORED: dict[str, None] = {"task": None, "length_penalty": None, "reward": Non
 OTHER = Digest("0x" + "0e" * 32)
 
 
-def rows(count: int = ROWS, **changed: Any) -> list[AuditRow]:
-    """Returns rows with changes in the first one."""
+def rows(count: int = ROWS, *, limited: bool = False, **changed: Any) -> list[AuditRow]:
+    """Returns rows with changes in the first one; `limited` if their checks have time limits."""
     every = [
         AuditRow(
             row=row,
@@ -42,6 +42,7 @@ def rows(count: int = ROWS, **changed: Any) -> list[AuditRow]:
             length_penalty=0.25,
             reward=row % 2 - 0.25,
             audited=True,
+            figures={"reward.limited": limited},
         )
         for row in range(count)
     ]
@@ -60,49 +61,48 @@ def differences(
     theirs: list[AuditRow],
     own: list[AuditRow] | None = None,
     *,
-    environment: str = "code",
+    limited: bool = True,
     scoring: timedelta = SHORT_SCORING,
 ) -> tuple[AuditFinding, ...]:
-    return row_differences(theirs, rows() if own is None else own, environment=environment, scoring=scoring)
+    return row_differences(theirs, rows(limited=limited) if own is None else own, scoring=scoring)
 
 
 @pytest.mark.parametrize(
-    ("theirs", "environment", "wrong"),
+    ("theirs", "limited", "wrong"),
     [
-        (rows(), "arithmetic", []),
-        (rows(reward=0.75), "arithmetic", [0]),
-        (rows(reward=-1e30), "code", [0]),  # a decided reward is the same for every validator
-        (rows(group=7), "arithmetic", [0]),
-        (rows(sample=7), "arithmetic", [0]),
-        (rows(prompt_index=7), "arithmetic", [0]),
-        (rows(task=1.0), "arithmetic", [0]),
-        (rows(task=float("nan")), "code", [0]),
-        (rows(task=None), "code", [0]),  # the trainer would drop its group
-        (rows(length_penalty=0.5), "arithmetic", [0]),
-        (rows(length_penalty=None), "code", [0]),
-        (rows(task=None, reward=None, length_penalty=0.5), "code", [0]),
-        (rows()[1:], "arithmetic", [None, 0]),
-        (rows(ROWS + 1), "arithmetic", [None]),
-        (rows(row=1), "arithmetic", [None, 0]),
-        (undecided(1), "arithmetic", [0]),  # no row may be undecided there
-        (undecided(5), "code", []),
-        (undecided(6), "code", [0, 1, 2, 3, 4, 5]),
-        (undecided(5), "math", []),
-        (unscored(*range(20, ROWS)), "code", []),  # the judge's time limit for scoring was reached
-        (unscored(*range(20, ROWS)), "arithmetic", list(range(20, ROWS))),
-        (unscored(*range(20, 40)), "code", list(range(20, 40))),  # later rows were scored
-        (rows(reward=9.0)[:1] + unscored(*range(20, ROWS))[1:], "code", [0]),
+        (rows(), False, []),
+        (rows(reward=0.75), False, [0]),
+        (rows(reward=-1e30), True, [0]),  # a decided reward is the same for every validator
+        (rows(group=7), False, [0]),
+        (rows(sample=7), False, [0]),
+        (rows(prompt_index=7), False, [0]),
+        (rows(task=1.0), False, [0]),
+        (rows(task=float("nan")), True, [0]),
+        (rows(task=None), True, [0]),  # the trainer would drop its group
+        (rows(length_penalty=0.5), False, [0]),
+        (rows(length_penalty=None), True, [0]),
+        (rows(task=None, reward=None, length_penalty=0.5), True, [0]),
+        (rows()[1:], False, [None, 0]),
+        (rows(ROWS + 1), False, [None]),
+        (rows(row=1), False, [None, 0]),
+        (undecided(1), False, [0]),  # no row may be undecided there
+        (undecided(5), True, []),
+        (undecided(6), True, [0, 1, 2, 3, 4, 5]),
+        (unscored(*range(20, ROWS)), True, []),  # the judge's time limit for scoring was reached
+        (unscored(*range(20, ROWS)), False, list(range(20, ROWS))),
+        (unscored(*range(20, 40)), True, list(range(20, 40))),  # later rows were scored
+        (rows(reward=9.0)[:1] + unscored(*range(20, ROWS))[1:], True, [0]),
     ],
 )
 def test_a_judges_impossible_row_results_are_reported(
-    theirs: list[AuditRow], environment: str, wrong: list[int | None]
+    theirs: list[AuditRow], limited: bool, wrong: list[int | None]
 ) -> None:
-    found = differences(theirs, environment=environment)
+    found = differences(theirs, limited=limited)
     assert [each.row for each in found] == wrong
     assert audits_differ([compared(found, note="")]) is bool(wrong)
 
 
-def test_rows_undecided_here_accuse_no_judge() -> None:
+def test_rows_that_this_validator_cannot_decide_accuse_no_other_validator() -> None:
     assert differences(rows(), undecided(50)) == differences(rows(), unscored(*range(50))) == ()
     assert differences(rows(reward=9.0), list(without_scores(rows()))) == ()
     assert [each.row for each in differences(rows(group=9), list(without_scores(rows())))] == [0]
@@ -115,8 +115,13 @@ def test_a_judge_cannot_claim_a_timeout_where_scoring_is_short() -> None:
 
 def test_one_row_of_a_short_file_may_be_undecided() -> None:
     theirs = [rows(3)[0].model_copy(update={"task": None, "reward": None}), *rows(3)[1:]]
-    assert differences(theirs, rows(3)) == ()
-    assert len(differences(theirs, rows(3), environment="letters")) == 1
+    assert differences(theirs, rows(3, limited=True)) == ()
+    assert len(differences(theirs, rows(3))) == 1
+
+
+def test_in_a_mixture_only_rows_with_limits_may_be_undecided() -> None:
+    own = [each.model_copy(update={"figures": {"reward.limited": each.row % 2 == 0}}) for each in rows()]
+    assert [each.row for each in differences(undecided(4), own)] == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +142,7 @@ def test_an_audit_file_of_other_work_is_reported(wrong: dict[str, Any]) -> None:
     honest = audit_of(item, Key.generate().address, audited=range(10))
     assert header_differences(honest, item) == ()
     (found,) = header_differences(honest.model_copy(update=wrong), item)
-    assert f"says {next(iter(wrong))}" in found.what
+    assert f"has {next(iter(wrong))}" in found.what
 
 
 def test_the_evidence_lists_a_bounded_number_of_rows_and_counts_all() -> None:

@@ -1,4 +1,4 @@
-"""Which verdicts get a second look, and what contradicts them."""
+"""Selection of verdicts for a second look, and findings that lead to a dispute."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ A, R, F = Outcome.ACCEPTED, Outcome.REJECTED, Outcome.FORGED
         (F, F, False),
     ],
 )
-def test_certain_or_unjust_verdicts_are_disputed(first: Outcome, own: Outcome, *, disputed: bool) -> None:
+def test_missed_forgery_and_unjust_rejections_are_disputed(first: Outcome, own: Outcome, *, disputed: bool) -> None:
     assert contradicts(first, own) is disputed
 
 

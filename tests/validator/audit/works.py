@@ -26,7 +26,7 @@ async def announced(world: World, *, version: int = 1, attempt: int = 0, checkpo
 
 
 async def beacon_of(world: World, *, node: str = "node") -> int:
-    """Returns the beacon block that an honest orchestrator writes into a lease now; 0 without version or member."""
+    """Returns the beacon block of a lease that an honest orchestrator signs now; 0 without a version or a join."""
     ledger = await world.as_("owner")
     every = await ledger.history(CheckpointAnnounced, pool_id=POOL, second=RUN)
     member = await ledger.pools.membership(POOL, world.keys[node].address)
@@ -69,7 +69,7 @@ async def leased(
 
 
 async def carried(world: World, items: Sequence[SignedWorkClaim]) -> list[SubmittedWork]:
-    """Submits works in one transaction; returns those the ledger accepted, in order."""
+    """Submits works in one transaction; returns those that the ledger accepted, in their order."""
     carrier = await world.as_("orchestrator")
     await carrier.work.submit_batch(items)
     keys = {item.lease.lease.key.hash for item in items}

@@ -1,4 +1,4 @@
-"""Honest work is measured, limits are set around it, and the file gains entries from each machine."""
+"""Calibration measures honest work, derives limits, and merges the entries of several machines."""
 
 from __future__ import annotations
 
@@ -99,9 +99,7 @@ def test_scatter_is_measured_by_group_and_unknown_if_one_measurement_lacks_it(
 
 
 def test_every_generation_method_has_its_own_reproducible_draws() -> None:
-    """Otherwise files of another batch size would repeat the same near-ties, and the sample would be smaller than
-    stated.
-    """
+    """With common seeds, files of another batch size would repeat the same near-ties instead of adding new ones."""
     ways = ["torch in bfloat16, batch 64", "torch in bfloat16, batch 1", "vllm in bfloat16, batch 64"]
     seeds = [seed_of(way, number) for way in ways for number in range(8)]
     assert len(set(seeds)) == len(seeds)

@@ -74,12 +74,12 @@ def reader(sandboxes: Sandboxes) -> LimitedReader:
 
 
 @pytest.fixture(scope="package")
-def shelf() -> ModelCache:
+def models() -> ModelCache:
     return ModelCache(torch.device("cpu"), budget=1 << 30)
 
 
 def facts(version: CheckedVersion, file: RolloutFile, *, path: Path) -> WorkFacts:
-    """Returns the submission of an honest node that leased the slot."""
+    """Returns the facts of a submission by an honest node that leased the slot."""
     work = SubmittedWork(
         key=WorkKey(pool_id=POOL, run=RUN, step=STEP, node=NODE, index=INDEX).hash,
         pool_id=POOL,
@@ -101,7 +101,7 @@ def facts(version: CheckedVersion, file: RolloutFile, *, path: Path) -> WorkFact
 
 
 def checkpoint(version: CheckedVersion) -> CheckpointRef:
-    """Returns the checkpoint as the run names it; only the local disk has it."""
+    """Returns the reference to the version, without relays: only the local disk has it."""
     return CheckpointRef(version=7, attempt=0, digest=version.digest, block=1, publisher=NODE, relays=())
 
 
@@ -148,13 +148,13 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, version: CheckedVersion, reader: LimitedReader, shelf: ModelCache) -> Bench:
-    return Bench(procedure_of(reader, shelf), version, tmp_path, [])
+def bench(tmp_path: Path, version: CheckedVersion, reader: LimitedReader, models: ModelCache) -> Bench:
+    return Bench(procedure_of(reader, models), version, tmp_path, [])
 
 
 def procedure_of(
     reader: LimitedReader,
-    shelf: ModelCache,
+    models: ModelCache,
     *,
     dtype: Dtype | None = None,
     scoring: timedelta = timedelta(minutes=1),
@@ -162,7 +162,7 @@ def procedure_of(
     """Returns the procedure as in an examiner process."""
     return Procedure(
         reader=reader,
-        shelf=shelf,
+        models=models,
         calibration=RolloutCalibration.shipped(),
         dtype=dtype,
         margin=SLASH_MARGIN,

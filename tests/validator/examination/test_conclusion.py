@@ -1,4 +1,4 @@
-"""From check results to verdicts: the complete table."""
+"""Verdicts that follow from check results, as case tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REASONS = {
 
 
 def prefilled(failed: str = "", beyond: str = "") -> Prefilled:
-    """Returns checks 8 to 10, some of which fail, some by more than the margin."""
+    """Returns results of checks 8 to 10, given the names of those that fail, and that fail beyond the margin."""
     results = []
     for name, reason in REASONS.items():
         state = CheckOutcome.FAILED if name in failed.split() else CheckOutcome.PASSED
@@ -34,7 +34,7 @@ TABLE = {
     "both beyond the margin": (
         prefilled("sampling", "sampling"), prefilled("sampling", "sampling"), ReasonCode.SAMPLING_REPLAY,
     ),
-    "the first of two that are": (
+    "two checks are beyond the margin, and the first is named": (
         prefilled("computation logprobs", "computation logprobs"),
         prefilled("computation logprobs", "computation logprobs"),
         ReasonCode.COMPUTATION_OTHER_MODEL,
@@ -71,14 +71,14 @@ def test_a_statistical_failure_is_forgery_only_if_two_prefills_exceed_the_margin
     assert "row 2, token 5: " in verdict.words
 
 
-def test_a_failing_copy_is_described_as_a_copy_whatever_failed() -> None:
+def test_the_verdict_on_a_failed_copy_mentions_the_copy() -> None:
     both = prefilled("sampling", "sampling")
     verdict = statistical(both, both, copy=True)
     assert verdict.reason is ReasonCode.SAMPLING_REPLAY
     assert "IDENTITY_COPY" in verdict.words
 
 
-def test_equal_outputs_that_pass_are_natural() -> None:
+def test_a_file_with_the_outputs_of_another_is_accepted_if_it_passes() -> None:
     verdict = accepted(rows=12, audited=12, copy=True)
     assert (verdict.outcome, verdict.reason) == (Outcome.ACCEPTED, ReasonCode.PASSED)
     assert "another submission" in verdict.words
@@ -131,7 +131,7 @@ def test_an_exact_failure_is_forgery_and_states_its_extent() -> None:
 def test_a_few_nondeterministic_scores_are_not_forgery(
     environment: str, found: int, rows: int, outcome: Outcome
 ) -> None:
-    assert rewards_differ(exact(found), rows=rows, environment=environment).outcome is outcome
+    assert rewards_differ(exact(found), rows=rows, environments={environment}).outcome is outcome
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_a_few_nondeterministic_scores_are_not_forgery(
 def test_claiming_too_low_a_reward_is_never_forgery_and_excuses_nothing_else(
     environment: str, less: int, others: int, outcome: Outcome
 ) -> None:
-    verdict = rewards_differ(exact(less + others, less=less), rows=64, environment=environment)
+    verdict = rewards_differ(exact(less + others, less=less), rows=64, environments={environment})
     assert (verdict.outcome, verdict.reason) == (outcome, ReasonCode.REWARD_DIFFERS)

@@ -1,4 +1,4 @@
-"""Examiner processes that are killed, slow, given up or without a policy: no item is lost and no node is blamed."""
+"""Examiner processes that die, hang or have no policy: no item is lost, and no node is blamed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Sandboxes._start = none
 from validator.examination.process import main
 main()
 """
-"""An examiner program on a machine without sandboxes, whatever this machine supports."""
+"""Program of an examiner process that can't start sandboxes, also on a machine that supports them."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -173,7 +173,7 @@ hear()
 READY = 'say({"kind": "ready"}); hear(); '
 ENDS = {
     "it dies over every file": (READY, "examiner-died", False),
-    "it speaks another language": (READY + 'say({"kind": "?"}); hear()', "examiner-died", False),
+    "it sends messages of another format": (READY + 'say({"kind": "?"}); hear()', "examiner-died", False),
     "it never answers": (READY + "time.sleep(60)", "took-too-long", True),
     "it never starts": ("sys.exit(1)", "examiner-unavailable", True),
     "it fails": (
@@ -224,7 +224,7 @@ async def test_a_version_is_fetched_once_and_locked_while_in_use(
 async def test_a_version_being_verified_is_not_removed(
     settings: ExaminerSettings, version: CheckedVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two examinations end and begin at the same time, where only one unused version is kept."""
+    """An examination begins while others end, and at most one unused version is kept."""
 
     async def fetch(run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
         del run

@@ -25,26 +25,26 @@ CPU = torch.device("cpu")
 def test_weights_stay_within_the_budget_and_the_least_used_are_evicted_first(tmp_path: Path) -> None:
     one, other = (as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
     size = 4 * one.model.parameters
-    shelf = ModelCache(CPU, budget=size + size // 2)
-    first = shelf.policy(one, Dtype.FLOAT32)
-    half = shelf.policy(one, Dtype.BFLOAT16)
-    assert shelf.held == size + size // 2
-    assert shelf.policy(one, Dtype.FLOAT32) is first
-    shelf.policy(other, Dtype.BFLOAT16)  # replaces the half that was not used since
-    assert shelf.held == size + size // 2
-    assert shelf.policy(one, Dtype.FLOAT32) is first
-    assert shelf.policy(one, Dtype.BFLOAT16) is not half
+    models = ModelCache(CPU, budget=size + size // 2)
+    first = models.policy(one, Dtype.FLOAT32)
+    half = models.policy(one, Dtype.BFLOAT16)
+    assert models.held == size + size // 2
+    assert models.policy(one, Dtype.FLOAT32) is first
+    models.policy(other, Dtype.BFLOAT16)  # evicts the bfloat16 weights, which were used least recently
+    assert models.held == size + size // 2
+    assert models.policy(one, Dtype.FLOAT32) is first
+    assert models.policy(one, Dtype.BFLOAT16) is not half
 
 
-def test_no_more_policies_are_held_than_open_work_names_at_any_budget(
+def test_the_number_of_loaded_policies_is_bounded_at_any_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("validator.examination.model_cache.MOST_LOADED", 2)
-    shelf = ModelCache(CPU, budget=1 << 40)
+    models = ModelCache(CPU, budget=1 << 40)
     versions = [as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2, 3)]
     for each in versions:
-        shelf.policy(each, Dtype.FLOAT32)
-    assert shelf.held == 2 * 4 * versions[0].model.parameters
+        models.policy(each, Dtype.FLOAT32)
+    assert models.held == 2 * 4 * versions[0].model.parameters
 
 
 def test_a_version_beyond_the_budget_is_refused(version: CheckedVersion) -> None:
@@ -53,19 +53,19 @@ def test_a_version_beyond_the_budget_is_refused(version: CheckedVersion) -> None
 
 
 def test_without_a_setting_a_version_over_the_budget_is_held_alone(tmp_path: Path) -> None:
-    """The process's share of memory is an estimate; whether a version fits is known when it is loaded."""
+    """The process's share of memory is an estimate, so a larger version is loaded if the device has room for it."""
     one, other = (as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
-    shelf = ModelCache(CPU, budget=1000, strict=False)
+    models = ModelCache(CPU, budget=1000, strict=False)
     for version in (one, other):
-        shelf.policy(version, Dtype.FLOAT32)
-        assert shelf.held == 4 * version.model.parameters
+        models.policy(version, Dtype.FLOAT32)
+        assert models.held == 4 * version.model.parameters
 
 
 def test_a_folder_that_is_another_version_is_refused(version: CheckedVersion) -> None:
-    shelf = ModelCache(CPU, budget=1000)
-    assert shelf.version(version.digest, version.folder) is shelf.version(version.digest, version.folder)
+    models = ModelCache(CPU, budget=1000)
+    assert models.version(version.digest, version.folder) is models.version(version.digest, version.folder)
     with pytest.raises(BadVersionFolder):
-        shelf.version(digest(b"\1" * 32), version.folder)
+        models.version(digest(b"\1" * 32), version.folder)
 
 
 @pytest.mark.parametrize(("told", "each"), [({}, 1000), ({"workers": 5}, 400), ({"policy_memory_bytes": 7}, 7)])

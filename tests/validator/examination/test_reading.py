@@ -1,4 +1,4 @@
-"""Decoding strangers' bytes: a failure is evidence about the file, unless this machine caused it."""
+"""Decoding of untrusted files: a failure counts against the file, unless this machine caused it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def submitted(path: Path) -> Digest:
 
 
 def refused(reader: LimitedReader, path: Path, lease: ReadLimits = LEASE) -> ReasonCode:
-    """Returns the reason for refusing the file."""
+    """Reads a file that must fail the check; returns the reason code."""
     found = reader.read(path, sha256=submitted(path), lease=lease)
     assert isinstance(found, CheckResult), found
     return found.findings[0].reason
@@ -124,7 +124,7 @@ def test_files_larger_than_any_honest_one_are_not_decoded(reader: LimitedReader,
 def test_a_decompression_bomb_ends_only_its_decoder(
     reader: LimitedReader, honest: RolloutFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Repeated values take no space in the file, nor in the size it declares; decoded they take 256 MB."""
+    """Repeated values take no space in the file, nor in the size that it declares; decoded they take 256 MiB."""
     monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 384 << 20)
     table = table_of(honest).slice(0, 1)
     at = table.schema.get_field_index("output_tokens")
@@ -291,7 +291,7 @@ def test_a_decoder_crash_accuses_no_node_unless_it_repeats(
         assert (found.code, found.retryable) == (said, said != "decoder-failed")
 
 
-def test_a_crash_that_does_not_repeat_is_forgotten(honest: RolloutFile, path: Path) -> None:
+def test_a_decoder_crash_that_does_not_repeat_has_no_effect(honest: RolloutFile, path: Path) -> None:
     path.write_bytes(b"x")
     sandboxes = Scripted(CRASH, ended(JobEnding.EXITED, answer=FILE + pack(honest)))
     found = LimitedReader(sandboxes, most=ReadLimits()).read(path, sha256=submitted(path), lease=LEASE)  # type: ignore[arg-type]  # as above

@@ -1,4 +1,4 @@
-"""Folders of versions: the records of those that the operator keeps are bounded."""
+"""Folders of versions: the cache of verified digests of the operator's folders is bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.rollout_files import RUN
 from validator.examination.versions import VersionFolders
 
 
-async def test_records_of_removed_versions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_cached_digests_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.examination.versions.MOST_LOCAL", 2)
     versions = VersionFolders(cast("PolicyStore", None), policies=tmp_path, keep=KeepRule(most=1))
     publisher = Key.generate().address

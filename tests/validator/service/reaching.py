@@ -1,4 +1,4 @@
-"""A pool's orchestrator on a real port, for validators that are, or act as, other processes."""
+"""A pool's orchestrator on a TCP port, for validators in other processes and those behind a proxy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.world import POOL
 
 @asynccontextmanager
 async def reachable(pool: PoolWithValidators) -> AsyncIterator[tuple[str, Wire]]:
-    """Runs a second instance on the same Redis and chain; yields its URL, and the proxy in front of it."""
+    """Runs a second orchestrator instance on the same Redis and chain; yields its URL and the proxy in front of it."""
     first, listener = pool.run.pool.dependencies, socket.create_server(("127.0.0.1", 0))
     wire = Wire(*listener.getsockname())
     await wire.join()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from cli import main as command_line
 from protocol.verdicts import Outcome
+from tests.kit.command_line import run_muster
 from tests.kit.terminal import machine_time, serving
 from tests.kit.validators import PoolWithValidators
 from tests.kit.world import POOL
@@ -29,9 +28,9 @@ async def test_an_operator_lists_parked_work_and_decides_it(
     await validator.judge()
 
     async def muster(*words: str, expect: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["muster", "validator", *words, "--config", str(tmp_path / "muster.toml")])
+        arguments = ("validator", *words, "--config", str(tmp_path / "muster.toml"))
         async with machine_time(clock):
-            status = await asyncio.to_thread(_main)
+            status = await asyncio.to_thread(run_muster, monkeypatch, *arguments)
         written = capsys.readouterr()
         assert status == expect, written.err + written.out
         return written.err + written.out
@@ -51,7 +50,7 @@ async def test_an_operator_lists_parked_work_and_decides_it(
                 code="no-sandbox", why="no sandbox starts here", retryable=True, hint="install bubblewrap"
             )
             await pool.turn(timedelta(seconds=6))
-            assert not await validator.dependencies.health.doubt()
+            assert not await validator.dependencies.health.recheck()
             await validator.read()
             sick = await muster("status")
             for words in ("TAKES NO WORK", "no sandbox starts here (no-sandbox)", "→ install bubblewrap", "unwell"):
@@ -73,11 +72,3 @@ async def test_an_operator_lists_parked_work_and_decides_it(
             assert "nothing is parked" in await muster("parked")
     outcomes = [(await pool.work(key)).outcome for key in keys]
     assert outcomes == [Outcome.REJECTED, Outcome.ACCEPTED, Outcome.ACCEPTED]
-
-
-def _main() -> int:
-    try:
-        command_line.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0

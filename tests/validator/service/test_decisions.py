@@ -1,4 +1,4 @@
-"""Decisions of the validator without chain or clock: tables and properties."""
+"""Decisions of the validator that need neither chain nor clock, as case tables and properties."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile
 from tests.kit.scripted_examiner import concluded
 from tests.kit.submissions import NODE, POOL, sha, work
-from validator.assignment.eligibility import Next, standing_of
+from validator.assignment.eligibility import Next, eligibility_of
 from validator.assignment.liveness import awake_of, rank_here
 from validator.audit.draw import RowDraw
 from validator.domain.items import LOOKS, Item, ItemKind, Resolution, item_id
 from validator.metrics import MOST_CODES, ValidatorMetrics, quantile
 from validator.queue.error_class import ENDS_EXAMINERS, WAITED_FOR, ErrorClass, classify_error
 from validator.queue.queue_plan import Periods, QueueChanges, plan_of
-from validator.queue.retry_policy import GivesUp, RetryPolicy, after_trouble
+from validator.queue.retry_policy import GiveUpReason, RetryPolicy, next_step
 from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
 
 ME, OTHER, PROVIDER, THIRD, VALIDATOR = (Key.generate().address for _ in range(5))
@@ -104,12 +104,12 @@ DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
 def test_the_next_action_follows_from_the_works_state_on_the_ledger(
     found: WorkRecord | None, kind: ItemKind, me: Address, now: datetime, expected: Next
 ) -> None:
-    assert standing_of(found, submitted=SUBMITTED, kind=kind, me=me, now=now).next is expected
+    assert eligibility_of(found, submitted=SUBMITTED, kind=kind, me=me, now=now).next is expected
     for other in (replace(SUBMITTED, sha256=sha(99)), replace(SUBMITTED, units=SUBMITTED.units + 1)):
-        assert standing_of(found, submitted=other, kind=kind, me=me, now=now).next is Next.DROP, "it differs"
+        assert eligibility_of(found, submitted=other, kind=kind, me=me, now=now).next is Next.DROP, "it differs"
 
 
-# Patience
+# Retry policy
 
 
 @given(
@@ -122,15 +122,15 @@ def test_errors_that_end_by_themselves_do_not_count_and_are_retried_after_a_paus
     code: str, retryable: bool, tries: int, left: timedelta
 ) -> None:
     patience = RetryPolicy()
-    step = after_trouble(code, retryable=retryable, tries=tries, left=left, policy=patience)
-    assert (step.counted, step.gives_up) == (False, GivesUp.NOT)
+    step = next_step(code, retryable=retryable, tries=tries, left=left, policy=patience)
+    assert (step.counted, step.gives_up) == (False, GiveUpReason.NONE)
     assert patience.first <= step.pause <= patience.most
 
 
 @given(asked=st.timedeltas(timedelta(), timedelta(days=365)), code=st.sampled_from(["rate-limited", "x"]))
 def test_a_requested_wait_never_delays_work_beyond_its_deadline(asked: timedelta, code: str) -> None:
     left = timedelta(minutes=20)
-    step = after_trouble(code, retryable=True, tries=0, left=left, policy=RetryPolicy(), asked_to_wait=asked)
+    step = next_step(code, retryable=True, tries=0, left=left, policy=RetryPolicy(), asked_to_wait=asked)
     assert step.pause <= left / 4
     assert step.pause >= min(asked, left / 4)
 
@@ -138,49 +138,51 @@ def test_a_requested_wait_never_delays_work_beyond_its_deadline(asked: timedelta
 @given(tries=st.integers(0, 100), left=st.timedeltas(timedelta(), timedelta(days=1)))
 def test_other_errors_count_and_work_that_cannot_be_retried_in_time_is_given_up(tries: int, left: timedelta) -> None:
     patience = RetryPolicy(attempts=5)
-    step = after_trouble("x", retryable=True, tries=tries, left=left, policy=patience)
+    step = next_step("x", retryable=True, tries=tries, left=left, policy=patience)
     assert step.counted
-    assert (step.gives_up is GivesUp.ENDS) == (left < patience.pause(tries))
+    assert (step.gives_up is GiveUpReason.ATTEMPTS_USED) == (left < patience.pause(tries))
 
 
 @pytest.mark.parametrize(
     ("code", "retryable", "expected", "gives_up"),
     [
-        ("file-absent", True, ErrorClass.EVERYBODYS, GivesUp.NOT),
-        ("block-not-there", True, ErrorClass.EVERYBODYS, GivesUp.NOT),
-        ("chain-unavailable", True, ErrorClass.OUTSIDE, GivesUp.NOT),
-        ("transfer-failed", True, ErrorClass.OUTSIDE, GivesUp.NOT),
-        ("no-sandbox", True, ErrorClass.UNSURE, GivesUp.NOT),
-        ("disk-full", True, ErrorClass.UNSURE, GivesUp.NOT),
-        ("no-policy", True, ErrorClass.UNSURE, GivesUp.NOT),
-        ("examiner-died", False, ErrorClass.UNSURE, GivesUp.ENDS),
-        ("no-calibration", False, ErrorClass.LACKED, GivesUp.LACKS),
-        ("too-large-here", False, ErrorClass.LACKED, GivesUp.LACKS),
-        ("a-code-of-tomorrow", False, ErrorClass.LACKED, GivesUp.LACKS),
-        ("a-code-of-tomorrow", True, ErrorClass.UNSURE, GivesUp.NOT),
+        ("file-absent", True, ErrorClass.ALL_VALIDATORS, GiveUpReason.NONE),
+        ("block-not-there", True, ErrorClass.ALL_VALIDATORS, GiveUpReason.NONE),
+        ("chain-unavailable", True, ErrorClass.SERVICE, GiveUpReason.NONE),
+        ("transfer-failed", True, ErrorClass.SERVICE, GiveUpReason.NONE),
+        ("no-sandbox", True, ErrorClass.UNKNOWN, GiveUpReason.NONE),
+        ("disk-full", True, ErrorClass.UNKNOWN, GiveUpReason.NONE),
+        ("no-policy", True, ErrorClass.UNKNOWN, GiveUpReason.NONE),
+        ("examiner-died", False, ErrorClass.UNKNOWN, GiveUpReason.ATTEMPTS_USED),
+        ("no-calibration", False, ErrorClass.REQUIREMENT, GiveUpReason.REQUIREMENT),
+        ("too-large-here", False, ErrorClass.REQUIREMENT, GiveUpReason.REQUIREMENT),
+        ("a-code-of-tomorrow", False, ErrorClass.REQUIREMENT, GiveUpReason.REQUIREMENT),
+        ("a-code-of-tomorrow", True, ErrorClass.UNKNOWN, GiveUpReason.NONE),
     ],
 )
-def test_errors_are_classified_by_cause(code: str, retryable: bool, expected: ErrorClass, gives_up: GivesUp) -> None:
+def test_errors_are_classified_by_cause(
+    code: str, retryable: bool, expected: ErrorClass, gives_up: GiveUpReason
+) -> None:
     assert classify_error(code, retryable=retryable) is expected
     left = timedelta(hours=1)
-    step = after_trouble(code, retryable=retryable, tries=0, left=left, policy=RetryPolicy())
+    step = next_step(code, retryable=retryable, tries=0, left=left, policy=RetryPolicy())
     assert step.gives_up is gives_up
-    assert step.for_all == (expected is ErrorClass.EVERYBODYS)
+    assert step.for_all == (expected is ErrorClass.ALL_VALIDATORS)
     assert not ENDS_EXAMINERS & WAITED_FOR
 
 
 def test_error_codes_from_outside_create_a_bounded_number_of_metrics() -> None:
     registry = CollectorRegistry()
-    measures = ValidatorMetrics(registry, clock=SystemClock())
+    metrics = ValidatorMetrics(registry, clock=SystemClock())
     for number in range(10 * MOST_CODES):
-        measures.trouble(f"new-{number}", parked=False)
-    measures.trouble("new-0", parked=False)
+        metrics.count_error(f"new-{number}", parked=False)
+    metrics.count_error("new-0", parked=False)
     shown = generate_latest(registry).decode()
     assert shown.count("muster_validator_troubles_total{") <= MOST_CODES + 1
     assert 'muster_validator_troubles_total{code="new-0",parked="false"} 2.0' in shown
 
 
-# Turns
+# Order of validators
 
 
 @given(key=st.integers(0, 2**64), count=st.integers(1, 6), ours=st.integers(1, 6))
@@ -195,7 +197,7 @@ def test_exactly_one_of_several_independent_validators_begins_at_once(key: int, 
 VALIDATORS = [Key.generate().address for _ in range(6)]
 
 
-def test_silent_validators_are_not_waited_for() -> None:
+def test_no_validator_waits_for_a_silent_one() -> None:
     heard = {OTHER: NOW - timedelta(minutes=5), THIRD: NOW - timedelta(hours=3), PROVIDER: NOW}
     awake = awake_of([ME, OTHER, THIRD], heard, now=NOW, within=timedelta(hours=1))
     assert awake == {OTHER}, "one is silent, one is no validator, and this one has left no trace on the ledger"
@@ -321,14 +323,14 @@ def test_the_effect_of_events_on_the_queue(
     assert found.drop == {item_id(sha(1), kind) for kind in dropped}
 
 
-def test_a_verdict_removed_by_a_reorg_has_its_work_looked_up() -> None:
+def test_work_whose_verdict_a_reorg_removed_is_queued_again() -> None:
     assert plan((judged(1), "gone")).lost == {sha(1): NODE.address}
     assert plan((judged(1), "gone"), judged(1)).lost == {}, "it was mined again at once"
     both = plan((judged(1), "gone"), (submitted(1), "gone"))
     assert (both.lost, both.put) == ({}, {}), "the submission was removed with it"
 
 
-def test_a_validator_is_seen_alive_when_it_judges_confirms_or_begins_an_epoch() -> None:
+def test_a_validator_counts_as_live_when_it_judges_confirms_or_begins_an_epoch() -> None:
     begun = SecretCommitted(log=LOG, pool_id=POOL, validator=ME, epoch=1, commitment=sha(2))
     assert plan(judged(1), begun).heard == {OTHER: 1000, ME: 1000}
     assert plan(contradicted(1)).heard == plan(confirmed(1)).heard == {THIRD: 1000}

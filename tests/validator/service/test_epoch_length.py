@@ -20,7 +20,7 @@ from validator.settings import ValidatorSettings
 
 @pytest.mark.parametrize(("length", "refused"), [(59, True), (60, False), (3600, False)])
 def test_an_epoch_is_at_least_as_long_as_the_judge_period(length: int, refused: bool) -> None:
-    told = pytest.raises(EpochTooShort, match="epoch_s is 59, and the pool gives validators 60 s to judge")
+    told = pytest.raises(EpochTooShort, match="epoch_s is 59, but the pool gives validators 60 s to judge")
     with told if refused else nullcontext() as refusal:
         check_epoch_length(timedelta(seconds=length), judge_period=timedelta(seconds=60))
     if refusal is not None:
@@ -56,5 +56,5 @@ async def test_an_epoch_that_would_be_too_short_does_not_begin(pool: PoolWithVal
     """This also holds if the chain was down when the validator started; without an epoch all rows are recomputed."""
     validator = pool.validator(epoch_s=3599)
     with pytest.raises(EpochTooShort):
-        await validator.looking.epochs()
+        await validator.audit_loops.epochs()
     assert (await validator.status())["epoch"] == 0

@@ -1,6 +1,4 @@
-"""Two validators on one real Redis that are 10,000 submissions behind; only the chain is simulated as a list of
-events.
-"""
+"""Two validators on one real Redis that are 10,000 submissions behind. The chain is simulated by a list of events."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ class Killed(BaseException):
 
 @dataclass
 class Chapters:
-    """The ledger's events, some thousands at a time; all readers share one position."""
+    """Returns the ledger's events in batches of some thousands; all readers share one position."""
 
     events: list[LedgerEvent]
     place: int = 0
@@ -104,7 +102,7 @@ class Far:
         )
 
     async def dies_in_the_middle(self, chapter: int) -> None:
-        """Reads until half of a chapter is in the queue, and dies."""
+        """Kills a validator when half of a batch of events is in the queue."""
         put, seen = self.queue.put, 0
 
         async def half(new: list[NewItem]) -> int:
@@ -121,7 +119,7 @@ class Far:
         self.queue.put = put  # type: ignore[method-assign]
 
 
-async def test_validators_ten_thousand_submissions_behind_judge_each_once_and_forget_none(
+async def test_validators_ten_thousand_submissions_behind_judge_each_exactly_once(
     redis: Redis,
 ) -> None:
     verdicts = [judged(number) for number in range(1, WORKS + 1) if number not in UNJUDGED]

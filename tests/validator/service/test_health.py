@@ -1,4 +1,4 @@
-"""When a validator pauses and when it resumes, on a manual clock."""
+"""Conditions under which a validator pauses and resumes, on a manual clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from protocol.identifiers import ZERO_ADDRESS
 from protocol.runtime.clock import ManualClock
 from tests.kit.submissions import POOL
 from validator.domain.items import ItemId
-from validator.health import FAILS, FIRST_REST, IN_A_ROW, LONGEST_REST, TRUSTED_FOR, Health, NotWell
+from validator.health import (
+    FAILS,
+    FIRST_TEST_PAUSE,
+    IN_A_ROW,
+    LONGEST_TEST_PAUSE,
+    TRUSTED_FOR,
+    Health,
+    ValidatorUnhealthy,
+)
 from validator.store.keys import keys_of
 from validator.store.members import Condition, Members, MemberState
 
@@ -48,12 +56,12 @@ def patient(redis: Redis) -> Patient:
 
 async def add_another(redis: Redis) -> None:
     other = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="elsewhere")
-    await other.say(Condition(state=MemberState.WELL), since=timedelta())
+    await other.announce(Condition(state=MemberState.WELL), since=timedelta())
 
 
 async def test_no_work_is_taken_before_the_first_self_test_has_passed(patient: Patient) -> None:
     assert not patient.health.may_take(held=0)
-    with pytest.raises(NotWell, match="has not ended"):
+    with pytest.raises(ValidatorUnhealthy, match="has not ended"):
         await patient.health.check()
     await patient.health.round()
     assert patient.health.may_take(held=7)
@@ -68,26 +76,26 @@ async def test_an_unhealthy_validator_tests_itself_with_growing_pauses_and_resum
     patient.broken = Unavailable("no room", code="disk-full", hint="make some")
     for _ in range(600):
         await patient.pass_time(timedelta(seconds=1))
-    most = 600 / LONGEST_REST.total_seconds() + 6
+    most = 600 / LONGEST_TEST_PAUSE.total_seconds() + 6
     assert 10 < patient.tests < most
     condition = patient.health.condition
     assert (condition.code, condition.why, condition.hint) == ("disk-full", "no room", "make some")
     assert condition.tests == patient.tests
     assert patient.health.since > timedelta(seconds=590)
     patient.broken = None
-    await patient.pass_time(LONGEST_REST)
+    await patient.pass_time(LONGEST_TEST_PAUSE)
     assert patient.health.well
     assert (await patient.members.all())[0].condition.state is MemberState.WELL
 
 
 async def test_simultaneous_errors_cause_one_self_test_and_its_crash_is_a_failure(patient: Patient) -> None:
     await patient.health.round()
-    assert all(await asyncio.gather(*(patient.health.doubt() for _ in range(50))))
+    assert all(await asyncio.gather(*(patient.health.recheck() for _ in range(50))))
     assert patient.tests == 2
-    patient.broken = ZeroDivisionError("a fault of ours")
-    assert await patient.health.doubt(), "it passed a moment ago"
+    patient.broken = ZeroDivisionError("a bug in Muster")
+    assert await patient.health.recheck(), "it passed a moment ago"
     await patient.clock.turn(TRUSTED_FOR)
-    assert not any(await asyncio.gather(*(patient.health.doubt() for _ in range(50))))
+    assert not any(await asyncio.gather(*(patient.health.recheck() for _ in range(50))))
     assert patient.tests == 3
     assert patient.health.condition.code == "self-test-crashed"
 
@@ -102,13 +110,13 @@ async def test_a_validator_that_always_fails_pauses_if_another_is_available_and_
     await add_another(redis)
     await patient.health.failed(ItemId("one more"), TROUBLE)
     assert patient.health.condition.code == FAILS
-    await patient.pass_time(FIRST_REST)
+    await patient.pass_time(FIRST_TEST_PAUSE)
     assert patient.health.may_take(held=0)
     assert not patient.health.may_take(held=1), "one item at a time"
     await patient.health.failed(ItemId("and another"), TROUBLE)
-    await patient.pass_time(FIRST_REST)
+    await patient.pass_time(FIRST_TEST_PAUSE)
     assert not patient.health.may_take(held=0), "each pause is longer"
-    await patient.pass_time(FIRST_REST)
+    await patient.pass_time(FIRST_TEST_PAUSE)
     assert patient.health.may_take(held=0)
     patient.health.went_well()
     assert patient.health.may_take(held=7)
@@ -122,7 +130,9 @@ async def test_repeated_failure_of_one_item_does_not_pause_a_validator(patient: 
     assert patient.health.well
 
 
-async def test_a_validator_that_reaches_no_store_pauses_even_if_it_is_the_only_one(patient: Patient) -> None:
+async def test_a_validator_without_a_connection_to_the_store_pauses_even_if_it_is_the_only_one(
+    patient: Patient,
+) -> None:
     await patient.health.round()
     for number in range(IN_A_ROW):
         assert patient.health.may_take(held=0)
@@ -133,7 +143,7 @@ async def test_a_validator_that_reaches_no_store_pauses_even_if_it_is_the_only_o
         if patient.health.may_take(held=0):
             tried += 1
             await patient.health.failed(ItemId(f"later {tried}"), TROUBLE, outside=True)
-    assert 600 / LONGEST_REST.total_seconds() < tried < 600 / LONGEST_REST.total_seconds() + 6
+    assert 600 / LONGEST_TEST_PAUSE.total_seconds() < tried < 600 / LONGEST_TEST_PAUSE.total_seconds() + 6
     assert "could not be judged here" in patient.health.condition.why
 
 
@@ -141,6 +151,6 @@ async def test_the_unhealthy_period_begins_with_the_first_of_several_reasons(pat
     await patient.health.round()
     for seconds in range(60):
         patient.broken = Unavailable("no", code=f"reason-{seconds % 2}")
-        await patient.health.doubt()
-        await patient.pass_time(LONGEST_REST)
+        await patient.health.recheck()
+        await patient.pass_time(LONGEST_TEST_PAUSE)
     assert patient.health.since > timedelta(minutes=10)

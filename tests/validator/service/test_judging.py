@@ -1,4 +1,4 @@
-"""From a submission to a verdict on the ledger, with failures in between."""
+"""The path from a submission to a verdict on the ledger, with failures at every step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.kit.scripted_examiner import concluded
 from tests.kit.submissions import work
 from tests.kit.validators import PoolWithValidators, ValidatorUnderTest
 from tests.kit.world import POOL, TERMS, World
-from validator.chain.connection import NotSeated
+from validator.chain.connection import NotPoolValidator
 from validator.examination.interface import Examination, HashedFile, IsCopy, NotJudged
 from validator.files import AuditFileWrong, FileAbsent, OrchestratorRefuses
 from validator.store.records import Judged
@@ -43,7 +43,7 @@ async def verdicts(pool: PoolWithValidators) -> list[VerdictGiven]:
 
 
 async def queued(validator: ValidatorUnderTest) -> tuple[int, int]:
-    """Returns the number of items to do, now or later, and of parked ones."""
+    """Returns the number of items that still have to be judged, and the number of parked items."""
     found = await validator.dependencies.queue.lengths()
     return found.waiting + found.ready + found.in_hand, found.parked
 
@@ -129,10 +129,10 @@ STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bo
     (_before_it_is_sent, False),
     (_after_it_was_sent, False),
 )
-"""The stage of death, and whether the next holder has to examine the work again."""
+"""Functions that kill the validator at a stage, each with True if the next holder must examine the work again."""
 
 
-async def test_a_validator_killed_at_any_stage_forgets_nothing_and_judges_nothing_twice(
+async def test_a_validator_killed_at_any_stage_loses_no_work_and_judges_none_twice(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, (kill, examined_again) in enumerate(STAGES):
@@ -155,7 +155,7 @@ async def test_a_validator_killed_at_any_stage_forgets_nothing_and_judges_nothin
             await each.dependencies.intake.aclose()
 
 
-async def test_validators_on_one_redis_share_the_work_and_a_finder_sends_its_staged_verdict(
+async def test_validators_on_one_redis_share_the_work_and_only_the_author_sends_a_staged_verdict(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = pool.validator("validator"), pool.validator("second")
@@ -169,14 +169,14 @@ async def test_validators_on_one_redis_share_the_work_and_a_finder_sends_its_sta
     judges = {given.key: given.validator for given in await verdicts(pool)}
     assert judges == dict.fromkeys(keys, second.key.address)
     for key in keys:
-        assert (await pool.audit(second, key)).validator == second.key.address, "the sender keeps the evidence"
+        assert (await pool.audit(second, key)).validator == second.key.address, "each audit file is the sender's own"
 
 
 async def test_independent_validators_take_turns_and_replace_a_dead_one(pool: PoolWithValidators) -> None:
     turns: dict[str, Any] = {"takeover_s": 50, "awake_s": 3600}
     pair = [pool.validator("validator", redis=1, **turns), pool.validator("second", redis=2, **turns)]
     for each in pair:
-        await each.looking.epochs()  # so that the ledger shows it as alive
+        await each.audit_loops.epochs()  # its commitment shows on the ledger that the validator is live
         await each.read()
     keys = [await pool.submit() for _ in range(3)]
     for each in pair:
@@ -242,12 +242,15 @@ async def test_a_verdict_with_an_unknown_outcome_is_looked_up_before_it_is_sent_
 
 @pytest.mark.parametrize("waited", [timedelta(seconds=3), timedelta()], ids=["waited", "being-sent"])
 async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValidators, waited: timedelta) -> None:
-    """A waiting verdict is looked up before it is sent; the contract refuses one that was already sent."""
+    """The validator reads the work's record before it sends a verdict that has waited.
+
+    The contract refuses a first verdict whose transaction is mined only after the dispute was opened.
+    """
     late, other = pool.validator("validator", redis=1), pool.validator("second", redis=2)
     key = await pool.submit()
     late.examiner.answers[key] = FORGED
     await late.read()
-    await late.dependencies.judging.round()  # the verdict is staged, and then no transaction is sent for a while
+    await late.dependencies.judging.round()  # stages the verdict; no transaction is sent for a while
     await pool.turn(waited)
     other.examiner.answers[key] = FORGED
     assert await other.judge() == 1
@@ -256,7 +259,7 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     assert (await pool.work(key)).status is WorkStatus.DISPUTED, "only an examination of the dispute decides it"
     assert await queued(late) == (0, 0)
     late.examiner.answers[key] = concluded()
-    await late.looking.verdicts()
+    await late.audit_loops.verdicts()
     await its_turn(pool, late, key)
     assert await late.judge() == 1
     work = await pool.work(key)
@@ -296,7 +299,7 @@ async def test_disputes_are_decided_in_the_ledgers_order_without_early_examinati
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     first, later = await in_order(pool, key, others)
     for each in (later, first):
-        await each.looking.verdicts()
+        await each.audit_loops.verdicts()
         await each.read()
     assert await later.judge() == 0
     assert (await queued(later), later.examiner.asked) == ((1, 0), [])
@@ -319,7 +322,7 @@ async def test_a_verdict_out_of_turn_is_sent_again_at_its_turn_without_another_e
     await judge.judge()
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     _, later = await in_order(pool, key, others)
-    await later.looking.verdicts()
+    await later.audit_loops.verdicts()
 
     async def at_once(*_: object) -> timedelta:
         return timedelta()
@@ -346,7 +349,7 @@ async def test_invented_rewards_are_disputed_with_evidence_that_names_the_rows(
     )
     key = await pool.submit()
     await wrong.judge()
-    await right.looking.verdicts()
+    await right.audit_loops.verdicts()
     await right.judge()
     work = await pool.work(key)
     assert (work.status, work.disputer) == (WorkStatus.DISPUTED, right.key.address)
@@ -397,17 +400,17 @@ async def test_a_paid_second_look_is_confirmed_on_the_ledger_and_counted(
     await judge.judge()
     await pool.world.controls.mine(2)
     for each in (judge, *others):
-        await each.looking.verdicts()
+        await each.audit_loops.verdicts()
         await each.judge()
     work = await pool.work(key)
     assert work.looker in {each.key.address for each in others}
     assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "the other validator has a later turn"
     await pool.turn(timedelta(minutes=5))
     for each in (judge, *others):
-        await each.looking.verdicts()
+        await each.audit_loops.verdicts()
         await each.judge()
     assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "one second look is paid"
-    assert sorted(each.looking.counts.confirmed for each in others) == [0, 1]
+    assert sorted(each.audit_loops.counts.confirmed for each in others) == [0, 1]
     assert {"confirmed", "contradicted"} <= set((await judge.status())["looks"])
     assert [await queued(each) for each in others] == [(0, 0), (0, 0)]
 
@@ -417,10 +420,10 @@ async def test_rows_are_drawn_only_while_the_secret_cannot_have_been_revealed(
 ) -> None:
     """A node that uploads after the reveal knows which rows are drawn."""
     validator = pool.validator(trial=1)
-    await validator.looking.epochs()
+    await validator.audit_loops.epochs()
     await pool.submit()
     await validator.judge()
-    await validator.looking.verdicts()
+    await validator.audit_loops.verdicts()
     epochs = (await validator.dependencies.chain.connected()).epochs
 
     async def judged(key: Digest) -> tuple[float, str, int | None]:
@@ -437,22 +440,30 @@ async def test_rows_are_drawn_only_while_the_secret_cannot_have_been_revealed(
     late = await pool.submit()
     await epochs.commit_next()  # from now on the secret may be revealed
     share, why, epoch = await judged(late)
-    assert (share, why, epoch) == (1.0, "epoch 1 was over before the file was complete here; then all rows", None)
+    assert (share, why, epoch) == (
+        1.0,
+        "epoch 1 ended before the file was downloaded, so all rows are recomputed",
+        None,
+    )
     share, _, epoch = await judged(await pool.submit())
     assert (share, epoch) == (0.5, 2)
     absent = await pool.submit(b"absent at first", uploaded=False)
     assert await validator.judge() == 0
     pool.path_of((await pool.work(absent)).sha256).write_bytes(b"absent at first")
     share, why, epoch = await judged(absent)
-    assert (share, why, epoch) == (1.0, "the file was not in the store at the first look; then all rows", None)
+    assert (share, why, epoch) == (
+        1.0,
+        "the file was not in the store at the first attempt, so all rows are recomputed",
+        None,
+    )
 
 
 async def test_after_a_siblings_forgery_all_rows_of_a_proven_node_are_recomputed(pool: PoolWithValidators) -> None:
     validator = pool.validator(trial=1)
-    await validator.looking.epochs()
+    await validator.audit_loops.epochs()
     await pool.submit()
     await validator.judge()
-    await validator.looking.verdicts()
+    await validator.audit_loops.verdicts()
     provider = pool.world.keys["provider"].address
     now = await (await pool.ledger()).now()
     sibling = Judged(key=ZERO_DIGEST, outcome=Outcome.FORGED, own=False, at=now, place=(1 << 30, 0))
@@ -469,7 +480,7 @@ async def test_after_a_siblings_forgery_all_rows_of_a_proven_node_are_recomputed
     assert drawn[-1].why.startswith("another node of its provider forged work on ")
 
 
-async def test_a_missing_file_is_waited_for_and_its_work_expires_without_blame(
+async def test_a_validator_waits_for_a_missing_file_and_its_work_expires_without_blame(
     pool: PoolWithValidators,
 ) -> None:
     validator = pool.validator()
@@ -503,7 +514,7 @@ async def test_a_long_store_outage_parks_nothing(pool: PoolWithValidators, monke
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
 
 
-async def test_work_that_ends_every_validator_that_takes_it_is_parked(pool: PoolWithValidators) -> None:
+async def test_work_that_kills_every_validator_that_takes_it_is_parked(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=2)
     await pool.submit()
     await validator.read()
@@ -554,7 +565,7 @@ async def test_a_staged_verdict_survives_a_chain_outage_and_its_holders_return(
 async def test_a_file_is_kept_for_its_holder_when_an_earlier_holder_in_the_process_finishes(
     pool: PoolWithValidators,
 ) -> None:
-    """A process suspended for longer than a lease continues with its old item, and also takes the item again."""
+    """A process that was suspended for longer than a lease goes on with its old item, and also takes it again."""
     validator = pool.validator()
     await pool.submit()
     await validator.read()
@@ -603,15 +614,17 @@ async def test_a_file_above_the_reading_limit_is_hashed_and_not_kept(
     assert [each.file for each in validator.examiner.asked] == [HashedFile(sha256=sha256, size=5000)]
     assert kept == []
     [item] = (await validator.get("/v1/parked")).json()["items"]
-    assert (item["key"], item["code"]) == (larger, "file-too-large"), "no store can hold it, so it is not fetched"
+    assert (item["key"], item["code"]) == (larger, "file-too-large"), (
+        "no store may hold such a file, so it is not downloaded"
+    )
     assert "5001 bytes" in item["why"]
-    assert "may take 5000" in item["why"]
+    assert "the limit is 5000" in item["why"]
 
 
 async def test_other_bytes_of_a_large_file_are_never_blamed_on_the_node(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only bytes with the hash on the ledger prove how long a submitted file is."""
+    """Only bytes with the hash on the ledger prove the size of a submitted file."""
     validator = pool.validator(attempts=1, file_most_bytes=1000)
     for number, served in enumerate((b"x" * 5000, b"x" * 6000, b"x" * 1001, b"honest")):
         key = await pool.submit(bytes(5000) + b"%d" % number)
@@ -690,7 +703,7 @@ async def test_an_examiner_that_crashes_or_lacks_a_policy_is_tried_again(pool: P
     validator = pool.validator()
     missing, crashing = await pool.submit(), await pool.submit()
     validator.examiner.answers[missing] = NotJudged(code="no-policy", why="no relay has it", retryable=True)
-    validator.examiner.answers[crashing] = ZeroDivisionError("a fault of ours")
+    validator.examiner.answers[crashing] = ZeroDivisionError("a bug in Muster")
     assert await validator.judge() == 0
     validator.examiner.answers.clear()
     await pool.turn(timedelta(seconds=2))
@@ -826,7 +839,7 @@ async def test_a_key_that_is_no_validator_of_the_pool_takes_no_work_and_parks_no
     stranger = pool.validator("provider", redis=2)
     await pool.submit()
     await stranger.read()
-    with pytest.raises(NotSeated, match="is no validator of pool"):
+    with pytest.raises(NotPoolValidator, match="is not a validator of pool"):
         await stranger.dependencies.judging.round()
     assert await queued(stranger) == (1, 0)
     assert (await stranger.status())["seated"] is False

@@ -1,4 +1,4 @@
-"""A validator's process killed by SIGKILL at any stage, beside another validator of the same pool and Redis."""
+"""A validator process is killed by SIGKILL at any stage; another validator on the same Redis takes over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass
 class Victims:
-    """Validators with the key `validator`, each of which lives until its stage."""
+    """Starts validator processes with the key `validator`, each of which kills itself at its stage."""
 
     pool: PoolWithValidators
     orchestrator: str
@@ -58,7 +58,7 @@ class Victims:
 
 @asynccontextmanager
 async def victims(pool: PoolWithValidators) -> AsyncIterator[Victims]:
-    """Yields a starter of processes that are to be killed."""
+    """Yields an object that starts validator processes, each of which kills itself at a stage."""
     command = [sys.executable, "-m", "tests.validator.service.victim"]
     async with reachable(pool) as (url, _):
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -71,7 +71,7 @@ async def given(pool: PoolWithValidators) -> Counter[Digest]:
 
 
 async def takes_over(pool: PoolWithValidators, heir: ValidatorUnderTest, key: Digest, stage: str) -> None:
-    """Has the other validator take the work, once the dead one's leases have ended."""
+    """Runs the other validator until it has judged the work, after the dead one's leases have expired."""
     await heir.judge()
     taken_at_once = [each.facts.work.key for each in heir.examiner.asked]
     assert taken_at_once == ([key] if stage == READ_ONLY else []), f"{stage}: what it began is the dead one's, for now"

@@ -1,4 +1,4 @@
-"""From an examined file to a rejection on the ledger: near-ties of a node's files are counted during judging."""
+"""Near-ties of a node's files are counted during judging, and lead to a rejection on the ledger."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ async def given(pool: PoolWithValidators) -> Counter[Digest]:
 
 
 async def left(validator: ValidatorUnderTest) -> tuple[int, int]:
-    """Returns the remaining queue, and the parked items."""
+    """Returns the number of items in the queue, and the number of parked items."""
     lengths = await validator.dependencies.queue.lengths()
     return lengths.waiting + lengths.ready + lengths.in_hand, lengths.parked
 
 
 async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, count: int, pause: timedelta) -> None:
-    """Runs each validator in turn repeatedly, whatever is down."""
+    """Runs each validator in turn repeatedly; errors of a system that is down are ignored."""
     for _ in range(count):
         for each in validators:
             with suppress(MusterError):
@@ -178,7 +178,7 @@ async def _lies(_: bytes, writer: asyncio.StreamWriter) -> None:
     ],
     ids=["500", "silent", "stops", "hangs-up", "slow", "other-bytes"],
 )
-async def test_any_failure_of_the_store_is_waited_for_and_never_blamed_on_a_node(
+async def test_validators_wait_out_any_failure_of_the_store_and_never_blame_a_node(
     pool: PoolWithValidators, mood: Mood, *, judged: bool, parked: bool
 ) -> None:
     async def answer(request: bytes, writer: asyncio.StreamWriter) -> bool:

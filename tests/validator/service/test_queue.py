@@ -1,4 +1,4 @@
-"""The queue: holders, work of dead holders and a person's decisions, on a real Redis with a manual clock."""
+"""The work queue with leases, dead holders and a person's decisions, on a real Redis with a manual clock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.kit.redis_aging import AGE, age
 from tests.kit.submissions import POOL, new, sha, work
 from validator.domain.items import Item, ItemKind, Resolution, Staged, item_id, read_item_id
 from validator.loops.verdicts import NOT_OURS_STEP
-from validator.queue.retry_policy import STILL_GIVEN_UP, GivesUp, RetryPolicy, Step
-from validator.queue.store import Put, QueueLengths, WorkQueue
+from validator.queue.retry_policy import STILL_GIVEN_UP, GiveUpReason, RetryPolicy, Step
+from validator.queue.store import PutOutcome, QueueLengths, WorkQueue
 from validator.store.keys import keys_of
 from validator.store.members import Condition, MemberId, Members, MemberState
 from validator.store.scripts import DropItems, FailItem, PutItem, SettleItem, TakeItem, UnparkItem
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 LEASE = timedelta(seconds=30)
 ONE, OTHER = MemberId("111111111111"), MemberId("222222222222")
-AGAIN = Step(pause=timedelta(seconds=5), for_all=False, counted=True, gives_up=GivesUp.NOT)
+AGAIN = Step(pause=timedelta(seconds=5), for_all=False, counted=True, gives_up=GiveUpReason.NONE)
 STAGED = Staged(validator=ZERO_ADDRESS, outcome=Outcome.ACCEPTED, reason=0, audit_hash=ZERO_DIGEST)
 
 
@@ -47,7 +47,7 @@ def queue_of(redis: Redis, member: MemberId, *, tries: int = 4, clock: ManualClo
 
 
 async def passes(redis: Redis, by: timedelta) -> None:
-    """Lets time pass for Redis."""
+    """Advances Redis' clock, as the scripts see it."""
     await age(redis, keys_of(POOL).prefix, by)
 
 
@@ -56,7 +56,7 @@ async def here(redis: Redis, *members: MemberId, state: MemberState = MemberStat
     for member in members:
         sign = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place=member)
         sign.me = member
-        await sign.say(Condition(state=state), since=timedelta())
+        await sign.announce(Condition(state=state), since=timedelta())
 
 
 async def taken(queue: WorkQueue) -> Item:
@@ -147,7 +147,7 @@ async def test_a_failed_attempt_is_counted_and_delayed_and_a_returned_item_is_no
     assert await queue.give_back(await taken(queue))
     item = await taken(queue)
     assert item.attempts == 0
-    assert await queue.failed(item, AGAIN, code="slow-store", why="it was slow") is Put.AGAIN
+    assert await queue.failed(item, AGAIN, code="slow-store", why="it was slow") is PutOutcome.AGAIN
     assert await queue.take() is None
     await passes(redis, timedelta(seconds=5))
     assert (await taken(queue)).attempts == 1
@@ -159,7 +159,7 @@ async def test_failed_work_goes_to_another_validator_at_once_and_to_the_same_aft
     other = queue_of(redis, OTHER)
     await here(redis, ONE, OTHER)
     await queue.put([new(1)])
-    assert await queue.failed(await taken(queue), AGAIN, code="x", why="y") is Put.AGAIN
+    assert await queue.failed(await taken(queue), AGAIN, code="x", why="y") is PutOutcome.AGAIN
     assert await queue.take() is None
     item = await taken(other)
     assert (item.attempts, item.tries, item.spent) == (1, 0, False)
@@ -172,9 +172,11 @@ async def test_failed_work_goes_to_another_validator_at_once_and_to_the_same_aft
     ("others", "steps", "parked_by"),
     [
         pytest.param([], [AGAIN] * 4, 4, id="alone-after-all-attempts"),
-        pytest.param([], [replace(AGAIN, gives_up=GivesUp.LACKS)], 1, id="alone-without-a-resource"),
+        pytest.param([], [replace(AGAIN, gives_up=GiveUpReason.REQUIREMENT)], 1, id="alone-without-a-resource"),
         pytest.param([OTHER], [AGAIN] * 9, None, id="another-healthy-one-has-not-tried"),
-        pytest.param([OTHER], [replace(AGAIN, gives_up=GivesUp.ENDS)] * 9, None, id="another-has-attempts-left"),
+        pytest.param(
+            [OTHER], [replace(AGAIN, gives_up=GiveUpReason.ATTEMPTS_USED)] * 9, None, id="another-has-attempts-left"
+        ),
     ],
 )
 async def test_work_is_parked_only_when_no_validator_here_is_left_to_try(
@@ -184,7 +186,7 @@ async def test_work_is_parked_only_when_no_validator_here_is_left_to_try(
     for number, step in enumerate(steps, 1):
         await here(redis, ONE, *others)
         put = await queue.failed(await taken(queue), step, code="x", why="y")
-        assert put is (Put.PARKED if number == parked_by else Put.AGAIN)
+        assert put is (PutOutcome.PARKED if number == parked_by else PutOutcome.AGAIN)
         await passes(redis, AGAIN.pause)
     assert (await lengths(queue))[3] == (parked_by is not None)
 
@@ -198,19 +200,19 @@ async def test_two_validators_with_half_of_the_attempts_each_are_enough_to_park(
         mine = queue_of(redis, member)
         found.append(await mine.failed(await taken(mine), AGAIN, code="x", why="y"))
         await passes(redis, AGAIN.pause)
-    assert found == [Put.AGAIN] * 3 + [Put.PARKED]
+    assert found == [PutOutcome.AGAIN] * 3 + [PutOutcome.PARKED]
 
 
 async def test_a_validator_that_lacks_a_resource_does_not_count_against_the_work(
     queue: WorkQueue, redis: Redis
 ) -> None:
-    lacks = replace(AGAIN, gives_up=GivesUp.LACKS)
+    lacks = replace(AGAIN, gives_up=GiveUpReason.REQUIREMENT)
     third = MemberId("333333333333")
     await here(redis, ONE, OTHER, third)
     await queue.put([new(1)])
     for member in (ONE, OTHER):
         mine = queue_of(redis, member)
-        assert await mine.failed(await taken(mine), lacks, code="no-calibration", why="y") is Put.AGAIN
+        assert await mine.failed(await taken(mine), lacks, code="no-calibration", why="y") is PutOutcome.AGAIN
     assert (await taken(queue_of(redis, third))).spent is False
 
 
@@ -218,17 +220,19 @@ async def test_a_validator_that_lacks_a_resource_does_not_count_against_the_work
 async def test_a_validator_that_may_not_judge_the_work_does_not_delay_its_parking(
     queue: WorkQueue, redis: Redis, barred_first: bool
 ) -> None:
-    """An example is a dispute of a verdict that the other validator on this Redis gave."""
-    other, lacks = queue_of(redis, OTHER), replace(AGAIN, gives_up=GivesUp.LACKS)
+    """Example: a dispute of a verdict that the other validator on this Redis gave, so that only one may judge it."""
+    other, lacks = queue_of(redis, OTHER), replace(AGAIN, gives_up=GiveUpReason.REQUIREMENT)
     await here(redis, ONE, OTHER)
     await queue.put([new(1)])
     if not barred_first:
-        assert await queue.failed(await taken(queue), lacks, code="no-calibration", why="y") is Put.AGAIN
-    put = await other.failed(await taken(other), NOT_OURS_STEP, code="not-ours", why="we judged it ourselves")
+        assert await queue.failed(await taken(queue), lacks, code="no-calibration", why="y") is PutOutcome.AGAIN
+    put = await other.failed(
+        await taken(other), NOT_OURS_STEP, code="not-ours", why="this validator gave the first verdict"
+    )
     if barred_first:
-        assert put is Put.AGAIN
+        assert put is PutOutcome.AGAIN
         put = await queue.failed(await taken(queue), lacks, code="no-calibration", why="y")
-    assert put is Put.PARKED
+    assert put is PutOutcome.PARKED
     assert [each.code for each in await queue.parked()] == ["no-calibration"]
 
 
@@ -240,26 +244,29 @@ async def test_work_that_only_this_validator_may_not_judge_is_not_parked_before_
     for _ in range(20):
         item = await taken(queue)
         assert item.spent is False
-        assert await queue.failed(item, NOT_OURS_STEP, code="not-ours", why="it is our own") is Put.AGAIN
+        assert (
+            await queue.failed(item, NOT_OURS_STEP, code="not-ours", why="this validator's own node did the work")
+            is PutOutcome.AGAIN
+        )
         await passes(redis, NOT_OURS_STEP.pause)
 
 
 @pytest.mark.parametrize("state", [MemberState.UNWELL, MemberState.STARTING])
-async def test_a_paused_validator_is_not_waited_for_before_parking_and_a_starting_one_is(
+async def test_parking_waits_for_a_starting_validator_but_not_for_a_paused_one(
     queue: WorkQueue, redis: Redis, state: MemberState
 ) -> None:
     await here(redis, ONE)
     await here(redis, OTHER, state=state)
     await queue.put([new(1)])
-    step = replace(AGAIN, gives_up=GivesUp.LACKS)
+    step = replace(AGAIN, gives_up=GiveUpReason.REQUIREMENT)
     put = await queue.failed(await taken(queue), step, code="x", why="y")
-    assert put is (Put.PARKED if state is MemberState.UNWELL else Put.AGAIN)
+    assert put is (PutOutcome.PARKED if state is MemberState.UNWELL else PutOutcome.AGAIN)
     if state is MemberState.STARTING:  # and dies: then the work left to it is parked after all
         await passes(redis, timedelta(minutes=2))
         await here(redis, ONE)
         again = await taken(queue)
-        assert (again.spent, again.trouble[0]) == (True, "x")
-        assert await queue.failed(again, STILL_GIVEN_UP, code="x", why="y") is Put.PARKED
+        assert (again.spent, again.last_error[0]) == (True, "x")
+        assert await queue.failed(again, STILL_GIVEN_UP, code="x", why="y") is PutOutcome.PARKED
 
 
 async def test_an_error_common_to_all_validators_delays_the_item_for_all_and_is_not_counted(
@@ -270,7 +277,7 @@ async def test_an_error_common_to_all_validators_delays_the_item_for_all_and_is_
     await here(redis, ONE, OTHER)
     await queue.put([new(1)])
     for _ in range(20):
-        assert await queue.failed(await taken(queue), absent, code="file-absent", why="y") is Put.AGAIN
+        assert await queue.failed(await taken(queue), absent, code="file-absent", why="y") is PutOutcome.AGAIN
         assert await other.take() is None
         await passes(redis, absent.pause)
     assert (await taken(other)).attempts == 0
@@ -278,11 +285,11 @@ async def test_an_error_common_to_all_validators_delays_the_item_for_all_and_is_
 
 async def test_a_persons_retry_resets_the_attempts_of_every_validator(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1)])
-    await queue.failed(await taken(queue), replace(AGAIN, gives_up=GivesUp.ENDS), code="x", why="y")
+    await queue.failed(await taken(queue), replace(AGAIN, gives_up=GiveUpReason.ATTEMPTS_USED), code="x", why="y")
     assert await queue.unpark(new(1).work.key + ".first")  # type: ignore[arg-type]
     item = await taken(queue)
     assert (item.attempts, item.tries, item.spent) == (0, 0, False)
-    assert await queue.failed(item, AGAIN, code="x", why="y") is Put.AGAIN
+    assert await queue.failed(item, AGAIN, code="x", why="y") is PutOutcome.AGAIN
 
 
 async def test_work_of_a_dead_holder_goes_to_others_first_and_is_parked_after_two_deaths(
@@ -303,7 +310,7 @@ async def test_work_of_a_dead_holder_goes_to_others_first_and_is_parked_after_tw
 
 
 async def test_deaths_caused_by_an_item_are_bounded_with_any_number_of_validators(redis: Redis) -> None:
-    """Five validators here, or one that has another name after each of its deaths."""
+    """Five validators on one Redis, or one validator that has another id after each of its deaths."""
     members = [MemberId(str(number) * 12) for number in range(1, 6)]
     await queue_of(redis, ONE).put([new(1)])
     for number, member in enumerate(members[:4]):
@@ -315,7 +322,7 @@ async def test_deaths_caused_by_an_item_are_bounded_with_any_number_of_validator
     last = queue_of(redis, members[4])
     item = await taken(last)
     assert (item.lost, item.spent) == (4, True)
-    assert await last.failed(item, STILL_GIVEN_UP, code="lost-again-and-again", why="y") is Put.PARKED
+    assert await last.failed(item, STILL_GIVEN_UP, code="lost-again-and-again", why="y") is PutOutcome.PARKED
     assert await last.unpark(item.id)
     assert (await taken(last)).spent is False, "a person requested another attempt"
 
@@ -341,7 +348,7 @@ async def test_an_item_that_may_be_tried_is_found_behind_any_number_of_others(qu
     assert looks.index(next(filter(None, looks))) <= 300 // 32
 
 
-async def test_a_validator_that_restarts_repeatedly_without_becoming_healthy_is_not_waited_for(
+async def test_parking_does_not_wait_for_a_validator_that_restarts_repeatedly_without_becoming_healthy(
     queue: WorkQueue, redis: Redis
 ) -> None:
     other = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="one that looks")
@@ -351,8 +358,8 @@ async def test_a_validator_that_restarts_repeatedly_without_becoming_healthy_is_
         assert await other.others_may_judge() is waited_for
     await queue.put([new(1)])
     await here(redis, ONE)
-    put = await queue.failed(await taken(queue), replace(AGAIN, gives_up=GivesUp.LACKS), code="x", why="y")
-    assert put is Put.PARKED, "no validator is left to try"
+    put = await queue.failed(await taken(queue), replace(AGAIN, gives_up=GiveUpReason.REQUIREMENT), code="x", why="y")
+    assert put is PutOutcome.PARKED, "no validator is left to try"
     await here(redis, OTHER)
     await here(redis, OTHER, state=MemberState.STARTING)
     assert await other.others_may_judge(), "a recently healthy validator may recover"
@@ -429,7 +436,7 @@ def test_an_invalid_item_id_is_refused(text: str) -> None:
     if text == sha(1) + ".":
         assert read_item_id(text) == item_id(sha(1), ItemKind.FIRST)
         return
-    with pytest.raises(Exception, match=r"names no item|is not a 32-byte digest"):
+    with pytest.raises(Exception, match=r"is not the id of an item|is not a 32-byte digest"):
         read_item_id(text)
 
 
@@ -443,7 +450,7 @@ def test_a_verdict_and_a_decision_are_read_back_from_redis_unchanged() -> None:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Under any sequence of events each work is in one state, and at most one holder can write."""
+    """Random sequences of events, after each of which every item is in one state and at most one holder can write."""
 
     server = ""
 

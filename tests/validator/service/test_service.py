@@ -1,4 +1,4 @@
-"""The whole service with its loops in this process: it starts, judges by itself, and stops in order."""
+"""The whole service with its background loops in this process: it starts, judges without help, and stops."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from validator.examination.interface import Examination, IsCopy
 
 GIVEN = 'muster_validator_verdicts_total{outcome="accepted",reason="passed"} 1.0'
 PATIENCE_S = 60
-"""Much longer than needed, so that no test fails on a busy machine."""
+"""Time limit of waits, much longer than needed, so that no test fails on a busy machine."""
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():  # noqa: ASYNC110 - what is waited for shows from outside only
+    while not await condition():  # noqa: ASYNC110 - the condition can only be polled, as from outside the service
         await asyncio.sleep(0.05)
 
 

@@ -1,6 +1,4 @@
-"""Two validators on one Redis, one of them unhealthy: the other judges everything, and nothing is parked or judged
-twice.
-"""
+"""Two validators on one Redis, one of them unhealthy: the other judges all work, and parks none."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from protocol.verdicts import Outcome
 from tests.kit.validators import Host, PoolWithValidators, ValidatorUnderTest
 from tests.kit.world import POOL
 from validator.examination.interface import NotJudged
-from validator.health import FAILS, NotWell
+from validator.health import FAILS, ValidatorUnhealthy
 
 WORKS = 4
 
@@ -44,7 +42,7 @@ def broken(code: str, *, tested: bool = True, retryable: bool = True) -> Callabl
 
 def crashes(validator: ValidatorUnderTest) -> None:
     """Makes the examiner crash, which its self-test shows."""
-    validator.examiner.otherwise = ZeroDivisionError("a fault of ours")
+    validator.examiner.otherwise = ZeroDivisionError("a bug in Muster")
     validator.examiner.broken = NotJudged(code="examiner-failed", why="ZeroDivisionError", retryable=True)
 
 
@@ -115,8 +113,10 @@ SICKNESSES = {
 
 
 async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, count: int, pause_s: float = 2) -> set[str]:
-    """Runs each validator in turn repeatedly; an error of one does not stop the others. Returns the first one's
-    results.
+    """Runs each validator in turn repeatedly; an error of one does not stop the others.
+
+    Returns:
+        The error codes that the first validator reported as its condition.
     """
     had = set()
     for _ in range(count):
@@ -155,7 +155,7 @@ async def test_a_healthy_validator_judges_everything_beside_an_unhealthy_one_and
     await well.dependencies.health.check()
     if sickness.code in {None, FAILS}:
         return  # it tries one more item now and then, and its self-test finds no error
-    with pytest.raises(NotWell, match=sickness.code):
+    with pytest.raises(ValidatorUnhealthy, match=sickness.code):
         await sick.dependencies.health.check()
     shown = {each["place"].partition(":")[2]: each for each in (await well.status())["members"]}
     told = shown[str(sick.dependencies.settings.directory)]
@@ -224,7 +224,7 @@ async def test_work_of_a_validator_that_cannot_continue_is_given_to_the_other(
     with monkeypatch.context() as patch:
         patch.setattr(await cut.dependencies.chain.ledger(), "now", down)
         patch.setattr(cut.dependencies.chain, "check", down)
-        assert not await cut.dependencies.health.doubt()
+        assert not await cut.dependencies.health.recheck()
         for _ in range(5):
             await pool.turn(timedelta(seconds=10))
             await cut.dependencies.held.renew()
@@ -274,7 +274,7 @@ async def test_two_validators_that_lose_redis_lose_no_work_and_give_no_second_ve
 Stop = Callable[[ValidatorUnderTest], Awaitable[None]]
 
 
-async def test_a_validator_that_leaves_is_not_waited_for(pool: PoolWithValidators) -> None:
+async def test_no_validator_waits_for_one_that_has_stopped(pool: PoolWithValidators) -> None:
     leaving, alone = pool.validator(), pool.validator("second")
     for each in (leaving, alone):
         await each.read()

@@ -1,7 +1,7 @@
-"""`python -m tests.validator.service.victim`: validators that end themselves by SIGKILL at a stage named by a test.
+"""Program that runs validators which kill themselves by SIGKILL at a stage that a test names.
 
-Standard input has one order per line; for each a process is forked from this one, which has imported everything. The
-result goes to standard output: minus the signal, or the exit code.
+It reads one order per line from standard input. For each order it forks a process, which saves the time for imports.
+It writes the result to standard output: minus the signal's number, or the exit status.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock, SystemClock
 from tests.kit.scripted_examiner import ScriptedExaminer
 from validator.app import build_validator
-from validator.background import look_after
+from validator.background import update_health
 from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, Remote
 from validator.settings import ValidatorSettings
@@ -35,18 +35,18 @@ from validator.settings import ValidatorSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """The order for a victim.
+    """Order to run one validator until it kills itself.
 
     Args:
-        stage: The stage at which it dies; one of `STAGES`.
-        orchestrator: The orchestrator's URL for a separate process.
-        redis: The URL of the Redis shared with the other validator.
-        chain: The JSON-RPC endpoint.
-        deployment: The file with the contracts' addresses.
-        directory: The victim's folder.
-        pool_id: The pool.
-        secret: The victim's key, hex.
-        now_s: The orchestrator's time, in seconds.
+        stage: Stage at which the validator kills itself; one of `STAGES`.
+        orchestrator: URL of the orchestrator, on a TCP port.
+        redis: URL of the Redis that it shares with the other validator.
+        chain: URL of the JSON-RPC endpoint.
+        deployment: Path of the file with the contracts' addresses.
+        directory: State directory of the validator.
+        pool_id: Id of the pool.
+        secret: Private key of the validator, in hexadecimal.
+        now_s: The orchestrator's time, in Unix seconds.
     """
 
     stage: str
@@ -60,7 +60,7 @@ class Order:
     now_s: float
 
     def line(self) -> bytes:
-        """Returns the line for a victim's input."""
+        """Returns the order as a line for the standard input."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
@@ -81,30 +81,31 @@ async def _wallet(parts: Dependencies) -> object:
 
 
 STAGES: dict[str, tuple[Place, str, bool]] = {
-    "before what was read is in the queue": (_queue, "put", False),
-    "before it is written down how far was read": (lambda parts: _itself(parts.intake._following), "commit", False),
-    "when it has taken the work": (_queue, "take", True),
-    "when it has the file": (lambda parts: _itself(parts.files), "_fetch", True),
-    "in the examination": (lambda parts: _itself(parts.examiner), "examine", False),
-    "before the evidence is in the store": (lambda parts: _itself(parts.files), "store", False),
-    "before the verdict is written down": (_queue, "stage", False),
-    "when the verdict is written down": (_queue, "stage", True),
-    "before its transaction leaves": (_wallet, "submit", False),
-    "when its transaction is in a block": (_wallet, "submit", True),
-    "before the work leaves the queue": (_queue, "done", False),
-    "when the work has left the queue": (_queue, "done", True),
-    "before it finalises": (_book, "finalize", False),
-    "when it has finalised": (_book, "finalize", True),
+    "before the events are queued": (_queue, "put", False),
+    "before the position in the events is stored": (lambda parts: _itself(parts.intake._following), "commit", False),
+    "after taking the work": (_queue, "take", True),
+    "after downloading the file": (lambda parts: _itself(parts.files), "_fetch", True),
+    "during the examination": (lambda parts: _itself(parts.examiner), "examine", False),
+    "before uploading the audit file": (lambda parts: _itself(parts.files), "store", False),
+    "before staging the verdict": (_queue, "stage", False),
+    "after staging the verdict": (_queue, "stage", True),
+    "before sending the transaction": (_wallet, "submit", False),
+    "after the transaction is mined": (_wallet, "submit", True),
+    "before deleting the item": (_queue, "done", False),
+    "after deleting the item": (_queue, "done", True),
+    "before finalising": (_book, "finalize", False),
+    "after finalising": (_book, "finalize", True),
 }
-"""For each stage the class and method at which it dies, and whether after the call."""
+"""For each stage the object and its method at which the validator kills itself; True if after the call."""
 
 READ_ONLY = tuple(STAGES)[1]
-"""The stage at which work is queued and none is taken."""
+"""Stage at which work is queued, but none is taken."""
 
 SAID = tuple(STAGES)[9:12]
-"""The stages at which the ledger already has the verdict."""
+"""Stages at which the ledger has the verdict."""
 
 FINALISING = tuple(STAGES)[12:]
+"""Stages of the loop that finalises work."""
 
 
 async def _itself(place: object) -> object:
@@ -130,7 +131,7 @@ async def _arm(parts: Dependencies, stage: str) -> None:
 
 
 async def live(order: Order) -> None:
-    """Runs one round of every loop, until it dies."""
+    """Runs rounds of every loop until the validator kills itself."""
     key, clock = Key.from_hex(order.secret), ManualClock(start=datetime.fromtimestamp(order.now_s, UTC))
     settings = ValidatorSettings(
         pool_id=order.pool_id,
@@ -166,7 +167,7 @@ async def live(order: Order) -> None:
     parts: Dependencies = app.state.dependencies
     parts.files.clear()
     await _arm(parts, order.stage)
-    await look_after(parts)
+    await update_health(parts)
     await parts.intake.round()
     await parts.judging.round()
     await parts.send_queues[0].round()
@@ -174,12 +175,12 @@ async def live(order: Order) -> None:
 
 
 def main() -> None:
-    """Obeys orders until its input ends."""
+    """Executes orders until the standard input ends."""
     for line in sys.stdin.buffer:
         child = os.fork()
         if child == 0:
             try:
-                os.dup2(2, 1)  # its log must not mix with the results
+                os.dup2(2, 1)  # the validators' logs must not mix with the results
                 asyncio.run(live(Order(**json.loads(line))))
             except BaseException:  # noqa: BLE001 - the test sees that it was no signal, and reads why
                 traceback.print_exc()

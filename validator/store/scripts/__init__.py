@@ -1,7 +1,7 @@
-"""Lua scripts of the validator and their typed calls: the class `PutItem` runs `put_item.lua`.
+"""Lua scripts of the validator and their typed calls: the class `PutItem` runs `put_item.lua`, and so on.
 
-Times are Redis' own, which scripts may read because Redis replicates their writes and not the scripts. Arguments that
-end in `_ms` or `_s` are durations or Unix times in milliseconds or seconds.
+All times are of Redis' clock. Scripts may read this clock, because Redis replicates the writes of a script and not the
+script. Arguments that end in `_ms` are in milliseconds, those that end in `_s` in seconds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from validator.domain.items import ItemId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutItem(ScriptCall[bool]):
-    """Puts work into the queue; False if the work is already queued.
+    """Adds an item to the queue; replies False if it is in the queue in any state.
 
     Args:
         id: Id of the item.
         work: The submission as JSON.
-        kind: Reason of the examination.
-        deadline_s: Time by which a verdict is due.
+        kind: Reason for the examination.
+        deadline_s: Unix time by which a verdict is due.
         delay_ms: Time until the item may be taken.
     """
 
@@ -36,27 +36,29 @@ class PutItem(ScriptCall[bool]):
 
 
 class TakenItem(NamedTuple):
-    """A leased item."""
+    """Reply of `TakeItem`: the leased item."""
 
     id: str
-    """Empty if there is no item to take."""
+    """Id of the item; empty if the member can take no item now."""
     now_ms: int
+    """Unix time of the lease."""
     fields: dict[str, str]
+    """Fields of the item's Redis hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeItem(ScriptCall[TakenItem]):
-    """Leases the item with the next deadline.
+    """Leases the item with the earliest deadline that a member may take.
 
     Args:
-        lease_ms: Length of the lease.
-        token: Random, so that it differs from all tokens before a loss of Redis.
-        member: The caller.
-        suspects: Whether items may be taken whose holder died.
-        tries: Failures after which a member gives an item up.
-        silence_ms: Time after its last sign of life in which a member counts as present.
-        first_pause_ms: Pause of a dead holder after its first failure at the item.
-        longest_pause_ms: Longest such pause.
+        lease_ms: Duration of the lease.
+        token: Token of the lease. It is random, so that no lease from before a loss of Redis has the same token.
+        member: Id of the calling process.
+        suspects: True if items whose earlier holder died may be taken.
+        tries: Number of failures after which a member gives an item up.
+        silence_ms: Time after its last announcement in which a member counts as present.
+        first_pause_ms: Pause before a member may take an item again after it died once while it held the item.
+        longest_pause_ms: Longest pause after such a death; the pause doubles with each death.
     """
 
     lease_ms: int
@@ -71,7 +73,12 @@ class TakeItem(ScriptCall[TakenItem]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewItemLeases(ScriptCall[tuple[ItemId, ...]]):
-    """Renews leases, given as tokens by item; replies with the items whose leases are lost."""
+    """Renews leases; replies with the ids of the items whose leases are lost.
+
+    Args:
+        lease_ms: Duration of the leases from now.
+        tokens: Token of each lease by item.
+    """
 
     lease_ms: int
     tokens: Mapping[ItemId, str]
@@ -79,7 +86,13 @@ class RenewItemLeases(ScriptCall[tuple[ItemId, ...]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageVerdict(ScriptCall[bool]):
-    """Stores a verdict as JSON before it is sent; False if the lease was lost."""
+    """Stores the verdict on a leased item before it is sent; replies False if the lease was lost.
+
+    Args:
+        id: Id of the item.
+        token: Token of the lease.
+        staged: The verdict as JSON.
+    """
 
     id: str
     token: str
@@ -88,14 +101,14 @@ class StageVerdict(ScriptCall[bool]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleItem(ScriptCall[bool]):
-    """Ends a lease; False if the lease was already lost.
+    """Ends a lease; replies False if the lease was already lost.
 
     Args:
         id: Id of the item.
         token: Token of the lease.
-        outcome: `done` deletes the item, `back` returns it untried, `park` leaves it for the operator.
-        code: Reason for parking.
-        why: Reason as text.
+        outcome: `done` deletes the item, `back` returns it to the queue without counting an attempt, `park` parks it.
+        code: Error code of a parked item; empty otherwise.
+        why: Text of that error.
         hint: Action for the operator.
     """
 
@@ -109,18 +122,18 @@ class SettleItem(ScriptCall[bool]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailItem(ScriptCall[str]):
-    """Puts back or parks an item that its holder could not judge; replies `again`, `parked` or `lost`.
+    """Puts back or parks an item that its holder failed at; replies `again`, `parked` or `lost`.
 
     Args:
         id: Id of the item.
         token: Token of the lease.
-        member: The holder.
+        member: Id of the holder.
         pause_ms: Time until the holder may take the item again.
-        for_all: Whether the pause also applies to other members.
-        counted: Whether the failure counts as a try.
-        gives_up: Reason why the holder gives the item up: `lacks`, `barred`, `ends` or empty.
-        tries: Failures after which a member gives an item up.
-        silence_ms: Time after its last sign of life in which a member counts as present.
+        for_all: True if the pause also applies to other members.
+        counted: True if the attempt counts as a failure of the holder at the item.
+        gives_up: Reason for which the holder gives the item up, a value of `GiveUpReason`; empty if it keeps trying.
+        tries: Number of failures after which a member gives an item up.
+        silence_ms: Time after its last announcement in which a member counts as present.
         code: Code of the error.
         why: Text of the error.
         hint: Action for the operator.
@@ -142,18 +155,18 @@ class FailItem(ScriptCall[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropItems(ScriptCall[int]):
-    """Deletes items in any state; replies with the number of those that existed."""
+    """Deletes items in any state, given by their ids; replies with the number of items that existed."""
 
     ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnparkItem(ScriptCall[bool]):
-    """Puts a parked item back; False if it is not parked.
+    """Puts a parked item back into the queue, with all attempts left; replies False if it is not parked.
 
     Args:
         id: Id of the item.
-        resolution: A person's decision as JSON; None to try it anew.
+        resolution: A person's decision as JSON; None to have the work examined again.
     """
 
     id: str
@@ -165,20 +178,20 @@ class UnparkItem(ScriptCall[bool]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announce(ScriptCall[bool]):
-    """Announces a member and its condition.
+    """Announces a member (a validator process on this Redis) and its condition.
 
     Args:
-        member: Its id.
-        validator: Address of its key.
-        place: Host and directory.
-        state: `well`, `starting` or `unwell`.
-        since_ms: Age of this state.
-        kept_ms: Time for which a silent member is listed.
-        start_counts_ms: Time for which a starting member counts as well.
-        code: Code of its error.
-        why: Text of the error.
+        member: Id of the member.
+        validator: Address of the member's key.
+        place: Host and state directory of the member.
+        state: State of the member: `well`, `starting` or `unwell`.
+        since_ms: Time since this state began.
+        kept_ms: Time after its last announcement for which a member is listed.
+        start_counts_ms: Time after its first start for which a starting member is treated like one that is well.
+        code: Code of the error if the member is unwell, else empty.
+        why: Text of the error if the member is unwell, else empty.
         hint: Action for the operator.
-        tests: Self-tests failed in this condition.
+        tests: Number of self-tests in a row that failed with this error.
     """
 
     member: str
@@ -195,20 +208,25 @@ class Announce(ScriptCall[bool]):
 
 
 class MemberList(NamedTuple):
-    """Members of a Redis."""
+    """Reply of `ListMembers`."""
 
     now_ms: int
+    """Present Unix time."""
     members: tuple[dict[str, str], ...]
-    """Fields of each, with its `id` and the time when it was last `heard`."""
+    """Fields of each member, with its `id` and `heard`, the Unix time of its last announcement in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMembers(ScriptCall[MemberList]):
-    """Lists members, silent ones too; ordered by last activity."""
+    """Lists all members in the order of their last announcement, silent ones included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leave(ScriptCall[bool]):
-    """Removes a member."""
+class LeaveMember(ScriptCall[bool]):
+    """Removes a member that stops.
+
+    Args:
+        member: Id of the member.
+    """
 
     member: str

@@ -1,4 +1,4 @@
--- Deletes items in any state, leased ones too; returns how many there were.
+-- Deletes items in any state, leased ones included; returns the number of items that existed.
 local dropped = 0
 for _, id in ipairs(ids) do
   dropped = dropped + redis.call('DEL', P .. 'item:' .. id)

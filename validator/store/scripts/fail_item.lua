@@ -1,6 +1,6 @@
--- Puts back an item that its holder could not judge: for others at once, for the holder after a pause. Parks it if
--- no member is left that may judge it and has not given it up; or two members each failed at it in half of the tries;
--- or as many holders in a row died over it as there are tries.
+-- Puts an item back that its holder could not judge: other members may take it immediately, the holder after a pause.
+-- Parks the item instead if no present member is left that may judge it and has not given it up; if two members failed
+-- at it in half of `tries` each; or if `tries` holders in a row died over it.
 local item = P .. 'item:' .. id
 local held = redis.call('HMGET', item, 'token', 'state', 'lost')
 if held[1] ~= token or held[2] ~= 'leased' then return 'lost' end
@@ -10,10 +10,10 @@ redis.call('HDEL', item, 'lost')  -- the holder survived the item
 redis.call('HINCRBY', item, 'tries:' .. member, 1)
 if counted then
   redis.call('HINCRBY', item, 'attempts', 1)
-  if gives_up ~= 'lacks' then redis.call('HINCRBY', item, 'fails:' .. member, 1) end
+  if gives_up ~= 'requirement' then redis.call('HINCRBY', item, 'fails:' .. member, 1) end
 end
-if gives_up == 'ends' then redis.call('HSET', item, 'fails:' .. member, tries) end
-local barred, fails, out, given = gives_up == 'barred', history_of(item)
+if gives_up == 'attempts-used' then redis.call('HSET', item, 'fails:' .. member, tries) end
+local barred, fails, out, given = gives_up == 'not-allowed', history_of(item)
 if barred then
   redis.call('HSET', item, 'barred:' .. member, 1)
   out[member] = true
@@ -22,15 +22,16 @@ elseif gives_up ~= '' or (fails[member] or 0) >= tries then
   out[member], given = true, true
 end
 redis.call('HSET', item, 'again', 1)
-if code == 'file-absent' then redis.call('HSET', item, 'absent', 1) end  -- permanent: its rows are audited in full
-if not (barred and given) then  -- otherwise the reason for which it was given up stays, for the operator
+if code == 'file-absent' then redis.call('HSET', item, 'absent', 1) end  -- never removed: all rows of the file are recomputed
+-- If another member gave the item up, its error stays for the operator; `barred` says nothing about the item.
+if not (barred and given) then
   redis.call('HSET', item, 'code', code, 'why', why, 'hint', hint)
 end
 local failed, others = 0, others_left(member, out, silence_ms)
 for _, count in pairs(fails) do
   if 2 * count >= tries then failed = failed + 1 end
 end
-local may_park = counted or gives_up ~= ''  -- an outage parks nothing, whatever happened before
+local may_park = counted or gives_up ~= ''  -- an attempt that an outage ended never parks the item
 if may_park and (failed > 1 or tonumber(held[3] or 0) >= tries or (given and out[member] and not others)) then
   redis.call('HSET', item, 'state', 'parked')
   redis.call('HDEL', item, 'staged', 'resolution')

@@ -1,4 +1,4 @@
--- Renews leases; returns the ids of those that are lost.
+-- Renews leases; returns the ids of the items whose leases are lost.
 local lost, until_ms = {}, clock() + lease_ms
 for id, token in pairs(tokens) do
   local now = redis.call('HMGET', P .. 'item:' .. id, 'token', 'state')

@@ -1,4 +1,5 @@
--- Ends a lease: the item is done, given back untried, or parked; 0 if the lease was lost.
+-- Ends a lease: deletes the item, returns it to the queue without counting an attempt, or parks it. Returns 0 if the
+-- lease was lost.
 local item = P .. 'item:' .. id
 local held = redis.call('HMGET', item, 'token', 'state')
 if held[1] ~= token or held[2] ~= 'leased' then return 0 end

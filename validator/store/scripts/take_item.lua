@@ -1,8 +1,10 @@
--- Leases the item with the next deadline that this member may try.
--- Items of dead holders come back first, and count as a failure of the holder: the item may have killed it.
+-- Leases the item with the earliest deadline that this member may take.
+-- First moves items to the ready queues: those whose lease has expired, and those whose delay has passed. An expired
+-- lease counts as a failure of its holder, because the item may have killed the process.
 local now = clock()
 local waiting, ready, leased = P .. 'queue:waiting', P .. 'queue:ready', P .. 'queue:leased'
--- Also ready, but tried before, so that this member may have to wait: searched, `DEPTH` items at a time.
+-- `again` has ready items that were leased before. This member may have to wait for some of them, so the queue is
+-- searched, `DEPTH` items at a time.
 local again, DEPTH = P .. 'queue:again', 32
 local function make_ready(id)
   local found = redis.call('HMGET', P .. 'item:' .. id, 'deadline', 'again')
@@ -19,7 +21,7 @@ local function bury(id)
   if not dead then return end
   local fails = redis.call('HINCRBY', item, 'fails:' .. dead, 1)
   if fails >= tries then redis.call('HSET', item, 'gave:' .. dead, 1) end
-  if others_left(dead, {}, silence_ms) then  -- if the holder comes back, others go first
+  if others_left(dead, {}, silence_ms) then  -- if the holder starts again, other members take the item first
     local pause = math.min(longest_pause_ms, first_pause_ms * 2 ^ math.min(fails, 20))
     redis.call('HSET', item, 'after:' .. dead, now + math.floor(pause))
   end
@@ -46,7 +48,8 @@ local function lease(queue, id)
   return reply{id = id, now_ms = now, fields = redis.call('HGETALL', item)}
 end
 local fresh = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
--- Returns the first item from this position on that the member may take, and whether the search has ended.
+-- Searches `DEPTH` items of `again` from a position on. Returns the first one that the member may take (or nil), and true
+-- if no later part needs a search: it has no items, or their deadlines are later than that of the first fresh item.
 local function look(from)
   local listed = redis.call('ZRANGE', again, from, from + DEPTH - 1, 'WITHSCORES')
   for i = 1, #listed, 2 do
@@ -56,7 +59,9 @@ local function look(from)
   return nil, #listed < 2 * DEPTH
 end
 local found, ended = look(0)
-if not found and not ended then  -- further down each call searches the next part, so that every item has its turn
+-- If the first `DEPTH` items have none to take, searches `DEPTH` later items. Their position moves on with each call of
+-- this member, so that every item is reached after some calls.
+if not found and not ended then
   local mark = P .. 'look:' .. member
   local from = tonumber(redis.call('GET', mark) or DEPTH)
   found, ended = look(from)

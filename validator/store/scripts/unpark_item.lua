@@ -1,4 +1,5 @@
--- Puts a parked item back into the queue, with a person's decision or to be tried anew by all; 0 if it is not parked.
+-- Puts a parked item back into the queue, with a person's decision, or with all attempts left for every member. Returns
+-- 0 if the item is not parked.
 if redis.call('ZREM', P .. 'queue:parked', id) == 0 then return 0 end
 local item = P .. 'item:' .. id
 for _, field in ipairs(redis.call('HKEYS', item)) do

@@ -1,1 +1,4 @@
-"""The durable queue of task files to be uploaded to the object store and submitted to the ledger."""
+"""The durable queue of files that tasks deliver.
+
+The worker uploads these files to the object store and, if they are work, submits them to the ledger.
+"""

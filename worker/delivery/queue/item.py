@@ -9,25 +9,29 @@ from pathlib import Path
 
 
 class DeliveryStage(StrEnum):
-    """Last completed stage of an item. It is stored durably, so it survives `kill -9`."""
+    """The last completed stage of an item.
+
+    The stage is stored on disk, so it survives `kill -9`.
+    """
 
     SPOOLED = "spooled"
     """The queue has its own copy of the file."""
     HASHED = "hashed"
-    """Size and SHA-256 are known."""
+    """The size and SHA-256 of the copy are known."""
     REQUESTED = "requested"
     """The orchestrator issued a presigned URL."""
     PUT = "put"
     """The object store has the file."""
     SUBMITTED = "submitted"
-    """The ledger or the orchestrator's relayer has accepted the work."""
+    """The orchestrator's relayer, or the ledger, has accepted the work."""
     ACKNOWLEDGED = "acknowledged"
-    """Delivery is confirmed; the copy can be deleted."""
+    """The delivery is confirmed, so the copy can be deleted."""
     DELETED = "deleted"
-    """The copy is deleted."""
+    """The copy was deleted."""
 
 
 ORDER = tuple(DeliveryStage)
+"""The stages in the order in which an item passes through them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +39,14 @@ class QueueItem:
     """A file in the delivery queue.
 
     Args:
-        id: Random id; also the name of the copy in the spool.
+        id: Random id, which is also the name of the copy in the spool directory.
         kind: Type of the file.
-        key: Idempotency key: adding a file with a known key returns the existing item.
+        key: Idempotency key. Adding a file with a known key returns the existing item.
         metadata: Metadata given when the file was added.
-        data: Results of completed stages, by name; no value is empty.
-        attempts: Consecutive failures of the current stage.
-        not_before_ms: Wall time of the next attempt, in Unix milliseconds.
-        parked: Why the item waits for the contributor; empty if it does not.
+        data: Results of completed stages, by name. No value of `data` is empty.
+        attempts: Number of failures of the current stage in a row.
+        not_before_ms: Wall time before which the stage is not tried again, in Unix milliseconds.
+        parked: Reason why the item waits for the contributor; empty if it is not parked.
         error: Text of the last failure.
     """
 
@@ -65,10 +69,10 @@ class QueueItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedItem:
-    """Outcome of a file that left the queue.
+    """Outcome of a file that has left the queue.
 
     Args:
-        given_up: Why the file was not delivered; empty if it was.
+        given_up: Reason why the file was not delivered; empty if it was delivered.
     """
 
     id: str

@@ -1,9 +1,11 @@
-"""Moves queue items through their stages. Each stage runs at least once and never again after it was recorded.
+"""Moves queue items through their stages.
+
+The runner repeats a stage until the stage is recorded as complete, and never after that.
 
     spooled → hashed → requested → put → submitted → acknowledged → deleted
 
-A `Delivery` implements the middle stages. After a crash between executing and recording a stage, the stage is executed
-again, so every method of a `Delivery` must be idempotent.
+A `Delivery` implements the stages from `requested` to `acknowledged`. If the worker crashes between executing and
+recording a stage, it executes the stage again. Therefore every method of a `Delivery` must be idempotent.
 """
 
 from __future__ import annotations
@@ -28,23 +30,33 @@ from worker.delivery.queue.item import ORDER, DeliveryStage, QueueItem
 from worker.delivery.queue.store import QueueStore
 
 FIRST_WAIT = timedelta(seconds=2)
+"""Maximum pause after the first failure of a stage; the pause doubles with each further failure."""
 LONGEST_WAIT = timedelta(minutes=10)
+"""Maximum pause between two attempts of a stage."""
 LONGEST_LOOK = timedelta(seconds=10)
-"""Maximum pause between polls of an item that waits for another party (`NotYet`)."""
+"""Maximum pause between two attempts of a stage that waits for another party (`NotYet`)."""
 DEFAULT_ATTEMPTS = 50
-"""Consecutive failures of a stage after which an item is parked; with the back-off this takes about seven hours."""
+"""Number of failures of a stage in a row after which an item is parked.
+
+With the back-off, that many failures take about seven hours.
+"""
 
 _CONCURRENCY = 4
+"""Number of items that are processed at the same time."""
 _FINAL_POLL_INTERVAL = timedelta(seconds=1)
+"""Pause between two attempts of submitted items at shutdown."""
 _IDLE = timedelta(seconds=30)
+"""Maximum time until the runner looks for due items again."""
 _log = structlog.get_logger(__name__)
 
 
 class StepBack(Exception):
-    """An earlier stage must be repeated, for example because a presigned URL has expired.
+    """Raised when an earlier stage must be repeated.
+
+    This happens, for example, when a presigned URL has expired.
 
     Args:
-        stage: The stage to return to.
+        stage: The stage to which the item returns.
         why: The reason, as text.
     """
 
@@ -54,7 +66,9 @@ class StepBack(Exception):
 
 
 class NotYet(Exception):
-    """The stage waits for another party that is still within its time. This is not a failure.
+    """Raised when a stage waits for another party that still has time to act.
+
+    The wait does not count as a failure.
 
     Args:
         why: The reason, as text.
@@ -62,15 +76,20 @@ class NotYet(Exception):
 
 
 class GivenUp(Exception):
-    """An item can never be delivered: the reason is recorded and the copy deleted.
+    """Raised when an item can never be delivered.
+
+    The reason is recorded and the copy deleted.
 
     Args:
-        why: The reason, for the contributor.
+        why: The reason, as text for the contributor.
     """
 
 
 class Delivery(Protocol):
-    """Stages of a delivery. Each method is idempotent and returns data for later stages."""
+    """Implementation of the stages of a delivery.
+
+    Each method is idempotent and returns data for later stages.
+    """
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
         """Requests an upload URL."""
@@ -81,7 +100,7 @@ class Delivery(Protocol):
         ...
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
-        """Submits the file's hash as work."""
+        """Submits the file's hash to the ledger if the file is work."""
         ...
 
     async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
@@ -90,13 +109,13 @@ class Delivery(Protocol):
 
 
 class QueueRunner:
-    """Processes due items, up to four at a time.
+    """Processes the items that are due, up to four at a time.
 
     Args:
         store: Store of the items.
         delivery: Implementation of the stages.
-        clock: Used for waiting.
-        attempts: Consecutive failures of a stage before an item is parked.
+        clock: Clock that measures the pauses.
+        attempts: Number of failures of a stage in a row after which an item is parked.
     """
 
     def __init__(
@@ -118,12 +137,15 @@ class QueueRunner:
         self._wake.set()
 
     async def run(self) -> None:
-        """Processes items until cancelled. A slow item, such as a large file, occupies one of the four places."""
+        """Processes items until the task that runs this method is cancelled.
+
+        A slow item, such as a large file, occupies one of the four places.
+        """
         running: dict[str, asyncio.Task[bool]] = {}
         try:
             while True:
                 self._wake.clear()
-                # Items being processed stay due until a result is recorded, so ask for more rows than free places.
+                # Items in progress stay due until their result is recorded, so more rows are read than places are free.
                 for item in await self._due(most=_CONCURRENCY + len(running)):
                     if item.id not in running and len(running) < _CONCURRENCY:
                         running[item.id] = asyncio.create_task(self._deliver(item), name=f"deliver {item.id}")
@@ -136,7 +158,7 @@ class QueueRunner:
             await asyncio.gather(*running.values(), return_exceptions=True)
 
     async def work(self) -> int:
-        """Processes the items due now once; returns how many moved on or finished."""
+        """Processes each item that is due now once; returns how many items advanced or finished."""
         moved = await asyncio.gather(*(self._deliver(item) for item in await self._due(most=_CONCURRENCY)))
         return sum(moved)
 
@@ -146,10 +168,10 @@ class QueueRunner:
         return await run_in_thread(self._store.due, now_ms=now_ms, latest_ms=latest_ms, most=most)
 
     async def deliver_now(self, *, linger: timedelta = timedelta()) -> int:
-        """Tries all waiting items once at shutdown, also postponed ones; returns how many are left.
+        """Tries all items once at shutdown, also postponed ones; returns how many are left.
 
         Args:
-            linger: How long to poll items that were already submitted.
+            linger: Maximum time for which items that were already submitted are tried again.
         """
         deadline = Deadline.after(linger, clock=self._clock)
         items = [item for item in await run_in_thread(self._store.items) if not item.parked]
@@ -165,7 +187,7 @@ class QueueRunner:
         return len(await run_in_thread(self._store.items))
 
     async def _deliver(self, item: QueueItem) -> bool:
-        """Runs the stages of an item until it finishes or fails; returns whether it moved on."""
+        """Runs the stages of an item until it finishes or fails; returns whether it advanced."""
         moved = False
         while item.stage is not DeliveryStage.ACKNOWLEDGED:
             try:
@@ -218,7 +240,10 @@ class QueueRunner:
         await run_in_thread(self._store.put_off, item, stage=stage, until_ms=until_ms, error=why)
 
     def _pause(self, item: QueueItem, *, most: timedelta) -> timedelta:
-        """Returns the exponential back-off of the current stage, with jitter to spread the retries of several items."""
+        """Returns the back-off of the current stage.
+
+        It has jitter, so that the retries of several items do not coincide.
+        """
         return jittered(backoff(FIRST_WAIT, most, item.attempts + 1))
 
     async def _park(self, item: QueueItem, why: str) -> None:

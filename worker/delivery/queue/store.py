@@ -1,7 +1,7 @@
 """Database of the delivery queue: SQLite in WAL mode, synced to disk at every commit.
 
-A file is copied into the spool first and inserted into the table second. After a crash in between, `recover` removes
-the orphaned copy; the task has received no confirmation then and adds the file again.
+A file is first copied into the spool directory and then inserted into the table. After a crash in between, `recover`
+removes the orphaned copy. The task has received no confirmation in this case, so the task adds the file again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import NotFound, TooLarge
-from protocol.runtime.files import sync_directory
+from protocol.runtime.files import sync_path
 from protocol.runtime.randomness import token_hex
 from worker.delivery.queue.item import DeliveryStage, FinishedItem, QueueItem
 
@@ -33,26 +33,33 @@ CREATE TABLE IF NOT EXISTS finished (
 );
 """
 _LATER_COLUMNS = (("name", "''"), ("metadata", "'{}'"), ("given_up", "''"))
-"""Columns of `finished` that databases of earlier releases lack."""
+"""Columns of the table `finished` that databases of earlier releases lack, with their default values."""
 _KEPT_FINISHED = 10_000
-"""Maximum number of remembered finished items, so that adding a file again after a crash has no effect."""
+"""Maximum number of finished items that are remembered.
+
+If a task adds the file of a remembered item again, for example after a crash, the file is not queued again.
+"""
 _REQUEST_STAGES = frozenset({DeliveryStage.REQUESTED, DeliveryStage.SUBMITTED})
+"""Stages that only make a request, so that completing them does not reset the failure count."""
 _CHUNK = 1 << 20
 
 
 MOST_ITEMS = 10_000
-"""Maximum number of waiting files; a size limit alone would allow unlimited empty files."""
+"""Maximum number of waiting files. A limit of the total size alone would allow any number of empty files."""
 
 
 class QueueFull(TooLarge):
-    """The spool has no room for another file."""
+    """The spool directory has no room for another file."""
 
     code = "queue-full"
     retryable = True
 
 
 class QueueStore:
-    """Items and their stages on disk. Thread-safe; every method commits before it returns."""
+    """Stores items and their stages on disk.
+
+    It is thread-safe, and every method commits before it returns.
+    """
 
     def __init__(self, database: Path, spool: Path) -> None:
         self._spool = spool
@@ -75,7 +82,10 @@ class QueueStore:
             self._connection.close()
 
     def recover(self) -> int:
-        """Removes copies without an item and returns their number. Call it once, before any file is added."""
+        """Removes copies that belong to no item; returns their number.
+
+        Call it once, before any file is added.
+        """
         known = {row["id"] for row in self._query("SELECT id FROM items")}
         orphans = [path for path in self._spool.iterdir() if path.name not in known]
         for path in orphans:
@@ -94,35 +104,35 @@ class QueueStore:
         most_bytes: int,
         most_spooled: int,
     ) -> tuple[str, bool]:
-        """Copies an open file into the spool and adds it to the queue.
+        """Copies an open file into the spool directory and adds it to the queue.
 
         Args:
             source: File descriptor open for reading, at any position.
-            name: The task's name for the file, for display.
+            name: Name that the task gives to the file, for display.
             kind: Type of the file.
             key: Idempotency key.
             metadata: Metadata for the delivery.
             now_ms: Current time in Unix milliseconds.
-            most_bytes: Maximum size of the file.
-            most_spooled: Maximum total size of all waiting files.
+            most_bytes: Maximum size of the file in bytes.
+            most_spooled: Maximum total size of all waiting files in bytes.
 
         Returns:
             The item's id, and whether it is new.
 
         Raises:
             TooLarge: The file is longer than `most_bytes`.
-            QueueFull: The spool has no room.
+            QueueFull: The queue has `MOST_ITEMS` files, or its size would exceed `most_spooled`.
         """
         if (known := self._known(key)) is not None:
             return known, False
         if self._query("SELECT COUNT(*) AS n FROM items")[0]["n"] >= MOST_ITEMS:
-            raise QueueFull(f"the queue already has {MOST_ITEMS} files", hint="wait until some are delivered")
+            raise QueueFull(f"the queue already has {MOST_ITEMS} files", hint="wait until some files are delivered")
         item_id = token_hex(16)
         target = self._spool / item_id
         room = most_spooled - self.spooled_bytes()
         try:
             _copy(source, target, most_bytes=most_bytes, room=room)
-            sync_directory(self._spool)
+            sync_path(self._spool)
             self._execute(
                 "INSERT INTO items (id, stage, kind, key, name, metadata, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (item_id, DeliveryStage.SPOOLED, kind, key, name, json.dumps(dict(metadata)), now_ms),
@@ -136,9 +146,10 @@ class QueueStore:
         return item_id, True
 
     def due(self, *, now_ms: int, latest_ms: int, most: int) -> list[QueueItem]:
-        """Returns items that may be processed now, oldest first.
+        """Returns items that may be processed now, oldest first; at most `most`.
 
-        An item postponed beyond `latest_ms` counts as due: the clock was set back after it was postponed.
+        An item that is postponed beyond `latest_ms` counts as due. No pause lasts until after `latest_ms`, so the clock
+        was set back after the item was postponed.
         """
         rows = self._query(
             "SELECT * FROM items WHERE parked = '' AND (not_before_ms <= ? OR not_before_ms > ?) "
@@ -148,18 +159,18 @@ class QueueStore:
         return [self._item(row) for row in rows]
 
     def items(self, *, most: int = 1000) -> list[QueueItem]:
-        """Returns all waiting items, oldest first."""
+        """Returns the items in the queue, oldest first; at most `most`."""
         return [self._item(row) for row in self._query("SELECT * FROM items ORDER BY created_ms, id LIMIT ?", (most,))]
 
     def get(self, item_id: str) -> QueueItem:
         """Returns an item.
 
         Raises:
-            NotFound: The item is not, or no longer, in the queue.
+            NotFound: The item was never in the queue, or has left it.
         """
         rows = self._query("SELECT * FROM items WHERE id = ?", (item_id,))
         if not rows:
-            raise NotFound(f"there is no item {item_id[:64]} in the queue")
+            raise NotFound(f"the queue has no item {item_id[:64]}")
         return self._item(rows[0])
 
     def advance(
@@ -171,10 +182,11 @@ class QueueStore:
         size: int | None = None,
         sha256: str | None = None,
     ) -> None:
-        """Records that a stage is complete.
+        """Records that a stage of the item is complete.
 
-        This resets the failure count, except after stages that only make a request: otherwise requesting a URL and
-        finding it expired, or submitting work that the relayer forgets, could repeat without limit.
+        A completed stage resets the failure count, unless the stage only makes a request. With a reset after such
+        stages, two sequences could repeat without limit: a URL is requested and expires, or work is submitted and the
+        relayer loses it.
         """
         merged = {**item.data, **data}
         self._execute(
@@ -191,7 +203,10 @@ class QueueStore:
         )
 
     def put_off(self, item: QueueItem, *, stage: DeliveryStage, until_ms: int, error: str) -> None:
-        """Records a failure and postpones the item; `stage` may be an earlier one."""
+        """Records a failure and postpones the item.
+
+        `stage` may be an earlier stage, to which the item returns.
+        """
         self._execute(
             "UPDATE items SET stage = ?, attempts = attempts + 1, not_before_ms = ?, error = ? WHERE id = ?",
             (stage, until_ms, error[:2000], item.id),
@@ -202,19 +217,19 @@ class QueueStore:
         self._execute("UPDATE items SET parked = ?, error = ? WHERE id = ?", (why[:2000], why[:2000], item.id))
 
     def unpark(self, item_id: str) -> None:
-        """Makes a parked item due with a failure count of 0."""
+        """Makes a parked item due, with a failure count of 0."""
         self._execute("UPDATE items SET parked = '', attempts = 0, not_before_ms = 0 WHERE id = ?", (item_id,))
 
     def finish(self, item: QueueItem, *, now_ms: int, given_up: str = "") -> None:
         """Deletes the copy and the item, and records the outcome.
 
-        The outcome of a given-up item is recorded before its copy is deleted, so that the reason is never lost. After a
-        crash in between, `recover` removes the copy.
+        If the item was given up, the outcome is recorded before the copy is deleted, so that the reason is never lost.
+        After a crash in between, `recover` removes the copy.
 
         Args:
             item: The delivered or given-up item.
             now_ms: Current time in Unix milliseconds.
-            given_up: Why it was not delivered; empty if it was.
+            given_up: Reason why the item was not delivered; empty if it was delivered.
         """
         if not given_up:
             item.path.unlink(missing_ok=True)
@@ -233,18 +248,18 @@ class QueueStore:
         item.path.unlink(missing_ok=True)
 
     def finished(self, item_id: str) -> FinishedItem:
-        """Returns the outcome of an item that left the queue.
+        """Returns the outcome of an item that has left the queue.
 
         Raises:
             NotFound: The item never existed, or its outcome is no longer kept.
         """
         rows = self._query("SELECT * FROM finished WHERE id = ?", (item_id,))
         if not rows:
-            raise NotFound(f"there is no item {item_id[:64]} in the queue")
+            raise NotFound(f"the queue has no item {item_id[:64]}")
         return _finished(rows[0])
 
     def given_up(self, *, most: int = 20) -> list[FinishedItem]:
-        """Returns the items that could not be delivered, newest first."""
+        """Returns items that were given up, newest first; at most `most`."""
         rows = self._query("SELECT * FROM finished WHERE given_up != '' ORDER BY rowid DESC LIMIT ?", (most,))
         return [_finished(row) for row in rows]
 
@@ -253,7 +268,11 @@ class QueueStore:
         return sum(entry.stat().st_size for entry in os.scandir(self._spool) if entry.is_file(follow_symlinks=False))
 
     def counts(self) -> dict[str, int]:
-        """Returns the number of items per stage, of parked items, and of remembered delivered and given-up items."""
+        """Returns the number of items by stage.
+
+        In addition, `parked` is the number of parked items, and `delivered` and `given_up` are the numbers of finished
+        items that are still remembered.
+        """
         rows = self._query("SELECT stage, COUNT(*) AS n FROM items WHERE parked = '' GROUP BY stage")
         counts = {str(row["stage"]): int(row["n"]) for row in rows}
         counts["parked"] = int(self._query("SELECT COUNT(*) AS n FROM items WHERE parked != ''")[0]["n"])
@@ -308,17 +327,20 @@ def _finished(row: sqlite3.Row) -> FinishedItem:
 
 
 def _copy(source: int, target: Path, *, most_bytes: int, room: int) -> None:
-    """Copies the file, so that later changes by the task have no effect on the delivery."""
+    """Copies the file.
+
+    Later changes by the task then have no effect on the delivery.
+    """
     copied = 0
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as copy:
         while chunk := os.pread(source, _CHUNK, copied):
             copied += len(chunk)
             if copied > most_bytes:
-                raise TooLarge(f"the file is longer than {most_bytes} bytes", hint="write several smaller ones")
+                raise TooLarge(f"the file is longer than {most_bytes} bytes", hint="write several smaller files")
             if copied > room:
                 raise QueueFull(
-                    "the queue has the size that this contributor allows", hint="wait until files are delivered"
+                    "the queue has reached the size that the contributor allows", hint="wait until files are delivered"
                 )
             copy.write(chunk)
         copy.flush()

@@ -1,1 +1,1 @@
-"""The bridge: the HTTP API on a unix socket that is a task's only channel to its worker."""
+"""The bridge: HTTP API on a unix socket, a task's only channel to its worker."""

@@ -1,15 +1,15 @@
-"""HTTP API of the bridge, on a unix socket that is visible only in the task's own container.
+"""HTTP API of the bridge, on a unix socket that only the task's own container can see.
 
     POST /v1/metrics    {"metrics": {"reward": 0.5}}        gauges for the next heartbeats
     POST /v1/files      {"path": "step-3.parquet"}          delivers a file of the data volume
-    GET  /v1/files/ID                                       state of its delivery
+    GET  /v1/files/ID                                       state of the file's delivery
     GET  /v1/identity                                       pool, node, task, group
     GET  /v1/step                                           current step and policy version
     POST /v1/slots      {"step": 3, "groups": 8}            leases a slot
     POST /v1/slots/release  {"slots": [{"step": 3, "index": 0}]}    releases slots
 
-A file of kind `rollout` names its slot and its work units (`"rollout": {"step": 3, "index": 0, "units": 812}`); the
-worker attaches the lease that it obtained for this task.
+A request for a file of kind `rollout` names the slot and the number of work units (`"rollout": {"step": 3, "index": 0,
+"units": 812}`). The worker adds the lease that it obtained for this task.
 
 Every request carries `Authorization: Bearer $MUSTER_BRIDGE_TOKEN`.
 """
@@ -46,28 +46,29 @@ from worker.slots.task_slots import TaskSlots
 from worker.tasks.saved_state import RunningTask
 
 BODY_LIMIT = 64 * 1024
+"""Maximum size of a request body, in bytes."""
 RATE = Rate(count=100, per=timedelta(seconds=1), burst=400)
-"""Rate limit of the task's requests, which protects the worker."""
+"""Rate limit of the task's requests, which protects the worker from a faulty or hostile task."""
 
 _SOON = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeParts:
-    """Dependencies of one task's bridge.
+class BridgeDependencies:
+    """Objects that the bridge of one task needs.
 
     Args:
-        task: The task.
+        task: The running task, with its token.
         node: This node's address.
-        pool_id: Pool of this node.
-        volume: The task's data volume on this machine.
+        pool_id: Number of this node's pool.
+        volume: Directory of the task's data volume on this machine.
         queue: The delivery queue.
-        on_metrics: Called with reported metrics.
-        on_file: Called after a file was added.
-        clock: Used for time stamps and rate limits.
-        most_file_bytes: Maximum size of one file.
-        most_spooled_bytes: Maximum total size of waiting files.
-        slots: Slots leased by the task.
+        on_metrics: Function that is called with the gauges that the task reports.
+        on_file: Function that is called after a file was added to the queue.
+        clock: Clock for timestamps and rate limits.
+        most_file_bytes: Maximum size of one file in bytes.
+        most_spooled_bytes: Maximum total size of waiting files in bytes.
+        slots: Slots that are leased for the task.
     """
 
     task: RunningTask
@@ -83,19 +84,19 @@ class BridgeParts:
     slots: TaskSlots
 
 
-def create_bridge(parts: BridgeParts) -> FastAPI:
-    """Builds the bridge of one task."""
-    rates = IpRates(RATE, clock=parts.clock)  # all connections on this socket count as one caller
+def create_bridge(dependencies: BridgeDependencies) -> FastAPI:
+    """Builds the HTTP application of one task's bridge."""
+    rates = IpRates(RATE, clock=dependencies.clock)  # all connections on a unix socket count as one caller
     app = create_service("bridge", version=__version__, body_limit=BODY_LIMIT, ip_rates=rates)
-    app.state.parts = parts
-    # One file is copied at a time and at most 16 requests wait, so that a task can't saturate the disk.
+    app.state.dependencies = dependencies
+    # Only one file is copied at a time, and at most 16 requests wait, so that a task can't saturate the disk.
     app.state.turn = asyncio.Semaphore(1)
     app.state.waiting = 0
 
     @app.post("/v1/metrics", status_code=204)
     async def metrics(body: Metrics, _: Checked) -> None:
         """Accepts metrics for the next heartbeats."""
-        parts.on_metrics(body.metrics)
+        dependencies.on_metrics(body.metrics)
 
     @app.post("/v1/files", status_code=202)
     async def files(body: HandOver, _: Checked) -> HandedOver:
@@ -105,89 +106,92 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
         app.state.waiting += 1
         try:
             async with app.state.turn:
-                return await run_in_thread(_add_file, parts, body)
+                return await run_in_thread(_add_file, dependencies, body)
         finally:
             app.state.waiting -= 1
 
     @app.get("/v1/files/{item_id}")
     async def file(item_id: Identifier, _: Checked) -> DeliveryState:
-        """Returns a file's delivery state or outcome; `error` tells why it was given up."""
-        return await run_in_thread(_state, parts, item_id)
+        """Returns the state or outcome of a file's delivery.
+
+        `error` gives the reason if the file was given up.
+        """
+        return await run_in_thread(_state, dependencies, item_id)
 
     @app.get("/v1/identity")
     async def identity(_: Checked) -> TaskIdentity:
-        """Returns the task's node, pool, assignment and group."""
+        """Returns the node, pool, assignment and group of the task."""
         return TaskIdentity(
-            node=parts.node,
-            pool_id=parts.pool_id,
-            task_id=parts.task.task_id,
-            task_name=parts.task.task_name,
-            assignment_id=parts.task.assignment_id,
-            generation=parts.task.generation,
-            group=parts.task.group,
+            node=dependencies.node,
+            pool_id=dependencies.pool_id,
+            task_id=dependencies.task.task_id,
+            task_name=dependencies.task.task_name,
+            assignment_id=dependencies.task.assignment_id,
+            generation=dependencies.task.generation,
+            group=dependencies.task.group,
         )
 
     @app.get("/v1/step")
     async def step(_: Checked) -> StepAnswer:
         """Returns the run's current step and policy version."""
-        return await parts.slots.step()
+        return await dependencies.slots.step()
 
     @app.post("/v1/slots")
     async def slots(body: SlotWish, _: Checked) -> SlotGrant:
-        """Leases a slot."""
-        return await parts.slots.lease(body)
+        """Leases a slot for the task."""
+        return await dependencies.slots.lease(body)
 
     @app.post("/v1/slots/release", status_code=204)
     async def release(body: ReleasedSlots, _: Checked) -> None:
-        """Releases slots for which no file was added."""
-        await parts.slots.release(body.slots)
+        """Releases slots for which the task added no file."""
+        await dependencies.slots.release(body.slots)
 
     return app
 
 
 async def _check_token(request: Request, authorization: Annotated[str, Header()] = "") -> None:
-    parts: BridgeParts = request.app.state.parts
-    expected = f"Bearer {parts.task.token}"
+    dependencies: BridgeDependencies = request.app.state.dependencies
+    expected = f"Bearer {dependencies.task.token}"
     if not hmac.compare_digest(authorization.encode(), expected.encode()):
         raise Unauthenticated(
-            "the bridge requires this task's token", hint="send Authorization: Bearer $MUSTER_BRIDGE_TOKEN"
+            "the bridge requires this task's token", hint="send the header Authorization: Bearer $MUSTER_BRIDGE_TOKEN"
         )
 
 
 Checked = Annotated[None, Depends(_check_token)]
 
 
-def _add_file(parts: BridgeParts, body: HandOver) -> HandedOver:
+def _add_file(dependencies: BridgeDependencies, body: HandOver) -> HandedOver:
     file = body.key or body.path
     if LEASED_WORK in body.metadata:
         raise InvalidInput(f"a task can't set the metadata {LEASED_WORK!r}", hint="name a slot in `rollout`")
     if body.rollout is not None and body.kind != ROLLOUT_KIND:
         raise InvalidInput(f"a file of kind {body.kind} has no slot", hint="omit `rollout`, or set kind to rollout")
-    metadata = {**body.metadata, "task_id": parts.task.task_id, "assignment_id": parts.task.assignment_id}
+    metadata = {**body.metadata, "task_id": dependencies.task.task_id, "assignment_id": dependencies.task.assignment_id}
     if body.rollout is not None:
-        metadata[LEASED_WORK] = parts.slots.work_of(body.rollout, file).model_dump_json()
-    with open_inside(parts.volume, body.path, most_bytes=parts.most_file_bytes) as descriptor:
-        item_id, new = parts.queue.add(
+        metadata[LEASED_WORK] = dependencies.slots.work_of(body.rollout, file).model_dump_json()
+    with open_inside(dependencies.volume, body.path, most_bytes=dependencies.most_file_bytes) as descriptor:
+        item_id, new = dependencies.queue.add(
             descriptor,
             name=body.path,
             kind=body.kind,
-            key=f"{parts.task.assignment_id}:{file}",
+            key=f"{dependencies.task.assignment_id}:{file}",
             metadata=metadata,
-            now_ms=unix_ms(parts.clock.now()),
-            most_bytes=parts.most_file_bytes,
-            most_spooled=parts.most_spooled_bytes,
+            now_ms=unix_ms(dependencies.clock.now()),
+            most_bytes=dependencies.most_file_bytes,
+            most_spooled=dependencies.most_spooled_bytes,
         )
     if body.rollout is not None:
-        parts.slots.handed_over(body.rollout, file)
-    parts.on_file()
+        dependencies.slots.handed_over(body.rollout, file)
+    dependencies.on_file()
     return HandedOver(id=item_id, new=new)
 
 
-def _state(parts: BridgeParts, item_id: str) -> DeliveryState:
+def _state(dependencies: BridgeDependencies, item_id: str) -> DeliveryState:
     try:
-        item = parts.queue.get(item_id)
+        item = dependencies.queue.get(item_id)
     except NotFound:
-        ended = parts.queue.finished(item_id)
+        ended = dependencies.queue.finished(item_id)
         state = DeliveryState(id=ended.id, stage=DeliveryStage.DELETED, attempts=0, error=ended.given_up, parked=False)
         metadata = ended.metadata
     else:
@@ -195,6 +199,6 @@ def _state(parts: BridgeParts, item_id: str) -> DeliveryState:
             id=item.id, stage=item.stage, attempts=item.attempts, error=item.error, parked=bool(item.parked)
         )
         metadata = item.metadata
-    if metadata.get("task_id") != parts.task.task_id:
-        raise NotFound(f"there is no item {item_id} of this task")
+    if metadata.get("task_id") != dependencies.task.task_id:
+        raise NotFound(f"this task has added no file with the id {item_id}")
     return state

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.harness import HandedIn
 from cli.devnet.attacks.toolkit import AttackToolkit
 from protocol.wire.slots import SlotGrant
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
+from tests.kit.attack_harness import HandedIn
 
 
 class Compared(Trick):
@@ -33,7 +33,8 @@ class Compared(Trick):
         """Returns the trick's file, and stores the honest files to compare it with.
 
         There are two honest files: one has the proofs and log-probabilities of the engine, the other those of a
-        prefill, because some attacks compute theirs by a prefill. Both are valid; they differ in the last bits.
+        prefill, because some attacks compute their proofs and log-probabilities by a prefill. Both are valid; they
+        differ in the last bits.
         """
         file, honest = self._trick.make(toolkit, grant), toolkit.file(grant)
         if file is not None:

@@ -1,4 +1,4 @@
-"""Controls that only development chains have: snapshots, time travel, mining on demand. The same for both chains."""
+"""Controls that both development chains have and real chains lack: snapshots, time travel, mining on demand."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""Decides the next actions that bring the running containers to the desired state. Pure functions.
+"""Decides which actions bring the running containers to the desired state.
+
+All functions are pure.
 
     desired ─┐
     observed ─┼─▶ reconcile() ─▶ actions, progress, delay until the next pass
     progress ─┘
 
-`AssignmentProgress` is kept between passes and across restarts of the worker: without it a completed task would run
-again, and a crash would be counted twice.
+`AssignmentProgress` is kept between passes and across restarts of the worker. Without the saved progress, a completed
+task would run again, and a failure could be counted twice.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from protocol.wire.tasks import AssignmentState, RestartKind, RestartRule
 from worker.runtime.interface import Container, ContainerStatus
 
 FIRST_BACKOFF = timedelta(seconds=1)
+"""Maximum pause before the first restart; the pause doubles with each failure in a row."""
 LONGEST_BACKOFF = timedelta(minutes=5)
+"""Maximum pause before any restart."""
 STABLE_AFTER = timedelta(minutes=10)
-"""Uptime of a container after which its earlier failures no longer count."""
+"""Time that a container must run until its earlier failures no longer count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """The parts of an assignment that reconciliation needs.
+    """The fields of an assignment that reconciliation needs.
 
     A container is kept as long as the `fingerprint` stays the same, even if other fields of the assignment change.
     """
@@ -43,11 +47,11 @@ class AssignmentProgress:
     """Progress of this worker with an assignment.
 
     Args:
-        failures: Consecutive failures.
-        launches: Containers created so far; part of their names.
+        failures: Number of failures in a row.
+        launches: Number of containers created so far; a container's number is part of its name.
         counted: Name of the last container whose exit was counted.
-        quote: Last lines of output before a failure; empty once the task runs again.
-        retry_at: Monotonic time in seconds of the next launch; None if it need not wait.
+        quote: Last lines of output before a failure; empty when the task runs again.
+        retry_at: Monotonic time in seconds before which no container is launched; None if there is no need to wait.
     """
 
     assignment_id: str
@@ -68,7 +72,7 @@ class AssignmentProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopContainer:
-    """Stop this container within its grace period, then remove it."""
+    """Action: stop this container within its grace period, then remove it."""
 
     name: str
     grace: timedelta
@@ -77,14 +81,14 @@ class StopContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveContainer:
-    """Remove this exited container after its output was read to the end."""
+    """Action: remove this exited container after its output was read to the end."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContainer:
-    """Pull the image and start container `number` of the assignment."""
+    """Action: pull the image and start container `number` of the assignment."""
 
     number: int
 
@@ -94,7 +98,10 @@ Action = StopContainer | RemoveContainer | LaunchContainer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileStep:
-    """Actions to execute now, progress to save, and the delay until the next pass if nothing happens."""
+    """Result of one pass.
+
+    It has the actions to execute now, the progress to save, and the delay until the next pass if nothing happens.
+    """
 
     actions: tuple[Action, ...] = ()
     progress: AssignmentProgress | None = None
@@ -109,12 +116,12 @@ def reconcile(
     now: float,
     jitter: float,
 ) -> ReconcileStep:
-    """Returns the next actions.
+    """Returns the next actions, the new progress and the delay until the next pass.
 
     Args:
         desired: The desired state; None if no task is assigned.
         observed: All containers of this worker.
-        progress: Progress from the previous step.
+        progress: Progress from the previous pass.
         now: Monotonic time in seconds.
         jitter: Uniform random number in [0, 1), for the back-off.
     """
@@ -129,7 +136,7 @@ def reconcile(
         if keep is None
         else _decide_with_container(desired, keep, progress, now, jitter)
     )
-    if strays:  # two containers must never share a task's volume, so the old one ends before a new one starts
+    if strays:  # the old container ends before a new one starts, because two must never share a task's volume
         return replace(
             decision, actions=strays + tuple(a for a in decision.actions if not isinstance(a, LaunchContainer))
         )
@@ -144,7 +151,10 @@ def launched(progress: AssignmentProgress, *, at_ms: int) -> AssignmentProgress:
 
 
 def launching(progress: AssignmentProgress, *, number: int, detail: str) -> AssignmentProgress:
-    """Returns the progress before a launch. It is saved first, so that a container name is never used twice."""
+    """Returns the progress before a launch.
+
+    The worker saves this progress before the launch, so that a container name is never used twice.
+    """
     restarts = progress.restarts + (progress.launches > 0)
     return replace(progress, state=AssignmentState.PULLING, launches=number, restarts=restarts, detail=detail)
 
@@ -163,12 +173,13 @@ def launch_failed(
 
     Args:
         progress: Progress before the launch.
-        rule: The task's restart rule.
+        rule: Restart policy of the task.
         detail: Error text.
-        infrastructure: The engine was down: the launch is retried without limit and not counted as a failure.
-        permanent: Another attempt would fail in the same way.
+        infrastructure: Whether the engine was down. The launch is then retried without limit and not counted as a
+            failure.
+        permanent: Whether another attempt would fail in the same way. The assignment then fails at once.
         now: Monotonic time in seconds.
-        jitter: Uniform random number in [0, 1).
+        jitter: Uniform random number in [0, 1), for the back-off.
     """
     if permanent:
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=progress.failures + 1)
@@ -179,17 +190,24 @@ def launch_failed(
 
 
 def restart_pause(failures: int, jitter: float) -> timedelta:
-    """Returns the pause after consecutive failures: doubled each time up to a limit, then scaled by 0.5 to 1."""
+    """Returns the pause before a restart after a number of failures in a row.
+
+    The pause doubles with each failure up to a limit. The result is multiplied by a factor between 0.5 and 1, which
+    `jitter` chooses.
+    """
     return backoff(FIRST_BACKOFF, LONGEST_BACKOFF, failures) * (0.5 + jitter / 2)
 
 
 def is_stale(*, offered_id: str, offered_generation: int, progress: AssignmentProgress | None) -> bool:
-    """Returns whether an offered assignment is older than the generation this worker has already seen."""
+    """Returns whether an offered assignment is older than one that this worker has seen."""
     return progress is not None and progress.assignment_id == offered_id and offered_generation < progress.generation
 
 
 def _continued(desired: Desired, progress: AssignmentProgress | None) -> AssignmentProgress:
-    """Returns the progress to continue from; reset for a new assignment, changed content or a requested restart."""
+    """Returns the progress to continue from.
+
+    The progress starts anew for a new assignment, a changed container, or a requested restart.
+    """
     if progress is None or progress.assignment_id != desired.assignment_id:
         return AssignmentProgress(
             assignment_id=desired.assignment_id,
@@ -225,11 +243,14 @@ def _end(container: Container, why: str) -> Action:
 
 
 def _decide_without_container(progress: AssignmentProgress, now: float) -> ReconcileStep:
-    """Decides without a container: launches one unless the assignment has ended or a back-off runs."""
+    """Decides when there is no container.
+
+    It launches a container, unless the assignment has ended or a back-off is running.
+    """
     if progress.state.is_final:
         return ReconcileStep(progress=progress)
-    if progress.state is AssignmentState.RUNNING:  # removed by hand, or lost by the engine
-        progress = replace(progress, state=AssignmentState.RESTARTING, detail="the container vanished", quote="")
+    if progress.state is AssignmentState.RUNNING:  # a person removed the container, or the engine lost it
+        progress = replace(progress, state=AssignmentState.RESTARTING, detail="the container has disappeared", quote="")
     if progress.retry_at is not None and now < progress.retry_at:
         return ReconcileStep(progress=progress, wake_in=timedelta(seconds=progress.retry_at - now))
     return ReconcileStep(actions=(LaunchContainer(number=progress.launches + 1),), progress=progress)
@@ -238,12 +259,12 @@ def _decide_without_container(progress: AssignmentProgress, now: float) -> Recon
 def _decide_with_container(
     desired: Desired, container: Container, progress: AssignmentProgress, now: float, jitter: float
 ) -> ReconcileStep:
-    if container.status is ContainerStatus.CREATED:  # the worker was killed between create and start
+    if container.status is ContainerStatus.CREATED:  # the worker was killed between creating and starting it
         return ReconcileStep(actions=(RemoveContainer(name=container.name),), progress=progress)
     if container.status is ContainerStatus.RUNNING:
         return _running(container, progress)
     if progress.state.is_final or progress.counted == container.name:
-        keep = progress.state.is_final  # kept for inspection until the assignment ends
+        keep = progress.state.is_final  # kept for inspection, until the task is no longer assigned
         return ReconcileStep(actions=() if keep else (RemoveContainer(name=container.name),), progress=progress)
     progress = replace(progress, counted=container.name, exit_code=container.exit_code)
     progress = _ended(desired.restart, container, progress, now, jitter)
@@ -271,7 +292,7 @@ def _ended(
             return replace(
                 progress,
                 state=AssignmentState.RESTARTING,
-                detail="ended with exit code 0; restarted according to its restart rule",
+                detail="ended with exit code 0; the task's restart policy restarts it",
                 failures=0,
                 retry_at=now + wait.total_seconds(),
             )
@@ -283,7 +304,7 @@ def _ended(
 
 
 def stable(progress: AssignmentProgress, *, uptime: timedelta) -> AssignmentProgress:
-    """Resets the failure count once a container has run for `STABLE_AFTER`."""
+    """Resets the failure count when a container has run for `STABLE_AFTER`."""
     if progress.failures and uptime >= STABLE_AFTER:
         return replace(progress, failures=0)
     return progress
@@ -296,7 +317,7 @@ def _failed(
     if rule.kind is RestartKind.NEVER:
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=failures)
     if failures > rule.attempts:
-        detail = f"{detail}; failed {failures} times in a row, the limit of its restart rule"
+        detail = f"{detail}; failed {failures} times in a row, more than the restart policy allows"
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=failures)
     wait = restart_pause(failures, jitter)
     return replace(

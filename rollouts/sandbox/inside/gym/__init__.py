@@ -1,0 +1,1 @@
+"""Prompts and scores of reasoning-gym's datasets, inside a sandbox."""

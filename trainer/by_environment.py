@@ -1,0 +1,71 @@
+"""Results by environment, for recipes with the environment `mixture`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rollouts.environments.mixture import Parts, parts_of
+from rollouts.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentResult:
+    """Results of one environment's answers.
+
+    Args:
+        answers: Number of answers.
+        reward: Mean reward after the length penalty.
+        solved: Share of solved answers.
+    """
+
+    answers: int
+    reward: float
+    solved: float
+
+
+class ResultsByEnvironment:
+    """Accumulates the results of answers by environment.
+
+    Args:
+        parts: The environments that the recipe's indices belong to.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._rewards: list[list[float]] = [[] for _ in parts.names]
+        self._solved = [0.0] * len(parts.names)
+
+    def add(self, prompt_index: int, *, reward: float, solved: float) -> None:
+        """Adds an answer to a prompt.
+
+        Args:
+            prompt_index: Index of the prompt.
+            reward: The answer's reward.
+            solved: Whether it is solved, or the share of solved answers in its group.
+        """
+        part = self._parts.part(prompt_index)
+        self._rewards[part].append(reward)
+        self._solved[part] += solved
+
+    def results(self) -> Mapping[str, EnvironmentResult]:
+        """Returns the results of environments with answers, by label; empty unless the recipe has a mixture."""
+        if len(self._parts.names) == 1:
+            return {}
+        return {
+            label: EnvironmentResult(
+                answers=len(rewards), reward=math.fsum(rewards) / len(rewards), solved=solved / len(rewards)
+            )
+            for label, rewards, solved in zip(self._parts.labels, self._rewards, self._solved, strict=True)
+            if rewards
+        }
+
+
+def results_of(recipe: Recipe) -> ResultsByEnvironment:
+    """Returns an empty accumulator for a recipe.
+
+    Raises:
+        BadOptions: The recipe's mixture has invalid options.
+    """
+    return ResultsByEnvironment(parts_of(recipe.environment.name, recipe.environment.options))
