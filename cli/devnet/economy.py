@@ -57,9 +57,9 @@ RUN_TERMS = replace(
 minutes. The penalty is large enough to be visible on a stake of 100 MUST."""
 
 CHEATER = ("cheater-provider", "cheater")
-CONTRIBUTOR = ("provider", "node")
-"""Names of keys that have funds but no worker, for the user's own commands."""
 """Names of the provider and node keys of the cheating worker."""
+CONTRIBUTOR = ("provider", "node")
+"""Names of keys that have funds but no stake and no worker, for the user's own commands."""
 
 _SCRYPT_N = 2**12  # a low work factor: the keys protect nothing, and decryption has to be quick
 _GAS_MONEY = UNIT
@@ -152,8 +152,9 @@ async def found_economy(
             *[ledger.pools.add_validator(pool, keys[name].address) for name in VALIDATORS],
         )
     on_event(f"pool {pool} is active and funded")
-    await asyncio.gather(*[_enlist(rpc, deployment, keys[provider], keys[node]) for provider, node in pairs])
-    on_event(f"{len(pairs)} providers have staked and registered their nodes")
+    await asyncio.gather(*[_enlist(rpc, deployment, keys[provider], keys[node]) for provider, node in workers])
+    if workers:
+        on_event(f"{len(workers)} providers have staked and registered their nodes")
     deployment.save(directory.deployment)  # saved last, because a set-up without this file is repeated
     return Economy(deployment, keys)
 

@@ -82,7 +82,6 @@ def validator_spec(
         environment={**environment(), "OMP_NUM_THREADS": "1"},
         # `readyz` succeeds only after the self-test, which need not be over for the next processes to start.
         gate=_responds(places.validator_ports[number - 1], "healthz"),
-        ready_within=timedelta(seconds=60),
         grace=timedelta(seconds=10),
         kind="learner",
     )

@@ -74,7 +74,8 @@ class ProcessSpec:
         command: Program and arguments; secrets belong in `environment` or in files.
         environment: Variables in addition to the supervisor's own.
         gate: Checks whether the process is ready; None: the process is ready as soon as it runs.
-        ready_within: Time within which `gate` must report that the process is ready.
+        ready_within: Time within which `gate` must report that the process is ready; long, because all processes of a
+            network start at once, and a machine with few cores may also do other work.
         restart: Restart policy for a process that ends by itself.
         grace: Time between SIGTERM and SIGKILL.
         ends: The process is expected to end with exit code 0; it is not restarted then.
@@ -85,7 +86,7 @@ class ProcessSpec:
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     gate: Gate | None = None
-    ready_within: timedelta = timedelta(seconds=30)
+    ready_within: timedelta = timedelta(seconds=120)
     restart: RestartPolicy = RestartPolicy()
     grace: timedelta = timedelta(seconds=5)
     ends: bool = False

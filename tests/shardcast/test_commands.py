@@ -74,7 +74,7 @@ def test_the_commands_publish_a_watched_folder_over_a_relay_that_is_killed_and_r
     assert [(each["version"], each["state"]) for each in listed] == [(1, "complete")]
     assert json.loads(run_muster(*fetch, url).out)["received"] == 0
 
-    for process, last in ((again, "1 versions held"), (origin, "newest version 1")):
+    for process, last in ((again, "1 version held"), (origin, "newest version 1")):
         process.send_signal(signal.SIGINT)
         said, error = process.communicate(timeout=60)
         assert process.returncode == 0

@@ -221,7 +221,7 @@ def test_with_keep_earlier_steps_are_counted_separately_and_excluded_from_times(
     assert (len(report.steps), report.steps_before) == (2, 1)
     assert as_text(report, ()).startswith("Muster devnet: 1 step in 20 s (1 more before)")
     training = next(stage for stage in report.stages if stage.name == "training")
-    assert training.amount == "1 steps, 10 tokens"
+    assert training.amount == "1 step, 10 tokens"
 
 
 @given(
