@@ -45,7 +45,8 @@ def devnet(
     chain: Annotated[ChainKind, typer.Option(help="Chain: the embedded one, or anvil.")] = ChainKind.EMBEDDED,
     block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Maximum seconds between blocks.")] = 0.5,
     workers: Annotated[
-        int | None, typer.Option(min=0, max=50, help="Honest workers to run; default: 3, or 2 with a larger model.")
+        int | None,
+        typer.Option(min=0, max=50, help="Honest workers; default: 3, or with a larger model 1 (2 from 4 cores on)."),
     ] = None,
     cheat: Annotated[str, typer.Option(help="Attack of an additional worker; `none`: no such worker.")] = DEFAULT_CHEAT,
     preset: Annotated[

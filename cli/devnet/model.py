@@ -23,7 +23,7 @@ from cli.devnet.smollm2 import smollm2_folder
 from cli.quantities import counted
 from ledger.version_needs import CLOCKS_DIFFER
 from protocol.errors import InvalidInput
-from protocol.runtime.budgets import free_memory
+from protocol.runtime.budgets import free_memory, usable_cores
 from rollouts.environments import load_environment, locate_options
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.precision import Dtype
@@ -342,7 +342,7 @@ def _seconds_per_step(facts: ModelFacts, recipe: Recipe, *, groups: int, workers
     """
     generating, validating, learning = _operations(facts, recipe, groups=groups)
     generating, validating = _GENERATED_PER_LEARNED * generating, _GENERATED_PER_LEARNED * validating
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     total = generating + validating + learning
     slowest = max(generating / min(cores, max(1, workers)), validating, learning, total / cores)
     return slowest / _core_throughput()

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ledger.devchain import ChainKind
+from protocol.runtime.budgets import usable_cores
 from protocol.wire.nodes import RuntimeKind
 from rollouts.precision import EngineName
 
@@ -143,6 +144,10 @@ class RunModel:
     datasets: tuple[Path, ...] = ()
 
 
+_LARGE_MODEL_WORKERS = 1 if usable_cores() < 4 else 2
+"""Honest workers that train a larger model. The trainer, a validator and the cheater need cores and memory too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """Settings of a run.
@@ -193,7 +198,7 @@ PRESETS: Mapping[PresetName, Preset] = {
         goal=Goal(rise=0.35),
         fast_steps=4,
         fast_goal=Goal(rise=0.1),
-        workers=2,
+        workers=_LARGE_MODEL_WORKERS,
         asynchrony="one-step",
     ),
 }
@@ -206,7 +211,7 @@ OWN_MODEL = Preset(
     goal=Goal(rise=0.01),
     fast_steps=3,
     fast_goal=Goal(rise=0.0),
-    workers=2,
+    workers=_LARGE_MODEL_WORKERS,
     asynchrony="one-step",
 )
 """Defaults of a run with `--model`."""

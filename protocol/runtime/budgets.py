@@ -1,7 +1,8 @@
-"""Budgets that follow from the machine: memory for weights, disk for policy versions."""
+"""Budgets that follow from the machine: memory for weights, disk for policy versions, cores."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -218,6 +219,13 @@ def free_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
     """
     left = [max(0, limit - used) for limit, used in _limits(groups, own)]
     return min(psutil.virtual_memory().available, *left)
+
+
+def usable_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def weights_budget(memory: int, *, processes: int) -> int:

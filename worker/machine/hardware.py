@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from protocol import __version__
+from protocol.runtime.budgets import usable_cores
 from protocol.versions import SPOKEN
 from protocol.wire.nodes import Hardware, RuntimeKind, Software
 from worker.machine.gpus import GpuInventory, read_gpu_load
@@ -24,7 +25,7 @@ def read_hardware(volumes: Path, inventory: GpuInventory) -> Hardware:
     """
     return Hardware(
         cpu_model=_cpu_model()[:200],
-        cpu_cores=len(os.sched_getaffinity(0)),
+        cpu_cores=usable_cores(),
         architecture=platform.machine()[:200],
         memory_bytes=psutil.virtual_memory().total,
         disk_free_bytes=psutil.disk_usage(str(volumes)).free,
