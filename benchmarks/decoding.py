@@ -22,7 +22,7 @@ from rollouts.engines.interface import Completion, FinishReason
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits, read_rollout_bytes, table_of, write_table
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.sandboxed_decoder import Decoder
 
@@ -53,7 +53,7 @@ def file_of(answers: int, tokens: int) -> bytes:
         unrewarded_sample(answer, prompt=prompt, group=answer.sample // 16, prompt_index=answer.sample // 16)
         for answer, prompt in zip(drawn, prompts, strict=True)
     ]
-    header = unleased_header(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
+    header = unleased_header(arithmetic=Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32))
     sink = io.BytesIO()
     write_table(table_of(RolloutFile(header, tuple(samples))), sink)
     return sink.getvalue()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.files.samples import RolloutFile
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 
 
 def as_file(
@@ -16,4 +16,4 @@ def as_file(
     """Makes one file, in the order of the requests."""
     drawn = {one.sample: one for one in completions}
     rows = [unrewarded_sample(drawn[request.sample], prompt=request.prompt_tokens) for request in requests]
-    return RolloutFile(unleased_header(engine=engine, dtype=dtype), tuple(rows))
+    return RolloutFile(unleased_header(arithmetic=Arithmetic(engine=engine, dtype=dtype)), tuple(rows))

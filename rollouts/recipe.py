@@ -28,10 +28,11 @@ from pydantic import (
 from protocol.checkpoints import check_path
 from protocol.errors import InvalidInput
 from protocol.wire.base import Name
+from protocol.wire.runs import MOST_ARITHMETIC
 from rollouts.environments.rewards import LengthReward
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
-from rollouts.precision import Dtype, EngineName, arithmetic_name
+from rollouts.precision import EXAMPLE, Arithmetic, Dtype, EngineName, arithmetic_name
 from rollouts.sampling.parameters import (
     LEAST_TEMPERATURE,
     MOST_NEW_TOKENS,
@@ -110,19 +111,23 @@ which of them the run accepts (decision 48)."""
 
 
 def _check_arithmetic(names: tuple[str, ...]) -> tuple[str, ...]:
-    if unknown := [name for name in names if name not in PAIRS]:
-        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(PAIRS)}")
+    for name in names:
+        try:
+            Arithmetic.parse(name)
+        except ValueError as error:
+            hint = f"use {', '.join(PAIRS)}, or a numerics class such as {EXAMPLE}"
+            raise ValueError(f"{error}; {hint}") from error
     if len(set(names)) < len(names):
-        raise ValueError("an engine with its data type is named twice")
+        raise ValueError("an engine with its data type, or a numerics class, is named twice")
     return names
 
 
 TakenArithmetic = Annotated[
     tuple[Annotated[str, StringConstraints(max_length=64)], ...],
-    Field(max_length=len(PAIRS)),
+    Field(max_length=MOST_ARITHMETIC),
     AfterValidator(_check_arithmetic),
 ]
-"""A subset of `PAIRS`; an empty one means `UNNAMED`."""
+"""Members of `PAIRS` and numerics classes; an empty tuple means `UNNAMED`."""
 
 
 class Recipe(_RecipeModel):
@@ -144,8 +149,10 @@ class Recipe(_RecipeModel):
     skipped prompts.
     """
     arithmetic: TakenArithmetic = ()
-    """The engines and data types that are paid, e.g. `vllm/bfloat16`; empty means float32 with either engine. The field
-    is serialised only if not empty, so that older recipes keep their bytes and digests."""
+    """The engines and data types that are paid, e.g. `torch/float32`, and the numerics classes, e.g.
+    `vllm-0.32.0/bfloat16/cpu-avx2`; empty means float32 with either engine. Files of a class are verified to the bit by
+    the same class; files of an engine and type alone by torch, with the limits of a calibration. The field is
+    serialised only if not empty, so that older recipes keep their bytes and digests."""
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
 
     @model_serializer(mode="wrap")
@@ -171,13 +178,9 @@ class Recipe(_RecipeModel):
         """The engines and data types that are paid: `arithmetic`, or `UNNAMED` if that is empty."""
         return self.arithmetic or UNNAMED
 
-    def takes(self, name: str) -> bool:
-        """Returns whether rollouts of this engine and data type are paid.
-
-        Args:
-            name: For example `torch/float32`.
-        """
-        return name in self.taken
+    def takes(self, arithmetic: Arithmetic) -> bool:
+        """Returns whether rollouts of this engine and data type, or of this numerics class, are paid."""
+        return str(arithmetic) in self.taken
 
     @property
     def units_per_group(self) -> int:

@@ -36,10 +36,9 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits
 from rollouts.models.devices import find_device
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder
-from rollouts.toploc import Arithmetic
 
 _DOES_NOT_FIT = "not run, because tokens or lengths are out of bounds (check 5)"
 
@@ -177,7 +176,7 @@ def limits_of(
 ) -> CheckLimits | None:
     """Returns the limits for this file's engine and data type, verified by torch in `dtype`; None if not calibrated."""
     names = model_names(version.model, digest=version.digest)
-    prover = Arithmetic(engine=file.header.engine, dtype=file.header.dtype)
+    prover = file.header.arithmetic
     verifier = Arithmetic(engine=EngineName.TORCH, dtype=dtype)
     found = calibration.limits_for(names, prover=prover, verifier=verifier)
     if found is None and prover.dtype is Dtype.FLOAT32 and dtype is Dtype.FLOAT32:

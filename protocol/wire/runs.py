@@ -36,8 +36,9 @@ StepGroups = Annotated[int, Field(ge=0, le=MOST_GROUPS_PER_STEP)]
 Units = Annotated[int, Field(ge=1, lt=1 << 56)]
 UnitsPerGroup = Annotated[int, Field(ge=1, le=MOST_UNITS_PER_GROUP)]
 RelayUrl = Annotated[str, StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[!-~]+$")]
-ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,31}/[a-z0-9_-]{1,31}$")]
-"""An engine and the number type that it computes in, for example `torch/float32`."""
+ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{1,31}(/[a-z0-9_-]{1,31}){1,2}$")]
+"""An engine and its number type, for example `torch/float32`, or a numerics class: engine with version, number type and
+class of the device, for example `vllm-0.32.0/bfloat16/cpu-avx2`."""
 Arithmetic = Annotated[tuple[ArithmeticName, ...], Field(max_length=MOST_ARITHMETIC)]
 """Engines with number types that a version accepts. Empty if they are unknown until the recipe is read."""
 Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]

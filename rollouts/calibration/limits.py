@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rollouts.calibration.noise_model import HonestNoise
 from rollouts.models.facts import ModelFacts
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sampling.replay import Replay
-from rollouts.toploc import TOPLOC, Arithmetic, Calibration, CalibrationEntry, Thresholds
+from rollouts.toploc import TOPLOC, Calibration, CalibrationEntry, Thresholds
 
 _Limit = Annotated[float, Field(ge=0, le=1e9)]
 

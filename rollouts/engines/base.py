@@ -15,7 +15,7 @@ from rollouts.engines.errors import EngineBusy, GenerationStopped, NothingLoaded
 from rollouts.engines.interface import Completion, SampleRequest, check_requests
 from rollouts.models.devices import find_device
 from rollouts.models.facts import ModelFacts
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 
 
@@ -51,6 +51,11 @@ class BaseEngine(ABC):
         self._facts: ModelFacts | None = None
         self._version: Digest | None = None
         self._last_batch: weakref.ref[Generator[Completion]] | None = None
+
+    @property
+    def arithmetics(self) -> tuple[Arithmetic, ...]:
+        """The names of what this engine computes: see `Engine.arithmetics`."""
+        return (Arithmetic(engine=self.name, dtype=self.dtype),)
 
     @property
     def version(self) -> Digest | None:

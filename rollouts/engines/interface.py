@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
 from rollouts.engines.errors import PromptTooLong
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 
 SEED_BYTES = 32
@@ -98,6 +98,10 @@ class Engine(Protocol):
     @property
     def dtype(self) -> Dtype:
         """The data type of the computation."""
+
+    @property
+    def arithmetics(self) -> tuple[Arithmetic, ...]:
+        """The names of what this engine computes: its numerics class, if it has one, then engine and data type."""
 
     @property
     def version(self) -> Digest | None:

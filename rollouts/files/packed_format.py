@@ -23,7 +23,7 @@ from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import ReadLimits
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic
 
 _SINGLE = {
     "group": "<u4",
@@ -146,8 +146,7 @@ def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int]:
             checkpoint=digest(texts["checkpoint"]),
             environment=texts["environment"],
             environment_version=texts["environment_version"],
-            engine=EngineName(texts["engine"]),
-            dtype=Dtype(texts["dtype"]),
+            arithmetic=Arithmetic.parse(texts["arithmetic"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError, MusterError) as error:
         raise BadRolloutFile("its header is malformed", code="bad-value") from error

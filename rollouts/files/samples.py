@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from protocol.identifiers import Address, Digest
 from rollouts.engines.interface import FinishReason
-from rollouts.precision import Dtype, EngineName, arithmetic_name
+from rollouts.precision import Arithmetic, Dtype, EngineName
 
 MOST_LOG_PROBABILITY = 1e-4
 """In float32, log-softmax of a token with probability 1 may exceed 0 by this much. Validators accept such files and
@@ -30,8 +30,7 @@ class SlotHeader:
         checkpoint: The version digest of the policy.
         environment: Name of the environment.
         environment_version: Version of the environment.
-        engine: The generating engine.
-        dtype: The engine's data type.
+        arithmetic: The generating engine and its data type, or a numerics class.
     """
 
     run: Digest
@@ -41,13 +40,17 @@ class SlotHeader:
     checkpoint: Digest
     environment: str
     environment_version: str
-    engine: EngineName
-    dtype: Dtype
+    arithmetic: Arithmetic
 
     @property
-    def arithmetic(self) -> str:
-        """Engine and data type, as a recipe names them."""
-        return arithmetic_name(self.engine, self.dtype)
+    def engine(self) -> EngineName:
+        """The generating engine."""
+        return self.arithmetic.engine
+
+    @property
+    def dtype(self) -> Dtype:
+        """The engine's data type."""
+        return self.arithmetic.dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

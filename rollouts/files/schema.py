@@ -23,7 +23,7 @@ from protocol.runtime.files import atomic_file
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile, TooLargeHere
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic
 
 SCHEMA_VERSION = "2"
 """Version of files whose seeds use the tag `muster-rollout-v2`; the columns are those of version 1."""
@@ -64,8 +64,8 @@ SCHEMA = pa.schema(
     metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
 )
 
-_SHARED = tuple(field.name for field in fields(SlotHeader))
 _OWN = tuple(field.name for field in fields(Sample))
+_SHARED = tuple(name for name in SCHEMA.names if name not in _OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,15 +177,33 @@ def table_of(file: RolloutFile) -> pa.Table:
             raise InvalidInput(
                 f"sample {sample.sample} has {len(sample.output_tokens)} tokens and {len(sample.logprobs)} logprobs"
             )
-    count = len(file.samples)
+    count, shared = len(file.samples), _shared_of(file.header)
     columns: list[pa.Array] = []
     for field in SCHEMA:
-        if field.name in _SHARED:
-            values = [getattr(file.header, field.name)] * count
+        if field.name in shared:
+            values = [shared[field.name]] * count
         else:
             values = [getattr(sample, field.name) for sample in file.samples]
         columns.append(_column(field, values))
     return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _shared_of(header: SlotHeader) -> dict[str, Any]:
+    """Returns the values of the shared columns. The column `engine` holds the whole name of a numerics class."""
+    values = {field.name: getattr(header, field.name) for field in fields(header)}
+    arithmetic = values.pop("arithmetic")
+    return values | {
+        "engine": str(arithmetic) if arithmetic.is_class else arithmetic.engine.value,
+        "dtype": arithmetic.dtype.value,
+    }
+
+
+def _arithmetic(engine: str, dtype: str) -> Arithmetic:
+    """Returns the arithmetic that the columns `engine` and `dtype` name."""
+    arithmetic = Arithmetic.parse(engine if "/" in engine else f"{engine}/{dtype}")
+    if arithmetic.dtype.value != dtype:
+        raise ValueError(f"the column dtype has {dtype!r}, and the column engine {engine!r}")
+    return arithmetic
 
 
 def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
@@ -260,8 +278,6 @@ _HEADER_FORMS: Mapping[str, Callable[[Any], Any]] = {
     "run": digest,
     "checkpoint": digest,
     "node": address,
-    "engine": EngineName,
-    "dtype": Dtype,
 }
 
 
@@ -272,7 +288,9 @@ def _file(table: pa.Table, limits: ReadLimits) -> RolloutFile:
     shared = {name: _the_one(name, columns[name]) for name in _SHARED}
     own = {name: _values(columns[name]) for name in _OWN}
     try:
-        header = SlotHeader(**{name: _HEADER_FORMS.get(name, _as_it_is)(value) for name, value in shared.items()})
+        arithmetic = _arithmetic(shared.pop("engine"), shared.pop("dtype"))
+        texts = {name: _HEADER_FORMS.get(name, _as_it_is)(value) for name, value in shared.items()}
+        header = SlotHeader(**texts, arithmetic=arithmetic)
         own["finish"] = [FinishReason(value) for value in own["finish"]]
     except (MusterError, ValueError) as error:
         raise BadRolloutFile(_first_line(error), code="bad-value") from error

@@ -12,7 +12,7 @@ from rollouts.engines.interface import Completion, FinishReason
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits, table_of, write_table
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 
 TRIAL_LIMITS = ReadLimits(file_bytes=1 << 16, rows=1, decoded_bytes=1 << 20, tokens=16)
 
@@ -28,7 +28,7 @@ def trial_file() -> bytes:
         proofs=b"",
         version=ZERO_DIGEST,
     )
-    header = unleased_header(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
+    header = unleased_header(arithmetic=Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32))
     file = RolloutFile(header, (unrewarded_sample(answer, prompt=(0,)),))
     written = io.BytesIO()
     write_table(table_of(file), written)

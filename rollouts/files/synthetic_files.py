@@ -12,13 +12,12 @@ import numpy as np
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest
 from rollouts.engines.interface import Completion
 from rollouts.files.samples import Sample, SlotHeader
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic
 
 
 def unleased_header(
     *,
-    engine: EngineName,
-    dtype: Dtype,
+    arithmetic: Arithmetic,
     checkpoint: Digest = ZERO_DIGEST,
     environment: str = "none",
     environment_version: str = "1",
@@ -32,8 +31,7 @@ def unleased_header(
         checkpoint=checkpoint,
         environment=environment,
         environment_version=environment_version,
-        engine=engine,
-        dtype=dtype,
+        arithmetic=arithmetic,
     )
 
 

@@ -1,4 +1,4 @@
-"""Checks that the pool pays for this task's engine and data type, before any lease or generation."""
+"""Chooses the name under which this task's files are paid, before any lease or generation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from protocol.errors import InvalidInput
 from rollouts.engines.interface import Engine
-from rollouts.precision import arithmetic_name
+from rollouts.precision import Arithmetic
 
 
 class ArithmeticNotTaken(InvalidInput):
@@ -15,22 +15,31 @@ class ArithmeticNotTaken(InvalidInput):
     code = "arithmetic-not-taken"
 
 
-def check_taken(taken: Sequence[str], engine: Engine) -> None:
-    """Checks that the pool pays for this engine's rollouts, if the accepted engines are known.
+def paid_arithmetic(taken: Sequence[str], engine: Engine) -> Arithmetic:
+    """Returns the first name of what the engine computes that the recipe accepts: a numerics class before a pair.
 
     Args:
-        taken: All engines and data types that the recipe accepts, e.g. `torch/float32`; empty if not known yet.
+        taken: All engines, data types and numerics classes that the recipe accepts; empty if not known yet.
         engine: The task's engine.
 
     Raises:
-        ArithmeticNotTaken: The recipe does not accept the engine and data type.
+        ArithmeticNotTaken: The recipe accepts none of the names.
     """
-    own = arithmetic_name(engine.name, engine.dtype)
-    if not taken or own in taken:
-        return
-    wanted_engine, _, wanted_dtype = taken[0].partition("/")
+    for own in engine.arithmetics:
+        if not taken or str(own) in taken:
+            return own
+    names = " or ".join(map(str, engine.arithmetics))
     raise ArithmeticNotTaken(
-        f"this task generates with {own}, and this version is paid for {', '.join(taken)} only",
-        hint=f"the pool owner can post the task with `--engine {wanted_engine} --dtype {wanted_dtype}` "
-        f"(`muster pool run`), or add {own} to `arithmetic` in the run's recipe",
+        f"this task generates with {names}, and this version is paid for {', '.join(taken)} only",
+        hint=_hint(Arithmetic.parse(taken[0]), engine.arithmetics[0]),
+    )
+
+
+def _hint(wanted: Arithmetic, own: Arithmetic) -> str:
+    device = f" --numerics {wanted.device}" if wanted.is_class else ""
+    command = f"--engine {wanted.engine.value} --dtype {wanted.dtype.value}{device}"
+    version = f" and vLLM {wanted.version}" if wanted.version else ""
+    return (
+        f"the pool owner can post the task with `{command}`{version} (`muster pool run`), or add {own} to `arithmetic` "
+        "in the run's recipe"
     )

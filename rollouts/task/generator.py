@@ -21,6 +21,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import PlannedGroup, SlotPlan, SlotPlanner
 from rollouts.recipe import Recipe, eligible_prompts, read_recipe
 from rollouts.seeds import seed_of_grant
+from rollouts.task.arithmetic import paid_arithmetic
 from rollouts.task.policies import HeldPolicy
 
 
@@ -51,6 +52,7 @@ class SlotGenerator:
     Raises:
         BadVersionFolder: The folder has no usable recipe, prompts or tokenizer.
         UnknownEnvironment: The recipe's environment is not installed here.
+        ArithmeticNotTaken: The recipe does not accept what the engine computes.
     """
 
     def __init__(self, engine: Engine, policy: HeldPolicy, *, scorer: Executor, clock: Clock) -> None:
@@ -59,6 +61,7 @@ class SlotGenerator:
         self._scorer = scorer
         self._clock = clock
         self._recipe: Recipe = read_recipe(policy.folder)
+        self._arithmetic = paid_arithmetic(self._recipe.taken, engine)
         choice = self._recipe.environment
         self._environment: Environment = load_environment(choice.name, version=choice.version, options=choice.options)
         self._planner = SlotPlanner(
@@ -110,8 +113,7 @@ class SlotGenerator:
             checkpoint=lease.digest,
             environment=self._recipe.environment.name,
             environment_version=self._environment.version,
-            engine=self._engine.name,
-            dtype=self._engine.dtype,
+            arithmetic=self._arithmetic,
         )
         file = RolloutFile(header, tuple(self._samples(plan, should_stop)))
         return Produced(file, timedelta(seconds=self._clock.monotonic() - began))

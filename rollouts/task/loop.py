@@ -30,7 +30,7 @@ from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Engine
 from rollouts.errors import EngineFailed
 from rollouts.recipe import read_recipe
-from rollouts.task.arithmetic import check_taken
+from rollouts.task.arithmetic import paid_arithmetic
 from rollouts.task.bridge import Bridge
 from rollouts.task.generator import Produced, SlotGenerator
 from rollouts.task.outbox import Outbox, figures
@@ -221,7 +221,7 @@ class RolloutTask:
             raise self._unusable[checkpoint.digest]
         if self._generator is not None and self._generator.version == checkpoint.digest:
             return self._generator
-        check_taken(checkpoint.arithmetic, self._engine)  # not marked as unusable: the pool owner may correct it
+        paid_arithmetic(checkpoint.arithmetic, self._engine)  # not marked as unusable: the pool owner may correct it
         try:
             policy = await self._policies.hold(run, checkpoint)
         except InvalidInput as error:
@@ -242,7 +242,7 @@ class RolloutTask:
         return generator
 
     def _load(self, policy: HeldPolicy) -> SlotGenerator:
-        check_taken(read_recipe(policy.folder).taken, self._engine)
+        paid_arithmetic(read_recipe(policy.folder).taken, self._engine)
         self._engine.load(policy.folder, version=policy.digest)
         generator = SlotGenerator(self._engine, policy, scorer=self._scorer, clock=self._clock)
         policy.check_unchanged()

@@ -1,7 +1,7 @@
 """TOPLOC: proofs that a policy's own computation produced a rollout's tokens (arXiv 2501.16007; docs/toploc.md)."""
 
 from rollouts.toploc.builder import PendingProofs, ProofBuilder
-from rollouts.toploc.calibration import Arithmetic, BadCalibration, Calibration, CalibrationEntry
+from rollouts.toploc.calibration import BadCalibration, Calibration, CalibrationEntry
 from rollouts.toploc.intervals import split, stretches_of
 from rollouts.toploc.polynomial import PolynomialCodec, Unprovable, encode
 from rollouts.toploc.proofs import TOPLOC, build, proofs_of, verify, verify_many, verify_rows
@@ -20,7 +20,6 @@ from rollouts.toploc.thresholds import (
 __all__ = [
     "TOPLOC",
     "Aggregate",
-    "Arithmetic",
     "BadCalibration",
     "Calibration",
     "CalibrationEntry",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from protocol.errors import InvalidInput, NotFound
 from protocol.wire.base import Name
-from rollouts.precision import Dtype, EngineName, arithmetic_name
+from rollouts.precision import Arithmetic
 from rollouts.toploc.thresholds import Thresholds
 
 LARGEST_CALIBRATION = 1 << 20
@@ -26,16 +26,6 @@ class BadCalibration(InvalidInput):
 
 class _CalibrationModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Arithmetic(_CalibrationModel):
-    """Engine and data type that compute hidden states; written `ENGINE/DTYPE`, e.g. `torch/float32`."""
-
-    engine: EngineName
-    dtype: Dtype
-
-    def __str__(self) -> str:
-        return arithmetic_name(self.engine, self.dtype)
 
 
 class CalibrationEntry(_CalibrationModel):

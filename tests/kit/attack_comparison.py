@@ -38,7 +38,8 @@ class Compared(Trick):
         """
         file, honest = self._trick.make(toolkit, grant), toolkit.file(grant)
         if file is not None:
-            header = replace(honest.header, engine=file.header.engine)  # the comparison ignores the claimed engine
+            # The comparison ignores the claimed engine.
+            header = replace(honest.header, arithmetic=file.header.arithmetic)
             self._honest = tuple(RolloutFile(header, one.samples) for one in (honest, toolkit.proven(honest)))
         return file
 

@@ -19,7 +19,7 @@ from rollouts.checks import (
 )
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.precision import Dtype
+from rollouts.precision import Arithmetic, Dtype
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice, write_recipe
 from tests.kit.tiny_model import tiny_folder
 
@@ -122,8 +122,7 @@ def header_of(version: CheckedVersion, facts: SlotFacts, dtype: Dtype = Dtype.FL
         checkpoint=version.digest,
         environment=version.recipe.environment.name,
         environment_version=version.environment.version,
-        engine=TorchEngine.name,
-        dtype=dtype,
+        arithmetic=Arithmetic(engine=TorchEngine.name, dtype=dtype),
     )
 
 

@@ -38,7 +38,7 @@ from protocol.wire.uploads import ObjectKey
 from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import write_rollouts
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.sandbox import Sandboxes
 from rollouts.sandboxed_decoder import Decoder
@@ -338,8 +338,7 @@ def file_of(grant: SlotGrant, rewards: Rewards) -> RolloutFile:
         checkpoint=lease.digest,
         environment="letters",
         environment_version="1",
-        engine=EngineName.TORCH,
-        dtype=Dtype.FLOAT32,
+        arithmetic=Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32),
     )
     samples = []
     for group in range(lease.groups):

@@ -16,7 +16,7 @@ from rollouts.errors import BadRolloutFile
 from rollouts.files.packed_format import most_bytes, pack, unpack
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import ReadLimits
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 
 LIMITS = ReadLimits(file_bytes=1 << 20, rows=8, decoded_bytes=1 << 20, tokens=64)
 HEADER = SlotHeader(
@@ -27,8 +27,7 @@ HEADER = SlotHeader(
     checkpoint=ZERO_DIGEST,
     environment="letters",
     environment_version="1",
-    engine=EngineName.VLLM,
-    dtype=Dtype.BFLOAT16,
+    arithmetic=Arithmetic(engine=EngineName.VLLM, dtype=Dtype.BFLOAT16),
 )
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 TOKENS = st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=6)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from rollouts.errors import BadVersionFolder
+from rollouts.precision import Arithmetic
 from rollouts.recipe import (
     PAIRS,
     PROMPTS_FILE,
@@ -152,7 +153,7 @@ def test_the_arithmetic_of_a_recipe_is_kept_and_decides_which_pairs_are_paid(tmp
     written = recipe(arithmetic=("torch/float32", "vllm/bfloat16"))
     write_recipe(tmp_path, written)
     assert read_recipe(tmp_path) == written
-    assert [name for name in PAIRS if written.takes(name)] == ["torch/float32", "vllm/bfloat16"]
+    assert [name for name in PAIRS if written.takes(Arithmetic.parse(name))] == ["torch/float32", "vllm/bfloat16"]
 
 
 def test_without_arithmetic_a_recipe_takes_float32_and_its_bytes_are_unchanged(tmp_path: Path) -> None:
@@ -162,7 +163,11 @@ def test_without_arithmetic_a_recipe_takes_float32_and_its_bytes_are_unchanged(t
     assert "arithmetic" not in text
     assert text == BEFORE
     read = read_recipe(tmp_path)
-    assert [name for name in PAIRS if read.takes(name)] == list(read.taken) == ["torch/float32", "vllm/float32"]
+    assert (
+        [name for name in PAIRS if read.takes(Arithmetic.parse(name))]
+        == list(read.taken)
+        == ["torch/float32", "vllm/float32"]
+    )
 
 
 @pytest.mark.parametrize(

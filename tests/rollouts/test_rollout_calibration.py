@@ -17,9 +17,9 @@ from rollouts.calibration.limits import (
     model_names,
 )
 from rollouts.models.facts import read_model
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sampling.replay import Replay
-from rollouts.toploc import Arithmetic, BadCalibration, Thresholds
+from rollouts.toploc import BadCalibration, Thresholds
 
 SINGLE = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
 HALF = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.BFLOAT16)

@@ -22,7 +22,7 @@ from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import SCHEMA, ReadLimits, read_rollouts, write_rollouts, write_table
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 
 HEADER = SlotHeader(
     run=digest(b"\1" * 32),
@@ -32,8 +32,7 @@ HEADER = SlotHeader(
     checkpoint=digest(b"\2" * 32),
     environment="letters",
     environment_version="1",
-    engine=EngineName.TORCH,
-    dtype=Dtype.FLOAT32,
+    arithmetic=Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32),
 )
 
 

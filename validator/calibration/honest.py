@@ -10,6 +10,7 @@ from rollouts.engines.interface import Completion, Engine
 from rollouts.files.samples import RolloutFile
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.plan import SlotPlan
+from rollouts.precision import Arithmetic
 
 _TAG = b"muster-calibration-v2"
 """Domain separation tag of the seeds; no slot's seed starts from it."""
@@ -57,8 +58,7 @@ def file_of(version: CheckedVersion, engine: Engine, plan: SlotPlan, drawn: Mapp
         drawn: Completions by sample number.
     """
     header = unleased_header(
-        engine=engine.name,
-        dtype=engine.dtype,
+        arithmetic=Arithmetic(engine=engine.name, dtype=engine.dtype),
         checkpoint=version.digest,
         environment=version.recipe.environment.name,
         environment_version=version.environment.version,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rollouts.calibration.limits import CheckLimits, LogprobLimits, RolloutCalibration, SamplingLimits, float32_limits
 from rollouts.calibration.noise_model import HonestNoise
-from rollouts.precision import Dtype, EngineName
-from rollouts.toploc import TOPLOC, Arithmetic, Thresholds
+from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.toploc import TOPLOC, Thresholds
 from validator.calibration.figures import CalibrationFigures
 
 HEADROOM = 2.0

@@ -21,7 +21,7 @@ from rollouts.models.facts import ModelFacts, read_model
 from rollouts.models.policy import Policy, load_policy
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlan, SlotPlanner
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.prefill import PrefillItem, prefill
 from rollouts.recipe import Recipe
 from rollouts.sampling.parameters import SamplingParameters
@@ -57,6 +57,11 @@ class AdjustableEngine:
     def dtype(self) -> Dtype:
         """Data type of the engine."""
         return self._engine.dtype
+
+    @property
+    def arithmetics(self) -> tuple[Arithmetic, ...]:
+        """Names of what the engine computes."""
+        return self._engine.arithmetics
 
     @property
     def version(self) -> Digest | None:

@@ -17,7 +17,7 @@ from rollouts.checks.result import Check, CheckResult
 from rollouts.checks.sampling import CHECK as SAMPLING
 from rollouts.files.samples import RolloutFile
 from rollouts.models.policy import Policy
-from rollouts.precision import Dtype
+from rollouts.precision import Arithmetic, Dtype
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
 from rollouts.verify import run_check, with_evidence
@@ -79,7 +79,7 @@ def test_bfloat16_declared_as_float32_fails_the_computation_check(
     version: CheckedVersion, facts: SlotFacts, policy: Policy
 ) -> None:
     file = make(version, facts=facts, dtype=Dtype.BFLOAT16)
-    file = RolloutFile(replace(file.header, dtype=Dtype.FLOAT32), file.samples)
+    file = RolloutFile(replace(file.header, arithmetic=Arithmetic.parse("torch/float32")), file.samples)
     assert judged(file, facts, version, policy)["computation"].state is CheckOutcome.FAILED
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from protocol.errors import NotFound
-from rollouts.precision import Dtype, EngineName
-from rollouts.toploc import TOPLOC, Arithmetic, BadCalibration, Calibration, CalibrationEntry, Thresholds
+from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.toploc import TOPLOC, BadCalibration, Calibration, CalibrationEntry, Thresholds
 from rollouts.toploc.thresholds import NAMES
 
 TORCH = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
