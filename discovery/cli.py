@@ -1,4 +1,4 @@
-"""`muster discovery`: run the service."""
+"""Command `muster discovery serve`, which runs the service."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDirectory:
-    """Service that implements the operations of the routes."""
+    """The service behind the API: each route calls one of its methods."""
 
     records: RecordStore
     facts: FactStore
@@ -33,7 +33,7 @@ class NodeDirectory:
     pools: SigningDomain
     """Signing domain of the contract that accepts invites."""
     facts_stale_after: timedelta
-    """If the cached ledger facts are older than this, nodes of a pool that is missing in them are accepted."""
+    """Age from which the cached ledger facts count as stale. Then nodes may also register for an unknown pool."""
     clock: Clock
 
     async def register(self, node: Address, registration: Registration, *, ip: str) -> NodeRecord:
@@ -45,8 +45,8 @@ class NodeDirectory:
         """
         pool_id = registration.pool_id
         age = await self.facts.age()  # read before the facts, which therefore can't be older than this age
-        # While the ledger can't be read, a pool that is not known may be new, so its nodes are accepted. Strangers gain
-        # nothing by this, because the number of records is limited.
+        # While the facts are stale, an unknown pool may be a new one, so its nodes may register. Strangers gain nothing
+        # by this, because the number of records is limited.
         fresh = not age.is_stale(now=self.clock.now(), after=self.facts_stale_after)
         if not await self.facts.has_pool(pool_id) and fresh:
             raise NotFound(
@@ -76,6 +76,8 @@ class NodeDirectory:
         Raises:
             Forbidden: `reader` has no role that may list nodes.
             NotFound: There is no such pool.
+            Unavailable: The ledger can't be read, and the pool's roles are not cached.
+            RateLimited: Too many reads of other pools are queued.
         """
         await self.access.require(pool_id, reader, READERS)
         page = await self.records.page(pool_id, after=after, most=most)
@@ -88,9 +90,12 @@ class NodeDirectory:
         """Stores an invite for a node.
 
         Raises:
-            InvalidInput: The invite names another node or ledger, has expired, or its signature is invalid.
+            InvalidInput: The invite names another node or contract, has expired, lasts too long, or its signature is
+                invalid.
             Forbidden: The sender or the signer of the invite does not hold the pool's orchestrator key.
-            NotFound: The node is not registered here.
+            NotFound: The node is not registered here, or there is no such pool.
+            Unavailable: The ledger can't be read, and the pool's roles are not cached.
+            RateLimited: Too many reads of other pools are queued.
             Conflict: The node wants to join another pool.
         """
         signer = signer_of(invite, node=node, pools=self.pools, now=self.clock.now())

@@ -19,7 +19,9 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.loops import BackgroundLoops
 
 PRUNE_EVERY = timedelta(seconds=5)
+"""Pause between two deletions of expired records."""
 PRUNED_AT_ONCE = 500
+"""Maximum number of records that one call of the script deletes, because Redis serves no other client meanwhile."""
 
 _log = structlog.get_logger(__name__)
 
@@ -71,9 +73,9 @@ def add_loops(
 
 
 def patient(work: Callable[[], Awaitable[None]], *, redis_place: str) -> Callable[[], Awaitable[None]]:
-    """Wraps `work`, so that an outage of the chain or Redis is logged once and crashes no loop.
+    """Wraps `work`, so that an outage of the chain or of Redis does not crash the loop and is logged only once.
 
-    Meanwhile the service stays ready, and serves older facts with their age.
+    While the chain is down, the service stays ready and serves older facts with their age.
     """
     down = False
 

@@ -1,4 +1,4 @@
-"""Background loops of audit epochs and second looks; both are built when the chain answers."""
+"""Background loops of audit epochs and second looks, which are built when the chain first answers."""
 
 from __future__ import annotations
 

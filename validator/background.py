@@ -14,7 +14,10 @@ from validator.queue_metrics import QueueMetrics
 STALLED = timedelta(seconds=60)
 """Time without a successful round of a loop after which the service reports that it is not ready."""
 IDLE = timedelta(seconds=1)
-"""Interval at which loops look for items that became due by time; new items wake a judging loop immediately."""
+"""Pause between two rounds of a loop that finds nothing to do, because items become due by time.
+
+New items wake the judging loops immediately.
+"""
 GAUGES_EVERY = timedelta(seconds=5)
 """Interval at which the queue's Prometheus gauges are read from Redis."""
 

@@ -86,7 +86,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """Dependency container of one validator."""
+    """All objects that the routes and loops of one validator share."""
 
     settings: ValidatorSettings
     key: Key
@@ -116,7 +116,7 @@ class Dependencies:
     """One event for each judging loop; an event is set when the queue may have an item to take."""
 
     def notify(self) -> None:
-        """Wakes all judging loops, after the queue may have received items."""
+        """Wakes all judging loops, because the queue may have an item that this process can take now."""
         _notify(self.wakeups)
 
 

@@ -35,7 +35,7 @@ class FileAbsent(Unavailable):
 
 
 class StoreBroken(Unavailable):
-    """The object store returned bytes whose hash differs from the requested one, or lost an upload."""
+    """The object store returned bytes with another hash than the requested one, or does not have an uploaded file."""
 
     code = "other-bytes"
     default_hint = (
@@ -156,8 +156,8 @@ class WorkFiles:
     async def fetched(self, item: Item, listed: RolloutItem | None) -> AsyncIterator[Path | HashedFile]:
         """Downloads the rollout file of an item, verifies its hash, and keeps it while the context is entered.
 
-        A file that is larger than this validator's limit is hashed as it arrives, and only its hash and size are
-        returned. Hash and size suffice to compare the file with the limits of its lease, without memory or disk.
+        A file that is larger than this validator's limit is hashed as it arrives and not stored. The context then
+        yields only its hash and size, which suffice to compare the file with the limits of its lease.
 
         Args:
             item: The leased item.
@@ -282,7 +282,7 @@ class WorkFiles:
 def temporary_refusals() -> Iterator[None]:
     """Converts the orchestrator's 401 and 403 answers to retryable errors.
 
-    Such answers concern this validator and not the item.
+    Such answers are about this validator's key or clock, and not about the item.
 
     Raises:
         OrchestratorRefuses: The orchestrator refused the request; with the code `clock` if it refused the request's

@@ -23,13 +23,13 @@ SelfTest = Callable[[], Awaitable[None]]
 """Self-test: returns None if this machine and the services that it needs work, and raises the error otherwise."""
 
 FIRST_TEST_PAUSE, LONGEST_TEST_PAUSE = timedelta(seconds=1), timedelta(seconds=15)
-"""Shortest and longest pause between failed self-tests; the validator notices a repair within the longest pause."""
+"""Shortest and longest pause after a failed self-test; so the validator notices a repair within the longest pause."""
 
 LONGEST_PAUSE = timedelta(minutes=1)
 """Longest pause between two items of a validator that passes its self-tests but fails at every item."""
 
 TRUSTED_FOR = timedelta(seconds=5)
-"""Time for which a passed self-test is trusted, so that files crafted to fail don't each cause a self-test."""
+"""Time for which a passed self-test is not repeated. Otherwise each file that is crafted to fail would cause one."""
 
 IN_A_ROW = 3
 """Number of different failed items, without a success between them, after which the validator pauses."""
@@ -66,7 +66,9 @@ class Health:
         self._failed: dict[ItemId, bool] = {}
         """The last failed items, oldest first, each with True if a network error was the cause."""
         self._in_a_row = 0
+        """Number of items that failed since the last success, for the error text."""
         self._pauses = 0
+        """Number of pauses in a row, which determines the length of the next one."""
         self._testing = asyncio.Lock()
 
     @property
@@ -85,7 +87,7 @@ class Health:
         return timedelta(seconds=self._clock.monotonic() - self._since)
 
     def may_take(self, *, held: int) -> bool:
-        """Returns True if this process may lease an item; after repeated failures one at a time.
+        """Returns True if this process may lease an item. After two failed items it may hold only one at a time.
 
         Args:
             held: Number of items that this process has leased now.
@@ -137,7 +139,7 @@ class Health:
         Args:
             item: The item.
             error: The error.
-            outside: True if the cause was a service that did not answer. If such a service caused all counted failures,
+            outside: True if the cause was a service that did not answer. If this was the cause of all counted failures,
                 the validator pauses even if no other validator can take over.
 
         Raises:

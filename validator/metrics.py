@@ -24,7 +24,7 @@ MOST_KEPT = 10_000
 MOST_CODES = 64
 """Maximum number of error codes with a Prometheus series of their own.
 
-The orchestrator and the object store choose error codes, and could otherwise create series without limit.
+The orchestrator and the object store can send any error code, and could otherwise create series without limit.
 """
 OTHER_CODE = "other"
 """Label of all error codes beyond `MOST_CODES`."""

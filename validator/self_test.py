@@ -1,6 +1,6 @@
 """Self-test of a validator before it takes work: disk, chain, role, orchestrator, examiner and sandbox.
 
-The cheapest test comes first. No test depends on a submission, so a failure is never caused by one.
+The cheapest test comes first. No test uses a submission, so a submission can't cause a failure.
 """
 
 from __future__ import annotations

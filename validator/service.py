@@ -35,7 +35,7 @@ from validator.loops.epochs import check_epoch_length
 from validator.settings import ValidatorSettings
 
 LONGEST_POLL = timedelta(milliseconds=200)
-"""Interval at which a sent transaction's receipt is polled, unless the setting `poll_s` is shorter."""
+"""Longest interval at which the receipt of a sent transaction is polled; the setting `poll_s` applies if shorter."""
 
 _log = structlog.get_logger(__name__)
 

@@ -24,9 +24,9 @@ _AS_OF = KEYS.of("ledger", "asof")
 
 @dataclass(slots=True, kw_only=True)
 class FactChanges:
-    """Changes of facts that follow from a batch of events.
+    """New values of the facts that a batch of events changed.
 
-    An entry is the new value of a fact, so that it may be applied twice.
+    The values are absolute, not differences, so that a batch that is read twice has the same result.
     """
 
     providers: dict[Address, Address | None] = field(default_factory=dict)
@@ -52,13 +52,13 @@ class FactStore:
         self._redis = redis
 
     async def of(self, pool_id: int, nodes: Sequence[Address]) -> Mapping[Address, NodeFacts]:
-        """Returns facts about nodes. It takes two round trips to Redis for any number of nodes."""
+        """Returns the facts about nodes that concern one pool, in two round trips to Redis for any number of nodes."""
         if not nodes:
             return {}
         with store_errors():
             found: list[Any] = await self._redis.hmget(_PROVIDERS, list(nodes))
             providers = [Address(value.decode()) if value else None for value in found]
-            known = [provider or "-" for provider in providers]
+            known = [provider or "-" for provider in providers]  # no provider has the address "-"
             pipe = self._redis.pipeline(transaction=False)
             pipe.hmget(_STAKES, known)
             pipe.smismember(_bans(pool_id), [*nodes, *known])
@@ -78,12 +78,12 @@ class FactStore:
             return bool(await self._redis.hexists(_PROVIDERS, node))
 
     async def has_pool(self, pool_id: int) -> bool:
-        """Returns whether the event of the pool's creation was read from the ledger."""
+        """Returns whether a read event created the pool; False while that event has not been read."""
         with store_errors():
             return bool(await self._redis.sismember(_POOLS, str(pool_id)))
 
     async def age(self) -> FactsAge:
-        """Returns the age of the cached facts."""
+        """Returns the time at which the cached facts were last up to date with the ledger."""
         with store_errors():
             value = await self._redis.get(_AS_OF)
         return FactsAge(as_of_ms=int(value or 0))

@@ -36,11 +36,13 @@ V = TypeVar("V")
 ANSWER_PATIENCE = timedelta(seconds=5)
 """Time limit of one read of the chain, for which an API request may have to wait."""
 COUNT_GOOD_FOR = timedelta(seconds=1)
-"""Time for which the number of pools is cached. So requests for unknown pools cause at most one read in this time."""
+"""Time for which the number of pools is cached. In this time, requests for unknown pools cause at most one read."""
 READS_AT_ONCE = 16
+"""Maximum number of concurrent reads of the chain for one batch of events."""
 LEASE_LIFETIME = timedelta(seconds=15)
 """Lifetime of the event reader's leader lease. If its holder crashes, another instance takes over after this time."""
 CURSOR = "facts"
+"""Name under which Redis stores the position of the event reader."""
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
     events.NodeRegistered,
@@ -83,10 +85,10 @@ class LedgerSource(Protocol):
 
 @dataclass(slots=True)
 class Touched:
-    """Identifiers in a batch of events, whose current state is read from the chain.
+    """Nodes, providers and bans that a batch of events mentions, and whose current state is read from the chain.
 
-    The values in the events themselves are not used. These values may be outdated after a reorg, or if another instance
-    has read later events already.
+    The values in the events are not used, because they may be outdated: a reorg may have removed the event, or another
+    instance may have read later events. `pools` and `joined` are exceptions: they are taken from the events.
     """
 
     nodes: set[Address] = field(default_factory=set)
@@ -94,10 +96,17 @@ class Touched:
     banned_nodes: set[tuple[int, Address]] = field(default_factory=set)
     banned_providers: set[tuple[int, Address]] = field(default_factory=set)
     pools: set[int] = field(default_factory=set)
+    """Numbers of pools that were created, also of those whose creation a reorg removed."""
     joined: set[Address] = field(default_factory=set)
+    """Nodes that joined a pool, without joins that a reorg removed."""
 
     def note(self, event: LedgerEvent, *, reverted: bool) -> None:
-        """Adds the identifiers in an event; `reverted`: a reorg removed the event."""
+        """Adds the identifiers in an event.
+
+        Args:
+            event: The event.
+            reverted: True if a reorg removed the event.
+        """
         match event:
             case events.NodeRegistered() | events.NodeRetired():
                 self.nodes.add(event.node)
@@ -150,8 +159,8 @@ class LedgerLink:
             clock=self._clock,
         )
         self._lease = LeaderLease(ScriptRunner(redis, keys=KEYS), "ledger", lifetime=LEASE_LIFETIME)
-        # Any caller can cause reads of roles. These reads have a separate connection, so that they don't delay the
-        # event reader.
+        # Any caller can cause reads of roles. These reads use a separate connection, so that they don't delay the event
+        # reader.
         self._for_events = _Connection(chain_url, deployment, clock=self._clock, transport=transport)
         self._for_roles = _Connection(chain_url, deployment, clock=self._clock, transport=transport)
         self._pools = 0

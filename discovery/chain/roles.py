@@ -13,7 +13,7 @@ from protocol.runtime.clock import Clock
 
 
 class PoolRole(Enum):
-    """Role in a pool, as far as discovery distinguishes them."""
+    """A role of a pool that discovery checks. The role of the publisher is missing: it gives no access here."""
 
     OWNER = auto()
     MANAGER = auto()
@@ -31,16 +31,16 @@ PoolRoles = Mapping[PoolRole, frozenset[Address]]
 class Access:
     """Checks the roles of callers in pools, with a cache of the ledger's answers.
 
-    All roles of a pool are read together, so requests under new keys cause no further reads. The cache is bounded.
-    Strangers can fill it with requests for other pools, but they never evict a pool about which one of its role holders
-    has asked. While the chain is down, cached roles are used for longer. If the roles of a pool are not cached then,
-    requests fail as unavailable and not as forbidden.
+    All roles of a pool are read together. So a caller can't cause further reads by signing with new keys. The cache is
+    bounded. Strangers can fill it by requests for many pools, but can't evict a pool for which one of its role holders
+    has sent a request. While the chain is down, cached roles are used for longer. If the chain is down and the roles of
+    a pool are not cached, a request for the pool fails with `Unavailable`, not with `Forbidden`.
 
     Args:
         read: Reads the current holders of all roles of a pool from the ledger. Raises `NotFound` if there is no such
             pool.
-        fresh: Time for which roles are cached.
-        stale: Time for which cached roles are used while the chain is down.
+        fresh: Age up to which cached roles are used without a read.
+        stale: Age up to which cached roles are used while the chain is down.
         clock: Clock for the age of cached roles.
     """
 
@@ -66,8 +66,8 @@ class Access:
         Raises:
             Forbidden: `who` has none of the allowed roles.
             NotFound: There is no such pool.
-            Unavailable: The ledger can't be read, and the cached roles are older than `stale`.
-            RateLimited: Too many pools are being looked up.
+            Unavailable: The ledger can't be read, and the roles are not cached or older than `stale`.
+            RateLimited: Too many reads of other pools are queued.
         """
         if allowed.isdisjoint(await self.roles(pool_id, who)):
             names = " or ".join(sorted(role.name.lower() for role in allowed))
@@ -82,11 +82,11 @@ class Access:
 
         Raises:
             NotFound: There is no such pool.
-            Unavailable: The ledger can't be read, and the cached roles are older than `stale`.
-            RateLimited: Too many pools are being looked up.
+            Unavailable: The ledger can't be read, and the roles are not cached or older than `stale`.
+            RateLimited: Too many reads of other pools are queued.
         """
         holders = await self._lookups.get(pool_id)
         roles = frozenset(role for role, keys in holders.items() if who in keys)
-        if roles:
+        if roles:  # a holder of a role asked, so requests of strangers must not evict this pool
             self._lookups.keep(pool_id)
         return roles

@@ -14,10 +14,11 @@ from protocol.errors import RateLimited
 from protocol.http.rates import counted_as
 
 RETRY_AFTER = timedelta(seconds=5)
+"""Time after which a node may send a refused poll again (`Retry-After`)."""
 
 
 class WaitingPolls:
-    """Counts waiting polls, in total and per IP.
+    """Counts the polls that wait at this instance, in total and per IP, and refuses further ones at the limits.
 
     Args:
         most: Function that returns the maximum total of waiting polls. It is called for each poll, because the maximum

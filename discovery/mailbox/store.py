@@ -25,13 +25,14 @@ from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import MAX_INVITES
 
 CHANNEL = KEYS.of("doorbell")
+"""Redis channel on which the arrival of an invite is published; a message is the node's address."""
 
 
 class MailboxNotifier:
     """Wakes a node's waiting poll when an invite for the node arrives at any instance.
 
-    If a notification is lost, because Redis restarted or the subscription broke, the invite is only delayed: every poll
-    reads the mailbox when it begins, and a new subscription wakes all polls.
+    A notification may be lost when Redis restarts or the subscription breaks. The invite is then only delayed: every
+    poll reads the mailbox when it begins, and a new subscription wakes all polls.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -136,9 +137,8 @@ class Mailbox:
         now = self._clock.now()
         now_s = int(now.timestamp())
         with store_errors():
-            async with self._redis.pipeline(
-                transaction=False
-            ) as pipe:  # one round trip, because every poll begins and ends with it
+            # One round trip: every poll reads the mailbox at its start, and again after a notification.
+            async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.hget(self._keys.of("node", node), "expires")
                 pipe.zrevrangebyscore(self._box(node), "+inf", f"({now_s}", 0, MAX_INVITES)
                 expires, texts = await pipe.execute()
@@ -147,13 +147,11 @@ class Mailbox:
         return tuple(invite for text in texts if (invite := _parsed(text)) is not None)
 
     async def wait(self, node: Address, patience: timedelta, *, stopping: asyncio.Event) -> tuple[SignedInvite, ...]:
-        """Returns a node's invites; waits up to `patience` for the first one.
-
-        It returns at once when the service stops.
+        """Returns a node's invites; waits up to `patience` for the first one, or until the service stops.
 
         A poll without an invite ends at a random moment in the last fifth of `patience`. Otherwise thousands of polls
-        that began together would end together, and the next ones would overload Redis. A poll that was not notified
-        does not read Redis again.
+        that began together would end together, and the next ones would overload Redis. For the same reason, a poll that
+        was not notified ends without a second read of Redis.
         """
         with self._notifier.waiting(node) as notified:
             found = await self.invites(node)
@@ -164,7 +162,7 @@ class Mailbox:
             return await self.invites(node) if notified.is_set() else ()
 
     async def acknowledge(self, node: Address, nonce: str) -> None:
-        """Deletes an invite that the node has used or can't use; does nothing if there is none."""
+        """Deletes an invite that the node has used or can't use; does nothing if no stored invite has this nonce."""
         with store_errors():
             texts: list[Any] = await self._redis.zrange(self._box(node), 0, -1)
             used = [text for text in texts if (invite := _parsed(text)) is not None and invite.nonce == nonce]

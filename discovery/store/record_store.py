@@ -23,6 +23,7 @@ KEYS = RedisKeys("discovery")
 """Prefix of the Redis keys, which all instances share."""
 
 POOL_FULL_AGAIN = timedelta(minutes=1)
+"""Time after which a node may retry a registration that was refused because its pool is full (`Retry-After`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,11 @@ class RecordLimits:
     per_origin: int
     """Maximum number of nodes from one IPv4 address or IPv6 /64 within the lifetime of a record."""
     per_pool: int
-    """Maximum number of records of one pool. Once half of them exist, only nodes on the ledger may register."""
+    """Maximum number of records of one pool.
+
+    Once the pool has half of them, only nodes that are registered on the ledger may register here. Anybody can create
+    keys, so other nodes could otherwise fill the pool.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,7 @@ class StoredPage:
 
     records: tuple[StoredRecord, ...]
     last: Address | None
-    """Cursor of the next page; None on the last page."""
+    """Cursor of the next page; None if no records follow. The next page is empty if this page was exactly full."""
 
 
 class RecordStore:
@@ -51,7 +56,7 @@ class RecordStore:
 
     Args:
         redis: Redis that all instances share.
-        limits: Limits on number and life of records.
+        limits: Limits on the number and the lifetime of records.
         clock: Source of time.
     """
 
@@ -72,7 +77,7 @@ class RecordStore:
                 its maximum number of records.
 
         Raises:
-            RateLimited: Too many nodes registered from this IP, or the pool is full.
+            RateLimited: Too many nodes registered from this IP, or the pool has too many records (see `RecordLimits`).
             StoreUnavailable: Redis is down.
         """
         now, life = self._now(), round(self._limits.life.total_seconds() * 1000)
@@ -127,9 +132,14 @@ class RecordStore:
         await self._scripts.run(RemoveNode(address=node))
 
     async def page(self, pool_id: int, *, after: Address | None, most: int) -> StoredPage:
-        """Returns a page of up to `most` records of a pool.
+        """Returns a page of up to `most` records of a pool, without expired ones.
 
-        It takes O(log n + most) for a pool of n records.
+        The call takes O(log n + most) time for a pool of n records.
+
+        Args:
+            pool_id: Number of the pool.
+            after: Cursor of the page; None for the first page.
+            most: Maximum number of records.
         """
         page = await self._scripts.run(ListPage(pool=str(pool_id), after=after or "", limit=most, now_ms=self._now()))
         return StoredPage(

@@ -11,7 +11,9 @@ from protocol.identifiers import Address, address
 from protocol.wire.nodes import NodeRecord, Registration
 
 MOST_PER_PAGE = 200
+"""Largest page of nodes that a caller may ask for."""
 DEFAULT_PER_PAGE = 100
+"""Number of nodes of a page if the caller names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsAge:
-    """Age of the cached ledger facts."""
+    """Time of the cached ledger facts, from which their age follows."""
 
     as_of_ms: int
     """Time of the last read of events up to the chain's head, in Unix milliseconds; 0 if there was none."""
@@ -54,7 +56,7 @@ class FactsAge:
 
 
 def shown(record: StoredRecord, facts: NodeFacts, age: FactsAge) -> NodeRecord:
-    """Returns a node's record with ledger facts, as authorised readers see it."""
+    """Combines a stored record and ledger facts into the record that the API returns to authorised readers."""
     return NodeRecord(
         address=record.address,
         registration=record.registration,
@@ -70,10 +72,10 @@ def shown(record: StoredRecord, facts: NodeFacts, age: FactsAge) -> NodeRecord:
 
 
 def origin_of(ip: str) -> str:
-    """Returns the origin of an IP, by which nodes are counted for limits.
+    """Returns the group of source addresses in which an IP is counted for the limit of nodes.
 
-    The origin is the IPv4 address, or the /64 of an IPv6 address, because one customer usually controls a whole /64.
-    The origin of a caller without an IP, over a Unix socket, is `local`.
+    The group is the IPv4 address itself, or the /64 of an IPv6 address, because one customer usually controls a whole
+    /64. Any text that is not an IP gives `local`: a caller over a Unix socket has no IP.
     """
     try:
         parsed = ipaddress.ip_address(ip)

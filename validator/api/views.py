@@ -15,7 +15,7 @@ class QueueView(WireModel):
     """Number of items in the work queue by state."""
 
     waiting: Count
-    """Number of items whose delay has not passed: another validator goes first, or the next attempt is later."""
+    """Number of items that no process may take yet: another validator goes first, or the next attempt is later."""
     ready: Count
     """Number of items that a process may take now."""
     in_hand: Count
@@ -73,9 +73,10 @@ class MemberView(WireModel):
     is_this: bool
     """True for the process that sends this response."""
     state: Literal["starting", "well", "unwell", "silent"]
-    """`well`: takes work.
+    """`starting`: the first self-test has not ended. `well`: the process takes work.
 
-    `unwell`: the process repeats its self-test. `silent`: the process has announced nothing for a minute.
+    `unwell`: the process takes no work and repeats its self-test until it passes. `silent`: the process has announced
+    nothing for a minute.
     """
     code: ShortText = ""
     """Error code of an unwell process; empty otherwise."""

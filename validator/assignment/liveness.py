@@ -1,6 +1,6 @@
-"""Liveness of a pool's validators, determined by the age of their activity on the ledger.
+"""Liveness of a pool's validators, determined by the age of their last activity on the ledger. No I/O.
 
-So no validator waits for a dead one. No I/O.
+A validator leaves work only to live validators, so that it does not wait for one that has stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def awake_of(
 
 
 def rank_here(key: Digest, *, here: Collection[Address], awake: Collection[Address]) -> int:
-    """Counts the live validators that use another Redis and rank before all that use this one.
+    """Returns the rank of this Redis for a work key: the number of live validators elsewhere that come before it.
+
+    The best-ranked validator that uses this Redis determines the rank.
 
     Args:
         key: The work key, which determines the order.

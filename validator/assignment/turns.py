@@ -1,8 +1,8 @@
 """Order of validators for each piece of work; validators agree on it without communication.
 
-The order comes from rendezvous hashing: every validator has a rank for every work key. Rank 0 starts immediately, and
-each further rank waits one delay longer. So the next validator takes over the work of a dead one without having to
-detect that it is dead.
+The order comes from rendezvous hashing: every validator has a rank for every work key. The validator of rank 0 starts
+immediately, and each further rank starts one delay later. So the next validator takes over the work of one that has
+stopped, without having to detect it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def rank_of(key: Digest, me: Address, others: Iterable[Address]) -> int:
 
 
 def delay_of(rank: int, *, takeover: timedelta, left: timedelta) -> timedelta:
-    """Returns the delay of a rank: `takeover` for each rank before it, but at most half of `left`.
+    """Returns the delay before a rank starts: `takeover` for each rank before it, but at most half of `left`.
 
     Args:
         rank: Rank of the validator, from 0.

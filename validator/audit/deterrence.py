@@ -17,7 +17,7 @@ It is never reached: after 14 halvings the share is below one basis point, the s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditStage:
-    """Number of consecutive clean verdicts, and the share of rows recomputed from then on."""
+    """The share of rows that is recomputed from a number of consecutive clean verdicts on."""
 
     clean: int
     """Number of consecutive clean verdicts from which the share applies."""

@@ -1,4 +1,4 @@
-"""Audit secrets of a validator, one per epoch, derived from the validator's key, not stored.
+"""Audit secrets of a validator, one per epoch, which are derived from the validator's key and not stored.
 
 A secret is the SHA-256 of the key's signature over a text with chain, contract, pool and epoch. Signatures are
 deterministic (RFC 6979), so a key derives the same secrets on every machine; a revealed secret discloses nothing about
@@ -89,10 +89,10 @@ class Epochs:
         return await self._ledger.audits.latest(pool_id=self._pool_id, validator=self.validator)
 
     async def secret_before(self, block: int) -> EpochSecret | None:
-        """Returns the newest secret committed before `block`; it draws rows of that block's work.
+        """Returns the newest secret committed before `block`; it draws the rows of work submitted in that block.
 
-        Returns None if no epoch was committed before that block, or if the commitment does not derive from this key.
-        In both cases all rows are recomputed.
+        Returns None if no epoch was committed before that block, or if the committed secret does not derive from this
+        key. In both cases the validator recomputes all rows.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -132,7 +132,7 @@ class Epochs:
         return found.secret == ZERO_DIGEST
 
     async def reveal(self, epoch: int) -> None:
-        """Reveals an epoch's secret on the ledger, which requires that the next is committed."""
+        """Reveals an epoch's secret on the ledger, which the contract allows only after the next commitment."""
         await self._ledger.audits.reveal(pool_id=self._pool_id, epoch=epoch, secret=self.secret(epoch))
 
     def _commitment_of(self, epoch: int) -> Digest:
@@ -154,7 +154,10 @@ class Epochs:
         return found
 
     def _known_before(self, block: int) -> int | None:
-        """Returns the cached epoch that draws rows for a block; None if the next one is not cached."""
+        """Returns the epoch whose secret draws the rows of work in a block; None if the cache can't tell.
+
+        The cache can tell only if it also has the next epoch's commitment, which limits the epoch.
+        """
         place = bisect.bisect_left(self._blocks, (block, 0))
         if not 0 < place < len(self._blocks):
             return None

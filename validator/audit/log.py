@@ -37,9 +37,8 @@ class EpochLog:
     Args:
         validator: Address of the validator.
         epoch: Number of the epoch.
-        first: First block for whose submissions the epoch's secret draws rows.
-        last: Last block for whose submissions the epoch's secret draws rows; the next epoch was committed in this
-            block.
+        first: First block whose submissions the epoch covers: the epoch's secret draws their rows.
+        last: Last block whose submissions the epoch covers; the next epoch was committed in this block.
         secret: The epoch's secret; None if the validator has not revealed it yet.
         lines: Verdicts on these submissions, in the order of the ledger.
     """
@@ -58,7 +57,7 @@ class EpochLog:
 
 
 class AuditLog:
-    """Audit logs of all validators of a pool, from ledger data that `load` reads once.
+    """Builds the audit logs of all validators of a pool from ledger data, which `load` reads once.
 
     Args:
         ledger: Ledger client.
@@ -144,7 +143,7 @@ class AuditLog:
         return [each for each in self._verdicts if each.validator == validator and first <= each.work.block <= last]
 
     def _blocks(self, validator: Address, epoch: int) -> tuple[int, int]:
-        """Returns the first and last block of the submissions whose rows an epoch's secret draws.
+        """Returns the first and the last block whose submissions an epoch covers: its secret draws their rows.
 
         The first is the block after the epoch's commitment; the last is the block of the next epoch's commitment.
         """

@@ -50,7 +50,7 @@ NEW = AuditRecord()
 
 
 def share_of(record: AuditRecord, *, floor: float, policy: RatePolicy) -> tuple[float, str]:
-    """Returns the share of a file's rows to recompute, floor <= share <= 1, and its reason in one line.
+    """Returns the share of a file's rows to recompute, floor <= share <= 1, and the reason for it in one line.
 
     Args:
         record: Audit record of the node.

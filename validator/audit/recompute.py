@@ -175,7 +175,10 @@ def _compare_draw(
 
 
 def _broken_rule(verdict: PastVerdict, draw: AuditDraw, *, rows: int, epoch: PastEpoch, floor: float) -> str:
-    """Describes a violated rule that can be checked without the secret; empty if there is none."""
+    """Describes the first violated rule that can be checked without the secret; empty if there is none.
+
+    The caller has handled files of which all rows were recomputed.
+    """
     block = verdict.work.block + 1
     if verdict.decisive:
         return f"a dispute must be decided on all rows, but {len(draw.rows)} of {rows} were computed again"

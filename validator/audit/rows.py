@@ -1,6 +1,4 @@
-"""Compares another validator's audit file with this validator's findings, row by row.
-
-No I/O.
+"""Compares another validator's audit file with this validator's findings, row by row. No I/O.
 
 The trainer learns from the rewards in the audit file of an accepted submission. The trainer drops a rollout file whose
 audit file belongs to other work, lists other rows, or has other scores than the rollout file. With a wrong audit file,
@@ -23,8 +21,10 @@ CHECK = "second-look"
 """Name of this comparison among the checks of this validator's own audit file."""
 
 LIMITED = "reward.limited"
-"""Name of a row's measurement: scoring this row has limits of time or memory, so a slow machine may leave it
-undecided."""
+"""Name of a row's measurement that is true if scoring the row has a limit of time or memory.
+
+A slow machine may leave such a row undecided.
+"""
 
 FEW_UNDECIDED = 0.05
 """Share of rows that another validator may leave undecided although this validator decides them.
@@ -33,10 +33,10 @@ One row is always allowed.
 """
 
 SHORT_SCORING = timedelta(seconds=30)
-"""Scoring time of this validator above which it excuses rows that another validator did not score for lack of time.
+"""Scoring time of this validator from which it excuses rows that another validator left unscored for lack of time.
 
-A validator may stop scoring a file after its own time limit, 180 s by default. A usual machine does not reach that
-limit if this validator needs less than 30 s for the same rows.
+Each validator may stop scoring a file at its own time limit, 180 s by default. If this validator needs less than 30 s
+for all rows, a usual machine does not reach that limit, so unscored rows are a difference.
 """
 
 
@@ -150,7 +150,10 @@ def _misplaced(other: AuditRow, mine: AuditRow) -> str:
 
 
 def _scored_otherwise(other: AuditRow, mine: AuditRow) -> str:
-    """Describes the first score that differs, or returns "". Scores that this validator lacks are not compared."""
+    """Describes the first score that differs; empty if there is none.
+
+    Scores that this validator lacks are not compared. The caller handles rows that the other validator left undecided.
+    """
     if (other.task is None) != (other.reward is None):
         return f"task reward {other.task} and reward {other.reward}, but either both or none must be decided"
     pairs = (

@@ -17,11 +17,11 @@ _TAG = b"muster-calibration-v2"
 
 
 def seed_of(way: str, number: int) -> bytes:
-    """Returns the seed of a file, 32 bytes: no slot has it, and a repeated measurement uses the same seed.
+    """Returns the seed of a file, 32 bytes. No slot has this seed, and a repeated measurement uses the same one.
 
     Args:
-        way: Version, engine, type and batch size as text. Each combination has its own seeds: with shared seeds, the
-            same near-ties would repeat in each combination, and would say little about the next honest file.
+        way: Version, engine, data type and batch size as text. Each combination has its own seeds: with shared seeds,
+            the same near-ties would repeat in each combination, and would say little about the next honest file.
         number: Number of the file, from 0.
     """
     return hashlib.sha256(_TAG + number.to_bytes(8, "big") + way.encode()).digest()
@@ -35,7 +35,7 @@ def honest_files(
     Args:
         version: The measured version.
         engine: Engine that has loaded the version.
-        way: Engine, type and batch size as text, which become part of the seeds.
+        way: Engine, data type and batch size as text, which become part of the seeds.
         files: Number of files.
         groups: Number of groups of each file.
 

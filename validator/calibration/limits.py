@@ -31,7 +31,7 @@ of 0, which the next honest sample may exceed.
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticPair:
-    """Arithmetic (engine and type) of the generator and of the verifier."""
+    """Arithmetic, that is engine and data type, of the generator (`prover`) and of the verifier."""
 
     prover: Arithmetic
     verifier: Arithmetic

@@ -1,4 +1,4 @@
-"""Measures one version: generates honest files with each engine, type and batch size, and prefills them."""
+"""Measures one version: generates honest files with each engine, data type and batch size, and prefills them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Measurement:
     Args:
         model: Folder of a version, with its recipe; files are generated from its prompts.
         engines: Engines that generate files.
-        dtypes: Types in which files are generated. Each file is prefilled in the same type and in float32.
+        dtypes: Data types in which files are generated. Each file is prefilled in the same data type and in float32.
         batches: Batch sizes: maximum numbers of concurrent completions. Several batch sizes are measured, because
             honest nodes have machines of all sizes.
-        files: Number of files for each engine, type and batch size.
+        files: Number of files for each engine, data type and batch size.
         groups: Number of groups of each file.
         headroom: Factor from the largest measurement to the limit.
         device: Torch device of generation and prefill; None for an accelerator if there is one.
@@ -50,7 +50,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One combination of engine, type and batch size in which files are generated."""
+    """One combination of engine, data type and batch size in which files are generated."""
 
     engine: EngineName
     dtype: Dtype
@@ -105,7 +105,7 @@ def measure(wanted: Measurement, *, progress: Progress) -> list[MeasuredEntry]:
 def _of_way(
     wanted: Measurement, version: CheckedVersion, way: Way, progress: Progress
 ) -> Iterator[tuple[ArithmeticPair, CalibrationFigures]]:
-    """Returns the measurements of one combination, for each type of the prefill."""
+    """Returns the measurements of one combination, for each data type of the prefill."""
     pairs = [ArithmeticPair.of(way.engine, way.dtype, verified_in=checked) for checked in _checked_in(way.dtype)]
     found = {pair: CalibrationFigures() for pair in pairs}
     policies = {pair: _policy(version, pair.verifier.dtype, wanted.device) for pair in pairs}

@@ -1,4 +1,4 @@
-"""The validator's connection to the chain, and the objects that need it; all are created at the first use."""
+"""The validator's connection to the chain, and the objects that need this connection. All are created at first use."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class PoolChain:
         return await self._is_validator.get(read)
 
     async def check(self) -> None:
-        """Reads the newest block's number; raises if the chain does not answer. Used as a readiness check.
+        """Reads the newest block's number, to test whether the chain answers; part of the self-test.
 
         Raises:
             ChainUnavailable: The RPC endpoint does not answer.

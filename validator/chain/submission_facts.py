@@ -1,4 +1,4 @@
-"""Facts of a submission from the ledger: its lease, and the hash of the beacon block that is part of the seed.
+"""Facts of a submission from the ledger: its lease, and the hash of the beacon block, which is part of the seed.
 
 No data here comes from the node or from the orchestrator's API. The contract has verified the lease in the event
 `WorkSubmitted`; this module checks that the lease names an allowed beacon block.
@@ -59,12 +59,14 @@ _Version = tuple[Digest, int]
 @dataclass(frozen=True, slots=True)
 class _Joins:
     count: int
+    """The ledger's count of the node's joins when the events were read."""
     events: Sequence[MemberJoined]
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempts:
     newest: int
+    """Number of the newest attempt on the ledger when the events were read."""
     events: Sequence[CheckpointAnnounced]
 
 
@@ -125,7 +127,7 @@ class FactFinder:
     # Versions
 
     async def announcement(self, work: SubmittedWork) -> CheckpointAnnounced:
-        """Returns the announcement of the leased version before the submission; the newest one if there are several.
+        """Returns the newest announcement of the leased version up to the submission's block.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -139,7 +141,7 @@ class FactFinder:
         return found[-1]
 
     async def publisher_of(self, announced: CheckpointAnnounced) -> Address:
-        """Returns the publisher key at the time of an announcement, which signed the version's manifest.
+        """Returns the key that was the publisher in an announcement's block, and that signed the version's manifest.
 
         After a rotation two keys are valid for a time; then this method returns the key that sent the announcement.
 

@@ -131,7 +131,7 @@ class Item:
         token: Token of the lease; the queue refuses writes with the token of an earlier lease.
         waited: Time in the queue before this lease, by Redis' clock.
         taken_at: Time when this process leased the item, on its monotonic clock, in seconds.
-        staged: Verdict that this or an earlier holder staged; None if there is none.
+        staged: Verdict that this or an earlier holder stored in the queue before sending it; None if there is none.
         resolution: Decision of a person; None if there is none.
         absent: True if the file was not in the object store at an earlier attempt.
     """
@@ -188,7 +188,10 @@ def load_work(text: str) -> SubmittedWork:
 
 
 def load_item(fields: Mapping[str, str]) -> Item:
-    """Builds an item from its Redis hash, without the fields that concern one process (`tries`, `spent`, `waited`)."""
+    """Builds an item from its Redis hash, without the fields that depend on the process that leased it.
+
+    The caller sets those fields: `tries`, `spent`, `waited` and `taken_at`.
+    """
     return Item(
         work=load_work(fields["work"]),
         kind=ItemKind(fields["kind"]),

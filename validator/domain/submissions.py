@@ -49,7 +49,7 @@ class SubmittedWork:
     block: int
 
     def matches(self, work: WorkRecord) -> bool:
-        """Returns True if the ledger's record is of this submission; a reorg may have replaced it."""
+        """Returns True if a work record belongs to this submission; after a reorg it may belong to another one."""
         return (self.sha256, self.units) == (work.sha256, work.units)
 
     @classmethod

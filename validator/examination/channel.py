@@ -70,7 +70,7 @@ class Reply(_Message):
     copy_found: bool | None
     """True if another submission has the same outputs; None if the service could not look it up.
 
-    After None the process abandons the examination.
+    If it is None, the process abandons the examination.
     """
 
 

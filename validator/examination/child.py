@@ -56,7 +56,7 @@ class ExaminerDied(Unavailable):
 
 
 class ExaminerProcess:
-    """An examiner process, which makes one examination at a time; started again after it ended.
+    """An examiner process, which makes one examination at a time, and is started again if it has ended.
 
     Args:
         settings: Settings of the examiner.
@@ -73,7 +73,10 @@ class ExaminerProcess:
         return None if self._child is None or self._child.returncode is not None else self._child.pid
 
     async def warm_up(self) -> None:
-        """Starts the process ahead of its first use; the first examination reports an error of the start."""
+        """Starts the process before its first use.
+
+        If the start fails, the first examination starts it again and reports the error if that fails, too.
+        """
         with suppress(ExaminerUnavailable):
             await self._started()
 

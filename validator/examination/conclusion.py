@@ -96,8 +96,9 @@ def rewards_differ(
 ) -> ExaminationVerdict:
     """Returns the verdict for a file with rewards that differ from this validator's scores.
 
-    It is `FORGED`, with two exceptions that give `REJECTED`: all differing rewards are too low, as a slow machine
-    produces them where checks have time limits; or few rows differ, all in environments that run programs.
+    The verdict is `FORGED`, with two exceptions that give `REJECTED`. First, all differing rewards are too low: a slow
+    machine may produce such rewards where scoring has time limits. Second, only few differing rewards are not too low,
+    and all their rows are in environments that run programs.
 
     Args:
         result: The failed reward check.
@@ -118,7 +119,7 @@ def rewards_differ(
 
 
 def not_accepted(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerdict | None:
-    """Returns a rejection if the node used an engine, type or environment that the recipe does not allow.
+    """Returns a rejection if the node used an engine, data type or environment that the recipe does not allow.
 
     Args:
         file: Header of the file, with the node's choices.
@@ -147,7 +148,10 @@ def not_accepted(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationV
 
 
 def _named_builds(named: str, here: str, found: str) -> bool:
-    """Returns True if the recipe names a build, or if the file or this machine names none."""
+    """Returns True if another environment version than this machine's is certainly not allowed by the recipe.
+
+    This is uncertain if the recipe names no build, but the file and this machine both name one (`VERSION+BUILD`).
+    """
     return "+" in named or "+" not in here or "+" not in found
 
 
@@ -183,11 +187,11 @@ def accepted(*, rows: int, audited: int, slow: int = 0, unscored: int = 0, copy:
 
 
 def statistical(first: Prefilled, second: Prefilled, *, copy: bool) -> ExaminationVerdict:
-    """Returns the verdict for a file that failed in a first prefill, given a second one with other arithmetic.
+    """Returns the verdict for a file that failed in a first prefill, after a second prefill with other arithmetic.
 
     Args:
-        first: First prefill, with a failed check.
-        second: Second prefill of the same rows.
+        first: Results of the first prefill, with a failed check.
+        second: Results of the second prefill of the same rows.
         copy: True if another submission has the same outputs.
     """
     tail = _COPY if copy else ""

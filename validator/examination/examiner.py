@@ -1,4 +1,4 @@
-"""Runs examinations in processes on this machine. The death of a process never counts against a node."""
+"""Runs examinations in processes on this machine. If a process dies, this never counts against a node."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Examination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Durations and amounts of one examination, for metrics.
+    """Durations of the stages of one examination, and its numbers of rows and tokens, for metrics.
 
     Args:
         seconds: Wall time in seconds by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`.
@@ -84,12 +84,13 @@ class Conclusion:
         environment: Name of the environment, from the file's header; empty if the file could not be read.
         environment_version: Version of the environment, from the header; empty if the file could not be read.
         engine: Engine that generated the file, from the header; empty if the file could not be read.
-        dtype: Type in which the file was generated, from the header; empty if the file could not be read.
+        dtype: Data type in which the file was generated, from the header; empty if the file could not be read.
         verifier_engine: Engine of the prefills; empty if no rows were recomputed.
-        verifier_dtype: Type of the prefills; empty if no rows were recomputed.
+        verifier_dtype: Data type of the prefills; empty if no rows were recomputed.
         near_ties: Near-ties that an accepted file adds to its node's budget; None if generator and verifier computed in
             float32, if there are no calibrated limits, or if no rows were replayed.
-        timings: Durations and amounts; not part of the audit file, which must not depend on the machine.
+        timings: Durations of the stages, and numbers of rows and tokens. They are not part of the audit file, which
+            must not depend on the machine.
     """
 
     outcome: Outcome
@@ -113,12 +114,12 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotJudged:
-    """Result of an examination that ended without a conclusion, for a reason that is not the node's.
+    """Result of an examination that ended without a conclusion, for a reason that the node did not cause.
 
     Args:
         code: Error code for metrics and operators, such as `no-calibration`, `no-policy` or `out-of-memory`.
         why: Text of the error.
-        retryable: True if a retry on this validator may help; otherwise other validators try, or the work is parked.
+        retryable: True if a retry by this validator may succeed; else other validators try, or the work is parked.
         hint: Action for the operator.
     """
 
@@ -131,8 +132,8 @@ class NotJudged:
 IsCopy = Callable[[Digest], Awaitable[bool]]
 """Returns True if another submission has the same fingerprint. If so, every row of the file is recomputed.
 
-Honest nodes may have equal outputs where answers are short. A copied file fails, because the noise of its own slot's
-seed draws other tokens.
+Equal outputs alone prove nothing: honest nodes may have them where answers are short. A copy of long answers fails the
+replay, because the seed of its own slot draws other tokens.
 """
 
 
@@ -152,7 +153,7 @@ class Examiner(Protocol):
         ...
 
     async def try_out(self) -> NotJudged | None:
-        """Tests all parts of an examination without a submission; returns None if they work, else the error.
+        """Tests a process, its sandbox and its device without a submission; returns None if they work, else the error.
 
         The test never waits for a running examination: if all processes are busy, it passes.
         """

@@ -32,14 +32,16 @@ With sharp attention, rounding may change the score of a single token by much, a
 by chance. More prefills show the true spread; decision 58 has the figures.
 """
 FLOAT32_SPREAD = 16.0
-"""An honest float32 row may differ by this factor times the largest difference between the verifier's own prefills.
+"""Factor for float32 on the largest difference between the verifier's own prefills, up to which a row may differ.
 
 Measured factors: at most 2.5 in 480 rows of a model whose query and key weights are twenty times too large, and 8.6 in
 one row of 120,000.
 """
 MEASURED_SPREAD = 2.0
-"""The same factor for other types: the headroom of a calibration, because honest files set the limits of these
-types."""
+"""The same factor for other data types.
+
+It equals the headroom of a calibration, because measurements of honest files set the limits of these data types.
+"""
 
 
 class Prefill:
@@ -72,8 +74,8 @@ class Prefill:
     def again(self, first: Prefilled) -> tuple[Prefilled, Prefilled]:
         """Recomputes the same rows with other arithmetic, and widens the limits by the prefills' differences.
 
-        Other arithmetic: the plain attention kernel, reversed order of rows, smaller passes, and one pass for each
-        failed row.
+        Other arithmetic means the plain attention kernel, reversed order of rows, smaller passes, and a separate pass
+        for each of the first `ALONE` failed rows.
 
         Args:
             first: Results of the first prefill, with a failed check.

@@ -41,7 +41,10 @@ from validator.examination.record import ExaminationRecord, Stages, unread
 from validator.examination.scoring import scored
 
 _SLACK = 4
-"""Files up to this factor times the largest honest file of a slot are decoded, so that a check can name the error."""
+"""Factor on the size of the largest honest file of a slot, up to which files are decoded.
+
+So a check can name the error of a file that is somewhat too large.
+"""
 
 AskCopy = Callable[[Digest], bool]
 """Returns True if another submission has the given fingerprint."""
@@ -62,7 +65,7 @@ class Procedure:
         reader: Reader of untrusted files.
         models: Cache of versions and weights.
         calibration: Limits of the statistical checks.
-        dtype: Type of prefills; None for the type that each file names.
+        dtype: Data type of prefills; None for the data type that each file names.
         margin: Factor on the limits beyond which a statistical failure is forgery.
         scoring: Time limit for scoring all rows of one file.
     """
@@ -139,10 +142,10 @@ class Procedure:
     ) -> ExaminationVerdict:
         """Runs checks 8 to 10 on the drawn rows, then check 7 on all rows; returns the verdict.
 
-        Scoring comes last because it may run the node's programs for minutes. A file whose engine, type or environment
-        the recipe does not allow is rejected only after the drawn rows have passed; otherwise a node could submit junk
-        under the name of another engine without losing stake. One exception: if there are no limits for the file's
-        arithmetic, the file is rejected unexamined, which lowers the node's delivery rate.
+        Scoring comes last because it may run the node's programs for minutes. A file whose engine, data type or
+        environment the recipe does not allow is rejected only after the drawn rows have passed; otherwise a node could
+        submit junk under the name of another engine without losing stake. One exception: if there are no limits for the
+        file's arithmetic, such a file is rejected without checks 7 to 10, which lowers the node's delivery rate.
         """
         lenient = not_accepted(case.file.header, case.version.recipe, here=case.version.environment.version)
         record.copy = is_copy(record.fingerprint)
@@ -261,6 +264,7 @@ def _not_calibrated(case: CheckInput, dtype: Dtype) -> NotJudged:
 
 
 def _all_measured(first: Prefilled) -> None:
+    """Raises if the prefill could not decide a check, so that no file passes without that check."""
     unknown = [one for one in first.results if one.state is CheckOutcome.UNKNOWN]
     if unknown:
         why = f"{unknown[0].check}: {unknown[0].note}"

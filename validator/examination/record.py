@@ -62,7 +62,7 @@ class ExaminationRecord:
         copy: True if another submission has the same outputs.
         beacon_block: Number of the lease's beacon block.
         limits: Calibrated limits; None before they are looked up.
-        dtype: Type of the prefills; None before them.
+        dtype: Data type of the prefills; None before them.
         prefill: The prefills; None before them.
     """
 
@@ -116,7 +116,7 @@ class ExaminationRecord:
         )
 
     def _near_ties(self) -> NearTieCount | None:
-        """Returns the near-ties of all recomputed rows; None if the budget of near-ties does not apply."""
+        """Returns the near-ties of all recomputed rows; None if the node's near-tie budget does not apply."""
         figures = next((one.figures for one in self.results if one.check == REPLAY.name), {})
         tokens, deviations = figures.get("tokens"), figures.get("sum")
         exact = Dtype.FLOAT32 is self.file.header.dtype is self.dtype

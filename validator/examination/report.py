@@ -63,7 +63,8 @@ def rows_of(file: RolloutFile, results: Sequence[CheckResult], *, audited: Itera
 def _measured(results: Sequence[CheckResult], row: int, score: Mapping[str, Figure]) -> dict[str, Figure]:
     """Returns a row's measurements as `CHECK.NAME`.
 
-    They include `reward.limited` if the row's check has limits, and `reward.unscored` if the time for scoring ran out.
+    They include `reward.limited` if scoring the row has a limit of time or memory, and `reward.unscored` if the time
+    for scoring ran out before the row was scored.
     """
     scored: dict[str, Figure] = {f"reward.{name}": True for name in ("limited", "unscored") if score.get(name)}
     return scored | {f"{one.check}.{name}": value for one in results for name, value in one.rows.get(row, {}).items()}

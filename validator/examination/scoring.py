@@ -22,8 +22,8 @@ def scored(case: CheckInput, *, budget: timedelta) -> CheckResult:
 
     A row whose score differs from the file is scored again, and stays undecided if the repeated scores differ from each
     other. When the time limit for all rows is reached, the running job is ended, and its row and the remaining ones are
-    `UNSCORED`. So slow programs of a node reduce the number of its rows that the trainer learns from, but can't occupy
-    a validator for longer.
+    `UNSCORED`. So slow programs reduce the number of rows from which the trainer learns, but can't occupy a validator
+    for longer.
 
     Args:
         case: The file, which has passed all earlier checks.

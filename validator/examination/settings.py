@@ -34,7 +34,7 @@ class ExaminerSettings:
             no limits is not judged.
         processes: Number of examiner processes; each makes one examination at a time.
         device: Torch's name of the device; None for an accelerator if there is one, else the CPU.
-        dtype: Type of prefills; None for the type that each file names.
+        dtype: Data type of prefills; None for the data type that each file names.
         threads: Number of torch threads of each process, on a CPU.
         policy_memory: Maximum size of the weights in each process, in bytes; None for a share of the device's memory.
         keep: Rule for downloaded versions that stay on disk besides those in use.
@@ -66,5 +66,5 @@ class ExaminerSettings:
 
     @property
     def scoring_budget(self) -> timedelta:
-        """Time limit for scoring: at most a third of the deadline; the prefills have the other part."""
+        """Time limit for scoring: at most a third of the deadline, so that the prefills have at least two thirds."""
         return min(self.scoring, self.deadline / 3)

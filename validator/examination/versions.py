@@ -1,4 +1,4 @@
-"""Folders of policy versions for examinations: downloaded if needed, and not removed while they are in use."""
+"""Folders of policy versions for examinations, which are downloaded if needed and stay while they are in use."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class VersionFolders:
     async def _hold(self, run: Digest, checkpoint: CheckpointRef) -> _Held:
         """Returns a downloaded version and counts one more user; downloads it if needed.
 
-        The user is counted before the first await, because another task may release unused versions meanwhile.
+        The user is counted before the first await; otherwise another task could release the version meanwhile.
         """
         found = self._held.get(checkpoint.digest)
         if found is not None:

@@ -37,9 +37,8 @@ class Confirmations:
         answer: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((look, answer))
         async with self._sending:
-            if (
-                not answer.done()
-            ):  # a done answer means that the previous holder of the lock sent this confirmation, too
+            # If the answer is done, the previous holder of the lock has sent this confirmation, too.
+            if not answer.done():
                 batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                 await self._send(ledger, batch)
         return await answer

@@ -71,8 +71,8 @@ class LookResults:
 
         Only audit files of accepting verdicts are compared, because the trainer learns from accepted files only. A
         missing or unreadable audit file counts as a difference, too: the author of the verdict must store it before the
-        verdict, and the trainer can't learn without it. Once the dispute is decided, the deciding
-        validator's audit file takes the place of the first one.
+        verdict, and the trainer can't learn without it. Once the dispute is decided, the deciding validator's audit
+        file replaces the first one.
 
         Args:
             item: The examined item, a second look.
@@ -102,7 +102,7 @@ class LookResults:
     async def follow_up(self, item: Item, conclusion: Conclusion, audit_hash: Digest) -> Followed:
         """Disputes the first verdict, confirms it, or does nothing.
 
-        A repeated call, after a crash, does no harm.
+        After a crash, this method may be called again for the same item.
 
         Args:
             item: The examined item, a second look.
@@ -138,7 +138,7 @@ class LookResults:
         except TransactionReverted as error:
             if error.name not in {"WrongStatus", "TooLate"}:
                 raise
-            return Followed.OVER  # another account disputed the verdict first, or its challenge window has ended
+            return Followed.OVER  # another account disputed the verdict first, or its challenge period has ended
         gave = None if work.outcome is None else work.outcome.name
         _log.info("verdict-disputed", work=key, judge=work.judge, gave=gave, found=own.name, audits_differ=audits)
         return Followed.DISPUTED
@@ -173,9 +173,9 @@ def _row_differences(theirs: AuditFile, own: Conclusion) -> tuple[AuditFinding, 
 
 
 def _over_budget(work: WorkRecord, conclusion: Conclusion) -> bool:
-    """Returns True if the verdict depends on near-ties of the node's other files, which one second look can't check.
+    """Returns True if the verdict rejects the file for its node's near-tie budget, and such a budget applies to it.
 
-    Such a rejection is not disputed. If this file has no near-ties itself, as in float32, the rejection was wrong and
-    may be disputed.
+    Such a rejection is not disputed: it depends on near-ties of the node's other files, which a second look does not
+    examine. If no budget applies to this file, as in float32, the rejection was wrong and may be disputed.
     """
     return work.reason == ReasonCode.SAMPLING_BUDGET and conclusion.near_ties is not None

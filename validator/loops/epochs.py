@@ -22,7 +22,10 @@ _log = structlog.get_logger(__name__)
 
 
 class EpochTooShort(InvalidInput):
-    """The validator's epochs are shorter than the pool's judge period, so draws come too late."""
+    """The validator's epochs are shorter than the pool's judge period.
+
+    So most files would arrive after the secret that draws their rows is public.
+    """
 
     code = "epoch-too-short"
 
@@ -30,8 +33,8 @@ class EpochTooShort(InvalidInput):
 def check_epoch_length(length: timedelta, *, judge_period: timedelta) -> None:
     """Refuses epochs that are shorter than the pool's judge period.
 
-    Nodes may upload a file until its judge period ends. Once the epoch's secret is public, a draw no longer protects,
-    and all rows of a file must be recomputed. With short epochs, most files would arrive after the secret is public.
+    Nodes may upload a file until its judge period ends. Once the epoch's secret is public, a node knows which rows it
+    draws, so all rows of a file that arrives later must be recomputed. With short epochs this applies to most files.
 
     Args:
         length: Duration of an epoch, the validator's setting `epoch_s`.
@@ -49,7 +52,7 @@ def check_epoch_length(length: timedelta, *, judge_period: timedelta) -> None:
 
 
 AT_ONCE = 16
-"""Maximum number of secrets that one round reveals; many are due after the validator was off for long."""
+"""Maximum number of secrets that one round reveals. Many may be due if the validator did not run for a long time."""
 
 
 class EpochLoop:
@@ -83,6 +86,7 @@ class EpochLoop:
         self._settled = settled
         self._terms = terms
         self._hidden: set[int] | None = None
+        """Epochs whose secrets are not revealed yet, the present one included; None before the first round."""
 
     async def round(self) -> None:
         """Commits the next epoch's secret if it is due, and reveals secrets of past epochs.

@@ -1,8 +1,8 @@
-"""Sends transactions that finalise due work: they pay, slash or expire the work.
+"""Sends transactions that finalise due work: the ledger then pays for it, slashes the stake, or lets it expire.
 
-Judged work is due after its windows; work without a verdict expires. Any account may finalise work, and the first
-transaction takes effect. Redis has the earliest time at which each work may be due; the loop then reads the work's
-record, which tells if the work is due.
+Judged work is due when its challenge or dispute period has ended; work without a verdict expires at the end of the
+judge period. Any account may finalise work, and the first transaction takes effect. Redis has the earliest time at
+which each work may be due. At that time the loop reads the work record, which tells if the work is due.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Finalising:
         chain: Chain client of the validator's pool.
         deadlines: Store of the times from which work may be due.
         lease: Leader lease of this loop among the processes on one Redis.
-        batch: Maximum number of works per transaction.
-        lag: Delay after the due time. If validators have different delays, usually only the first one pays gas.
+        batch: Maximum number of work records per transaction.
+        lag: Delay after the due time. If validators have different delays, usually only the one with the shortest delay
+            pays gas.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Finalising:
         self._lag = lag
 
     async def round(self) -> int:
-        """Finalises all due work; returns the number of finalised works. Does nothing without the leader lease.
+        """Finalises all due work; returns the number of work records. Does nothing without the leader lease.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -105,5 +106,5 @@ class Finalising:
 
 
 def is_due(work: WorkRecord, *, now: datetime) -> bool:
-    """Returns True if the ledger lets anybody finalise the work: the whole second of its deadline has passed."""
+    """Returns True if any account may finalise the work now: the second that its deadline names has passed."""
     return work.deadline is not None and now > work.deadline

@@ -1,7 +1,7 @@
 """Reads the ledger's events into the work queue: adds submitted work, and removes judged and final work.
 
-Events are delivered at least once, and all of them again after a loss of Redis. So all writes are idempotent. Work that
-was judged long ago is added again, and removed when the event of its verdict is read.
+Events are delivered at least once; after Redis lost its data, all events are delivered again. So all writes are
+idempotent. Work that was judged long ago is then added again, and removed when the event of its verdict is read.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class LedgerIntake:
         known: Store of the validators' last activity on the ledger.
         members: Validator processes on this Redis.
         lease: Leader lease of this loop among the processes on this Redis.
-        takeover: Time that a validator leaves to each validator before it in the order of validators.
-        awake_within: Time after its last activity on the ledger in which a validator counts as live.
+        takeover: Time that a validator leaves to each validator before it in the order for a piece of work.
+        awake_within: Time for which a validator counts as live after its last activity on the ledger.
         notify: Wakes the judging loops.
         clock: Clock of pauses.
     """
@@ -115,6 +115,7 @@ class LedgerIntake:
         while True:
             before = self._lease.value
             held = await self._lease.hold()
+            # Without the lease, or since an earlier lease, another process may have moved the shared position.
             if not held or self._lease.value != before:
                 self._following.forget_position()
             if not held:

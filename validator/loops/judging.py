@@ -129,7 +129,7 @@ class Judging:
         self._clock = clock
 
     async def round(self, beat: Callable[[], None] = lambda: None) -> int:
-        """Processes items until the queue has none to take; returns their number.
+        """Processes items until the queue has none that this process may take; returns their number.
 
         Args:
             beat: Called after each item, so that the service sees progress during a long round.
@@ -158,10 +158,10 @@ class Judging:
         return taken
 
     async def _take(self) -> Item | None:
-        """Leases one more item if this process is healthy; None if there is none to take.
+        """Leases one more item if this process is healthy; returns None if there is no item to take.
 
-        Items whose earlier holder died are taken one at a time. If such an item kills this process, too, the death
-        counts for that item only.
+        Items whose earlier holder died are suspect, and this process holds at most one of them. So if this process also
+        dies, the death counts against one suspect item only.
         """
         async with self._taking:
             if not self._health.may_take(held=len(self._held)):

@@ -1,8 +1,8 @@
-"""Records a dispute's order of validators while contracts can read the required block hash.
+"""Records on the ledger in which order validators may decide a dispute, while the contract can compute it.
 
-The order follows from the hash of the block after the dispute, which contracts can read for 256 blocks. The first
-verdict in the dispute also records the order. This loop records it for disputes whose first verdict comes late, and on
-chains that mine only on demand: there the transaction itself creates the block that the order needs.
+The contract computes the order from the hash of the block after the dispute, which it can read for 256 blocks. The
+first verdict in the dispute also records the order. This loop records it for disputes whose first verdict comes late,
+and on chains that mine only on demand: there the transaction itself creates the block that the order needs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class _Watched:
     block: int | None
     """Block of the dispute; None if this process has not read it since its start."""
     undrawn_since: float | None = None
-    """Time when the order was first found missing, on the monotonic clock in seconds; None if it was never missing."""
+    """Time when the order was first found missing, on the monotonic clock in seconds; None if it was not found missing.
+
+    A transaction of this process restarts the time, because the order may need one more block.
+    """
     due_after: int = EARLY
     """Number of blocks after the dispute at which this validator records the order."""
     sent: int = 0
@@ -65,7 +68,7 @@ class _Watched:
 
 
 class Juries:
-    """Loop over open disputes, which records their order of validators if no other validator has.
+    """Loop over open disputes, which records the order of validators for a dispute if no other validator has done so.
 
     Args:
         me: Address of this validator.
@@ -89,7 +92,7 @@ class Juries:
         self._entry(key).block = block
 
     def missed(self, key: Digest) -> None:
-        """Notes that a dispute has no order on the ledger when this validator wants to give a verdict."""
+        """Notes that this validator wants to give a verdict in a dispute, but the ledger has no order for it yet."""
         entry = self._entry(key)
         if entry.undrawn_since is None:
             entry.undrawn_since = self._clock.monotonic()

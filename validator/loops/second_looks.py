@@ -71,7 +71,7 @@ class LookCounts:
     """Number of this validator's own provisional acceptances of nodes that failed later; a verdict can't be
     withdrawn."""
     paid: int = 0
-    """Number of queued second looks for which the pool's terms pay, at this validator's turn."""
+    """Number of queued second looks for which the pool's terms pay; each is delayed until this validator's turn."""
     confirmed: int = 0
     """Number of first verdicts that this validator confirmed on the ledger."""
     contradicted: int = 0
@@ -141,7 +141,7 @@ class SecondLooks:
         try:
             return await self._round()
         except BaseException:
-            self._looked_through.clear()  # the items that were found may not have reached the queue
+            self._looked_through.clear()  # the items found may not be in the queue; the next round searches again
             raise
 
     async def _round(self) -> int:
@@ -220,8 +220,8 @@ class SecondLooks:
     async def _is_chosen(self, event: VerdictGiven) -> bool:
         """Returns True if this validator's secret draws a verdict for a second look.
 
-        This secret is the audit secret of the verdict's epoch; before the first epoch, it is the secret of epoch 0,
-        which is never committed.
+        The draw uses the newest audit secret that was committed before the verdict's block. If there is none, it uses
+        the secret of epoch 0, which is never committed.
         """
         share = self._policy.share(event.outcome)
         if share <= 0:
@@ -265,7 +265,7 @@ class SecondLooks:
             if work is None or work.status is not WorkStatus.PROVISIONAL:
                 continue
             if work.deadline is None or work.deadline < now:
-                break  # the windows of older verdicts have ended, too
+                break  # the challenge periods of older verdicts have ended, too
             found.append(one)
         self._looked_through[node] = _place(every[-1]) if every else before
         return found

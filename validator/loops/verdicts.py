@@ -1,8 +1,8 @@
 """Sends staged verdicts to the ledger: many in one transaction, and few transactions at a time.
 
 A verdict names its submission, and says if it decides a dispute. So the contract can refuse a stale verdict without
-refusing the others in the batch. A refusal costs gas; so the loop reads the work's record again before it sends a
-verdict that has waited long, or a verdict whose earlier transaction has an unknown outcome.
+refusing the others in the batch. A refused verdict costs gas. So the loop reads the work record again before it sends a
+verdict that has waited for more than two seconds, or a verdict whose earlier transaction has an unknown outcome.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ refusal costs gas.
 """
 
 LONGEST_TURN_PAUSE = timedelta(seconds=64)
-"""Longest such pause."""
+"""Longest pause after such refusals."""
 
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
 """Contract errors after which no verdict on the item is needed any more."""
@@ -160,6 +160,7 @@ class SendQueue:
         self._on_recorded = on_recorded
         self._metrics = metrics
         self._unsure: list[PendingVerdict] = []
+        """Verdicts of the present batch that are not settled; after an error, the ledger may have recorded some."""
 
     async def round(self) -> int:
         """Sends all waiting verdicts; returns the number of those that the ledger accepted.
@@ -185,7 +186,7 @@ class SendQueue:
         return self._clock.monotonic() - pending.looked_at > FRESH.total_seconds()
 
     async def _drop_unwanted(self) -> None:
-        """Removes those unsent verdicts that the ledger has already recorded or no longer needs."""
+        """Removes those verdicts of the batch that the ledger has already recorded or no longer needs."""
         ledger, batch = await self._chain.ledger(), list(self._unsure)
         works = await asyncio.gather(*(ledger.work.get(pending.item.work.key) for pending in batch))
         for pending, work in zip(batch, works, strict=True):
@@ -246,7 +247,10 @@ class SendQueue:
 
 
 def until_turn(pause: timedelta) -> Step:
-    """Returns the next step for a dispute that others decide first: a pause, never parking."""
+    """Returns the next step for a dispute that other validators decide first: a pause, after which it is checked again.
+
+    Such a wait counts as no failure, so it never parks the item.
+    """
     return Step(pause=pause, for_all=False, counted=False, gives_up=GiveUpReason.NONE)
 
 

@@ -9,7 +9,7 @@ class ErrorClass(StrEnum):
     """Class of an error, which determines who retries the item and which failures are counted."""
 
     ALL_VALIDATORS = "all-validators"
-    """Error that all validators have, until it ends or the deadline passes. The item waits; no failure is counted."""
+    """Error that every validator would have now, such as a missing file. The item waits; no failure is counted."""
     SERVICE = "service"
     """A service does not answer this validator, but may answer others. Only the validator's health counts a failure."""
     REQUIREMENT = "requirement"
@@ -25,7 +25,7 @@ class ErrorClass(StrEnum):
 
 
 _OF_ALL_VALIDATORS = frozenset({"file-absent", "block-not-there", "transaction-not-mined"})
-"""Codes of errors that all validators have."""
+"""Codes of errors that every validator would have now."""
 
 _OF_SERVICES = frozenset(
     {
@@ -46,7 +46,10 @@ WAITED_FOR = _OF_ALL_VALIDATORS | _OF_SERVICES
 passes."""
 
 ENDS_EXAMINERS = frozenset({"examiner-died", "decoder-failed"})
-"""Codes of errors that the item seems to cause, because the errors recurred in fresh processes."""
+"""Codes of errors with the class `UNKNOWN` although they are not retryable: the item itself may have caused them.
+
+Such an error means that a process ended while it handled the item's file.
+"""
 
 
 def classify_error(code: str, *, retryable: bool) -> ErrorClass:

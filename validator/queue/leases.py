@@ -29,7 +29,7 @@ class HeldItems:
         self._held[item.id] = item
 
     def remove(self, item: Item) -> None:
-        """Removes an item whose lease has ended; a newer lease of the same item stays."""
+        """Removes an item whose lease has ended, unless this process has leased the same item again since."""
         held = self._held.get(item.id)
         if held is not None and held.token == item.token:
             del self._held[item.id]

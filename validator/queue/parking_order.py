@@ -1,7 +1,4 @@
-"""Order of parked items in a list, so that no node can hide other nodes' items.
-
-No I/O.
-"""
+"""Orders parked items so that a node with many parked items can't hide the items of other nodes. No I/O."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from collections.abc import Sequence
 from validator.domain.items import ParkedItem
 
 MOST_LOOKED_AT = 10_000
-"""Maximum number of parked items that are read from Redis. A node's stake limits its open and parked work.
+"""Maximum number of parked items that are read from Redis.
 
-Decision 7 has the reasons.
+The provider's stake limits the open work of its nodes, parked work included (decision 7).
 """
 
 

@@ -45,7 +45,7 @@ class Periods:
     judge: timedelta
     """Time from the submission in which a first verdict is possible."""
     challenge: timedelta
-    """Challenge window: time from the first verdict in which it can be disputed."""
+    """Challenge period: time from the first verdict in which it can be disputed."""
     dispute: timedelta
     """Time from the dispute in which it can be decided."""
 
@@ -54,13 +54,13 @@ class Periods:
 class QueueChanges:
     """Changes of queue and deadlines that a batch of events causes.
 
-    Events that a later event of the batch cancels, such as a removal by a reorg, cause no change.
+    An event that a later event of the batch cancels causes no change; for example, a reorg removes a submission.
     """
 
     put: dict[Digest, SubmittedWork] = field(default_factory=dict)
     """Work to add for a first verdict, by work key, in the order of submission."""
     lost: dict[Digest, Address] = field(default_factory=dict)
-    """Address of the node by work key, for work whose verdict a reorg removed; it is examined again."""
+    """Work to examine again, because a reorg removed its verdict: address of the node, by work key."""
     drop: set[ItemId] = field(default_factory=set)
     """Ids of the items to delete."""
     due: dict[Digest, int] = field(default_factory=dict)
@@ -77,8 +77,8 @@ def plan_of(events: Iterable[ObservedEvent], *, pool_id: int, at: int, periods: 
     Args:
         events: Events in the order of the chain; removals by a reorg are marked as reverted.
         pool_id: Id of the validator's pool; events of other pools are skipped.
-        at: Unix time of the first event's block in seconds, used for all events. This time is a lower bound of the
-            events' times, so that no deadline is too late.
+        at: Unix time of the first event's block in seconds, used for all events. No event is earlier, so the deadlines
+            computed from this time are never later than those on the ledger.
         periods: The pool's periods.
     """
     plan = QueueChanges()
@@ -95,6 +95,7 @@ def plan_of(events: Iterable[ObservedEvent], *, pool_id: int, at: int, periods: 
             case VerdictContradicted() | VerdictConfirmed():
                 plan.heard[event.validator] = at
             case WorkDisputed():
+                # Second looks end with the provisional verdict; `loops.second_looks` queues the dispute itself.
                 plan.drop.update(item_id(event.key, kind) for kind in LOOKS)
                 plan.due[event.key] = at if reverted else at + _seconds(periods.dispute)
             case WorkFinal() | WorkExpired():
@@ -122,7 +123,7 @@ def _judged(plan: QueueChanges, event: VerdictGiven, *, reverted: bool, until: i
         plan.due[event.key] = until
         plan.settled.discard(event.key)
         plan.lost[event.key] = event.node
-    elif event.decisive:
+    elif event.decisive:  # a verdict that ends a dispute makes the work final
         _forget(plan, event.key)
     else:
         plan.put.pop(event.key, None)

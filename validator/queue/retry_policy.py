@@ -29,7 +29,7 @@ class RetryPolicy:
         """Returns the pause before the next attempt.
 
         Args:
-            tries: Number of earlier attempts, without the one that just failed.
+            tries: Number of attempts before the one that just failed.
         """
         return backoff(self.first, self.most, tries + 1)
 

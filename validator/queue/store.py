@@ -1,4 +1,4 @@
-"""Work queue in Redis: earliest deadline first; items are leased to one process at a time, or parked for a person."""
+"""Work queue in Redis, ordered by deadline. An item is leased to one process at a time, or parked for a person."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NewItem:
         kind: Reason for the examination.
         deadline_s: Unix time in seconds, at or before the deadline of the verdict. Items are taken in the order of this
             time.
-        delay: Time before the item may be taken. Validators that do not use this Redis may judge the work first.
+        delay: Time before the item may be taken, in which validators that use another Redis may judge the work.
     """
 
     work: SubmittedWork
@@ -120,7 +120,11 @@ class WorkQueue:
         self._scripts = ScriptRunner(redis, keys=keys)
 
     async def put(self, new: Sequence[NewItem]) -> int:
-        """Adds items, except those that are in the queue in any state; returns the number of added items."""
+        """Adds items, except those that the queue already has in any state; returns the number of added items.
+
+        After a reorg, the ledger may have another submission under the same work key. Such a submission replaces the
+        item that the queue has.
+        """
         put = 0
         for start in range(0, len(new), TOGETHER):
             calls = [
@@ -167,7 +171,11 @@ class WorkQueue:
         )
 
     async def keep(self, held: Mapping[ItemId, str]) -> list[ItemId]:
-        """Renews leases, given as tokens by item; returns the items whose leases are lost."""
+        """Renews leases; returns the ids of the items whose leases are lost.
+
+        Args:
+            held: Token of each lease, by item.
+        """
         if not held:
             return []
         lost = await self._scripts.run(RenewItemLeases(lease_ms=_ms(self.lease), tokens=held))

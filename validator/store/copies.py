@@ -1,4 +1,4 @@
-"""Store of the fingerprints of outputs, each with the first work that had these outputs."""
+"""Store of the fingerprints of examined files, each with the first work that had the same outputs."""
 
 from __future__ import annotations
 

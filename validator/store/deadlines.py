@@ -1,4 +1,4 @@
-"""Store of the earliest time at which each work may be finalised, so that only such work is read from the ledger."""
+"""Store of the earliest time at which each work may be finalised. The finalising loop reads only due work records."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Deadlines:
                 await self._redis.zadd(self._due, dict(items[start : start + _TOGETHER]))
 
     async def forget(self, keys: Iterable[Digest]) -> None:
-        """Removes works, by their keys, because they are final or no longer on the ledger."""
+        """Removes work that is final or no longer on the ledger, by its keys."""
         listed = list(keys)
         for start in range(0, len(listed), _TOGETHER):
             with store_errors():
                 await self._redis.zrem(self._due, *listed[start : start + _TOGETHER])
 
     async def due(self, *, now: datetime, limit: int) -> list[Digest]:
-        """Returns the keys of at most `limit` works that may be finalised at the time `now`, the earliest first."""
+        """Returns at most `limit` keys of work that may be finalised at the time `now`, the earliest first."""
         with store_errors():
             found = await self._redis.zrangebyscore(self._due, "-inf", int(now.timestamp()), start=0, num=limit)
         return [Digest(each.decode()) for each in found]
 
     async def count(self) -> int:
-        """Returns the number of works that are not final."""
+        """Returns the number of submissions that are not final."""
         with store_errors():
             return int(await self._redis.zcard(self._due))

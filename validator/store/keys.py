@@ -8,11 +8,13 @@ from protocol.redis.connection import RedisKeys
 def keys_of(pool_id: int) -> RedisKeys:
     """Returns the Redis keys of a pool's validators, with the prefix `muster:{validator-POOL}:`.
 
-    Keys after the prefix; "by" names the score of a sorted set:
+    The keys without their prefix are as follows. `queue:*`, `due`, `members`, `well` and `others` are sorted sets; "by"
+    names their score.
 
     - `cursor:NAME`: position in the ledger's events.
     - `queue:waiting`: ids of delayed items, by the time from which they may be taken.
-    - `queue:ready`, `queue:again`: ids of items that may be taken, by deadline; `again` has those leased before.
+    - `queue:ready`, `queue:again`: ids of items that may be taken, by deadline; `again` has those that were leased
+      before.
     - `queue:leased`: ids of leased items, by the end of the lease.
     - `queue:parked`: ids of parked items, by the time of parking.
     - `item:WORKKEY.KIND`: hash with the fields of an item.

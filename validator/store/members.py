@@ -176,7 +176,7 @@ class Members:
         return frozenset(each.validator for each in await self.all() if each.is_here) | {self._validator}
 
     async def others_may_judge(self) -> bool:
-        """Returns True if there is another process to which work may be left."""
+        """Returns True if this process may leave work to another present process; see `Member.may_judge`."""
         return any(each.may_judge and each.id != self.me for each in await self.all())
 
     async def leave(self) -> None:

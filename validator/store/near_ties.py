@@ -53,10 +53,10 @@ class NearTieBudgets:
         self._validator = validator
 
     async def applied(self, work: SubmittedWork, conclusion: Conclusion) -> Conclusion:
-        """Adds an accepted file to its node's budget; returns a rejection if the budget is exceeded.
+        """Counts the near-ties of an accepted file; returns a rejection if the node's budget is then exceeded.
 
-        Conclusions that are no acceptance, or have no near-ties to count, are returned unchanged. Repeated examinations
-        of the same work count once.
+        A conclusion that is no acceptance, or to which the budget does not apply, is returned unchanged. Repeated
+        examinations of the same work count once.
 
         Args:
             work: The submission.

@@ -1,4 +1,4 @@
-"""Store of each validator's records of nodes, which determine how many rows it recomputes.
+"""Store of each validator's records of nodes, which determine how many of a node's rows the validator recomputes.
 
 Clean verdicts count only if this validator gave them; failures count from any validator. So a corrupt validator that
 accepts everything does not reduce the audits of other validators. Forged work of one node counts against all nodes of
@@ -78,17 +78,24 @@ class _History:
     """Block and log index of the last verdict in the record."""
 
     def record(self, forgery: _Forgery | None) -> AuditRecord:
+        """Returns the node's audit record.
+
+        Args:
+            forgery: Newest forged work of a node of the same provider; None if there is none.
+        """
         own = _folded(self.old, self.recent)
         if forgery is None or (own.failed_at is not None and own.failed_at >= forgery.at):
             return own
         since = sum(entry.outcome == Outcome.ACCEPTED and entry.block > forgery.block for entry in self.recent)
         if since >= MOST_RECENT:
-            return own  # all verdicts that are stored one by one came after the forgery
+            return own  # all verdicts that are stored one by one are clean and came after the forgery
         return replace(own, clean=since, provider_forged_at=forgery.at)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Forgery:
+    """The verdict that judged work of a provider's node forged. The order is that of the ledger."""
+
     block: int
     at_ms: int
 

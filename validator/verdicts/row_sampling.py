@@ -2,9 +2,9 @@
 
 The node's record determines the number of rows. The audit secret and a block hash determine which rows.
 
-A draw of rows deters forgery only if the file was available while the audit secret was unknown. After the secret is
-revealed, a node could withhold exactly those files of which a forged row is drawn. So if a file arrives after the end
-of its epoch, all its rows are recomputed.
+A draw of rows deters forgery only if the node uploads the file while it does not know the audit secret. After the
+secret is revealed, a node could withhold exactly those files of which a forged row is drawn. So if a file arrives after
+the end of its epoch, the validator recomputes all its rows.
 """
 
 from __future__ import annotations
@@ -91,12 +91,10 @@ class RowSampling:
         return DrawnRows(draw=RowDraw(seed=seed, share=share), epoch=secret.epoch, block=block, why=why)
 
     async def confirmed(self, drawn: DrawnRows) -> DrawnRows:
-        """Returns the selection if its epoch is still open, else all rows.
+        """Returns the selection if its epoch is still open, else all rows; called after the download of the file.
 
-        Called after the file was downloaded.
-
-        An epoch's secret may be revealed as soon as the next epoch begins. So a node that uploads later may know the
-        drawn rows.
+        An epoch's secret may be revealed as soon as the next epoch begins. So a node that uploads its file after that
+        may know the drawn rows.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -106,7 +104,7 @@ class RowSampling:
         return _all_rows(f"epoch {drawn.epoch} ended before the file was downloaded, so all rows are recomputed")
 
     async def _next_block_hash(self, work: SubmittedWork) -> Digest:
-        """Returns the hash of the block after the submission's block, once that is confirmed."""
+        """Waits until the block after the submission's block is confirmed, and returns its hash."""
         ledger = await self._chain.ledger()
         wanted, until = work.block + 1, self._clock.monotonic() + BLOCK_TIMEOUT.total_seconds()
         while await ledger.block() < wanted + self._chain.confirmations:

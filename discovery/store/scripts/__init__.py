@@ -15,8 +15,9 @@ class Registered(NamedTuple):
     refused: str
     """Limit that refused the node: `origin` or `pool`; empty if the record was stored."""
     wait_s: int
-    """Seconds until the limit of the origin allows another node; 0 if the record was stored."""
+    """Seconds until the limit of the origin allows another node; 0 if that limit did not refuse the node."""
     first_seen_ms: int
+    """Time of the node's first registration, in Unix milliseconds; 0 if the node was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class RegisterNode(ScriptCall[Registered]):
         pool: Number of the pool that the node wants to join.
         registration: Registration as JSON.
         ip: Source address of the request.
-        origin: Origin of the IP, by which nodes are counted; see `origin_of`.
+        origin: Group of source addresses in which the node is counted; see `origin_of`.
         now_ms: Current time, in Unix milliseconds.
         life_ms: Milliseconds until the record expires.
         most_per_origin: Maximum number of nodes from one origin.
@@ -57,13 +58,21 @@ class RecordPage(NamedTuple):
     """One page of a pool's records."""
 
     last: str
-    """Address of the last record that was read, even if the record has expired; empty on the last page."""
+    """Address of the last record that was read, even if it has expired; empty if fewer than `limit` were read."""
     records: tuple[dict[str, str], ...]
+    """Fields of each record's Redis hash, with its `address`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage(ScriptCall[RecordPage]):
-    """Lists the records of a pool after an address; an empty address lists from the first."""
+    """Lists the records of a pool in the order of addresses, without expired ones.
+
+    Args:
+        pool: Number of the pool.
+        after: Address after which the list begins; empty to begin with the first record.
+        limit: Maximum number of records that are read, expired ones included.
+        now_ms: Current time, in Unix milliseconds.
+    """
 
     pool: str
     after: str

@@ -1,7 +1,7 @@
 """Lua scripts of the validator and their typed calls: the class `PutItem` runs `put_item.lua`, and so on.
 
-All times are of Redis' clock. Scripts may read this clock, because Redis replicates the writes of a script and not the
-script. Arguments that end in `_ms` are in milliseconds, those that end in `_s` in seconds.
+All times are of Redis' clock. Scripts may read this clock, because Redis replicates a script's writes, and does not run
+the script again on a replica. Arguments that end in `_ms` are in milliseconds, those that end in `_s` in seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from validator.domain.items import ItemId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutItem(ScriptCall[bool]):
-    """Adds an item to the queue; replies False if it is in the queue in any state.
+    """Adds an item to the queue; replies False if the queue already has it, in any state, with the same submission.
+
+    After a reorg, the queue may have the item with another submission; then the new item replaces it.
 
     Args:
         id: Id of the item.
@@ -57,8 +59,10 @@ class TakeItem(ScriptCall[TakenItem]):
         suspects: True if items whose earlier holder died may be taken.
         tries: Number of failures after which a member gives an item up.
         silence_ms: Time after its last announcement in which a member counts as present.
-        first_pause_ms: Pause before a member may take an item again after it died once while it held the item.
-        longest_pause_ms: Longest pause after such a death; the pause doubles with each death.
+        first_pause_ms: Half of the pause before a member may take an item again after it died once while it held the
+            item. The pause doubles with each failure of the member at the item. There is none if no other member is
+            present.
+        longest_pause_ms: Longest pause after such a death.
     """
 
     lease_ms: int
