@@ -21,7 +21,8 @@ _LAST_SECOND = 253_402_300_799
 def from_abi(kind: Any, value: Any) -> Any:  # noqa: ANN401 - the type is an argument
     """Converts a decoded ABI value to `kind`.
 
-    Addresses and 32-byte strings get their canonical form, times are Unix seconds, and for `X | None` zero is None.
+    Addresses and 32-byte strings get their canonical form. Times are Unix seconds. For a `kind` of `X | None`, zero
+    becomes None.
     """
     if get_origin(kind) in {Union, UnionType}:  # `X | None` is a `Union` if X is a NewType, else a `UnionType`
         if value in _NOTHING:

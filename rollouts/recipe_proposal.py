@@ -240,7 +240,11 @@ def _sampled(folder: Path, recipe: Recipe) -> list[int]:
 
 
 def _probe(chosen: EnvironmentChoice, indices: Sequence[int]) -> dict[int, ProbedPrompt]:
-    """Returns those of these prompts that the environment has, by index; at least one."""
+    """Returns the prompts that the environment has, by index.
+
+    Raises:
+        InvalidInput: The environment has none of the prompts.
+    """
     found = probe_prompts(chosen.name, version=chosen.version, options=chosen.options, indices=indices)
     if not found:
         raise InvalidInput(

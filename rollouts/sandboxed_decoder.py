@@ -79,7 +79,8 @@ class Decoder:
 
         Raises:
             BadRolloutFile: The file is invalid or exceeds `limits`, or two decoders failed on it in the same way.
-            TooLargeHere: The file exceeds `here`, and does not exceed `limits` as far as it was read.
+            TooLargeHere: The file exceeds `here`. The part that was read before that is within `limits`; the rest is
+                unknown.
             NotDecoded: Validity is unknown: no sandbox, memory or time, or the two decoders failed differently.
         """
         least = limits if here is None else limits.within(here)

@@ -39,8 +39,8 @@ def slot_seed(
     """Returns the slot's 32-byte seed: SHA-256 over 193 bytes of fixed layout.
 
     `muster-rollout-v2` (17) ‖ chain id (8, big-endian) ‖ pool (8, big-endian) ‖ run (32) ‖ step (8, big-endian) ‖
-    node (20) ‖ index (4, big-endian) ‖ version digest (32) ‖ beacon (32) ‖ salt (32). Every field has one width, so no
-    two slots share a pre-image.
+    node (20) ‖ index (4, big-endian) ‖ version digest (32) ‖ beacon (32) ‖ salt (32). Every field has a fixed width, so
+    no two slots share a pre-image.
 
     Args:
         chain_id: The chain of the pool's contracts.

@@ -43,7 +43,7 @@ class ViewCall:
         """Decodes a result: a single output as it is, several as a tuple.
 
         Raises:
-            ChainUnavailable: The bytes are not a result of this function.
+            ChainUnavailable: The bytes do not fit the outputs of this view function.
         """
         try:
             values = decode(self.outputs, bytes.fromhex(output[2:]))

@@ -101,12 +101,18 @@ class Verdict:
     reason: int
     audit_hash: Digest = ZERO_DIGEST
     decisive: bool = False
-    """True if the verdict decides a dispute. The ledger refuses True on undisputed work, and False on disputed work."""
+    """True for a verdict on disputed work, False for a first verdict; ignored for a second look. The ledger refuses a
+    verdict if the value does not fit the state of the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaidTotals:
-    """Totals of a pool's rewards and fees, in the token's smallest unit."""
+    """Totals of a pool, in the token's smallest unit.
+
+    Args:
+        accrued: Sum of all rewards and fees of final work, including the claimed part.
+        paid: The part that was claimed.
+    """
 
     accrued: int
     paid: int
@@ -133,7 +139,7 @@ class WorkBook:
         return await self._contract.read_number("accruedOf", pool_id, provider)
 
     async def totals(self, pool_id: int) -> PaidTotals:
-        """Returns how much a pool has accrued to providers and paid out."""
+        """Returns a pool's totals: rewards and fees of all final work, and the part that was claimed."""
         return await self._contract.read_struct(PaidTotals, "totalsOf", pool_id)
 
     # Nodes

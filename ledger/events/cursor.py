@@ -30,7 +30,8 @@ from protocol.runtime.clock import Clock, SystemClock
 _log = structlog.get_logger(__name__)
 
 _MEMORY = 128
-"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64 blocks; tests revert further."""
+"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64 blocks; tests on development chains
+undo more blocks."""
 
 _MAX_UNSTABLE_READS = 8
 
@@ -56,7 +57,8 @@ class EventBatch:
         position: The position that `commit` saves.
         head: Height of the chain when the batch was read.
         head_time: Timestamp of that newest block, Unix time in seconds.
-        since: Timestamp of the first block with an event, Unix time in seconds; None if the cursor did not read it.
+        since: Timestamp of the first block with an event, Unix time in seconds; None if the cursor did not read that
+            block's header.
     """
 
     events: tuple[ChainEvent, ...]
@@ -119,7 +121,9 @@ class EventCursor:
             batch = await self._attempt()
             if batch is not None:
                 return batch
-            unstable += self._span >= span  # a halved range is not counted, because halving ends at one block anyway
+            # An attempt that halved the range does not count as unstable: the chain did not change, the node refused
+            # the range's size. Halving can't go on forever, because it ends at one block.
+            unstable += self._span >= span
         raise ChainUnavailable(
             f"the chain changed {_MAX_UNSTABLE_READS} times while cursor {self._name} was reading it"
         )
@@ -206,7 +210,7 @@ class EventCursor:
         return None if found is None else tuple(found)
 
     async def _next_range(self, position: Position, tip: Header) -> EventBatch | None:
-        """Returns events that a reorg removed, then those of one range of blocks.
+        """Returns the events that a reorg removed, followed by the events of one range of blocks.
 
         None if the chain changed meanwhile, or if the node refuses the range's size.
         """

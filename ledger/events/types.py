@@ -102,7 +102,7 @@ class Withdrawn(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slashed(LedgerEvent):
-    """Stake was slashed; without a recipient it was burned."""
+    """Stake was slashed: `taken` went to the recipient, or was burned if `recipient` is None."""
 
     provider: Address
     recipient: Address | None
@@ -210,7 +210,7 @@ class EscrowFunded(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawalAnnounced(LedgerEvent):
-    """A pool owner announced to withdraw up to `amount` of free escrow between these times; zero cancels it."""
+    """A pool owner announced a withdrawal of up to `amount` from `ready_at` to `lapses_at`; amount 0 cancels it."""
 
     pool_id: int
     amount: int
@@ -333,7 +333,7 @@ class WorkRefused(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictGiven(LedgerEvent):
-    """A validator gave a verdict; a decisive one ended a dispute."""
+    """A validator gave a verdict; if `decisive` is True, the verdict ended a dispute and made the work final."""
 
     pool_id: int
     node: Address

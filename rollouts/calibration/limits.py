@@ -1,7 +1,8 @@
-"""Limits of the statistical checks for a model, a generating arithmetic and a verifying arithmetic.
+"""Limits of the statistical checks for one model, one prover and one verifier.
 
-The JSON file has the format of `rollouts.toploc.calibration`; each entry adds limits for replay and log-probabilities.
-Without an entry, a file can't be judged statistically. The exception is float32 on both sides, see `float32_limits`.
+Prover and verifier are each an arithmetic: an engine and a data type. The JSON file has the format of
+`rollouts.toploc.calibration`; each entry adds limits for replay and log-probabilities. Without an entry, a file can't
+be judged statistically. The exception is float32 on both sides, see `float32_limits`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SamplingLimits(_LimitsModel):
     largest: _Limit
     """Maximum deviation of one token, in scaled logits."""
     largest_sum: _Limit
-    """Maximum sum of one sample's deviations, so that a node can't steer the sample by many near-ties."""
+    """Maximum sum of one sample's deviations, so that a node can't choose its preferred token at many near-ties."""
 
     def mismatches(self, tokens: int) -> int:
         """Returns the maximum mismatches of a file with this many tokens."""
@@ -100,8 +101,9 @@ class CheckLimits(CalibrationEntry):
     def file_of(self, rows: int) -> Thresholds:
         """Returns the limits of the proofs of `rows` rows together.
 
-        Means over few rows scatter more, as 1/√rows. With more rows, the limits fall from the limits of one sample to
-        the limits of a file. The limits of a file apply from the mean row count of the measured files on.
+        Means over few rows scatter more, in proportion to 1/√rows. One row has the limits of a sample. The limits
+        decrease with the number of rows, until they reach the limits of a file at the mean number of rows of the
+        measured files.
         """
         if not 0 < rows < self.rows:
             return self.file

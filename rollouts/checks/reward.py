@@ -96,7 +96,7 @@ class RowScorer:
         try:
             prompt = self._prompt_of(sample.prompt_index, sample.target_length)
             reward = self._case.version.planner.reward(prompt, sample.output_tokens.tolist(), sample.finish)
-        except BadDataset:  # this machine's file changed
+        except BadDataset:  # an `InvalidInput` too, but of this machine: its data set is missing or changed
             raise
         except InvalidInput:
             return None
@@ -134,7 +134,7 @@ def compared(case: CheckInput, scores: Scores) -> CheckResult:
     too many rows claim too little and may have hit a limit, all of these rows are findings, and the figure
     `claimed_less` counts them.
 
-    In the result, each row's reward equals the file's or is None, unless the row has a finding.
+    In the result, a row without a finding has the file's reward, or None if it was excused.
     """
     samples = case.file.samples
     less = {row for row, one in scores.items() if _claims_less(samples[row], one)}

@@ -19,7 +19,7 @@ from rollouts.sampling.replay import Gaps, Replay, summarise
 RATIONALE = (
     "The seed and the version determine every token. Honest machines differ only between tokens that are nearly tied. "
     "Another temperature, greedy decoding, answers selected from several, or another model differ often or by much; a "
-    "limit of each sample's sum prevents steering many near-ties a little."
+    "limit of each sample's sum prevents a choice of tokens at many near-ties."
 )
 
 MOST_DEVIATIONS = 6.0

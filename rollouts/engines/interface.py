@@ -132,8 +132,8 @@ class Engine(Protocol):
 
         Args:
             requests: The requests, with distinct sample numbers. An answer depends on its own request, the version and
-                the parameters. The other requests affect only the last bits of its arithmetic, and so its tokens only
-                at near-ties.
+                the parameters. The other requests affect only the last bits of its arithmetic, which changes its
+                tokens only at near-ties.
             parameters: Sampling parameters of all requests.
             with_proofs: Whether to build proofs.
             should_stop: Polled at least once a second.

@@ -2,9 +2,11 @@
 
 Two processes make and score the same items. The processes differ in hash seed, clock, time zone, locale, and in the
 order and number of items that they made before. Nodes and validators differ in the same ways, so any difference between
-the two results would cause honest work to be rejected. The scored answers are a few fixed texts, the prompt's own text,
-the demonstration, the demonstration with a changed letter, and that of the previous prompt: wrong answers in the right
-form reach code of a scorer that neither right answers nor fixed texts reach.
+the two results would cause honest work to be rejected.
+
+The scored answers are a few fixed texts, the prompt's own text, the demonstration, the demonstration with a changed
+letter, and the demonstration of the previous prompt. The last two are usually wrong but have the right form. They
+execute code of a scorer that neither right answers nor fixed texts execute.
 """
 
 from __future__ import annotations
@@ -315,7 +317,7 @@ def _difference(first: _Observed, second: _Observed) -> str:
             return f"prompt {index} exists in one process only"
         for name, value in item["fields"].items():
             if _is_undecided(value) or _is_undecided(other["fields"].get(name)):
-                continue  # a limit of time or memory ended the check, which no validator holds against a node
+                continue  # a time or memory limit ended the check; validators excuse such rows
             if other["fields"].get(name) != value:
                 return f"prompt {index}: {name} differs: {value!r:.120} and {other['fields'].get(name)!r:.120}"
     return ""

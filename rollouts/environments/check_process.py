@@ -84,7 +84,7 @@ def _lines(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _refuses_outside(environment: Environment, size: int | None) -> str:
-    """Returns the fault in refusing indices outside the environment; empty if there is none."""
+    """Returns a fault if the environment does not refuse indices outside its range; otherwise an empty text."""
     for index in [-1] if size is None else [-1, size]:
         try:
             environment.prompt(index)
@@ -138,7 +138,7 @@ def item_of(
 
 
 def _near_miss(demonstration: str) -> str:
-    """Returns the demonstration with its last letter or digit changed, but none in tags."""
+    """Returns the demonstration with its last letter or digit changed, ignoring tags such as `<answer>`."""
     letters = [found for found in _TAG_OR_LETTER.finditer(demonstration) if found[1]]
     if not letters:
         return f"{demonstration}1"
@@ -152,7 +152,10 @@ def _score(environment: Environment, prompt: Prompt, answer: str, *, finished: b
 
 
 def _plain(value: object) -> object:
-    """Returns a JSON value as it is, and any other object as its type: its text has no address."""
+    """Returns JSON values unchanged, and the type name of any other object.
+
+    The default `repr` of an object has a memory address, which differs between the two processes.
+    """
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,8 +1,8 @@
 """Tests of programming problems: parsing of a row's tests, and running them against a completion.
 
-Expected values never enter the process that runs a completion. The caller compares a program's output and a function's
-result. Unit tests run in their own sandbox and call the completion's functions by messages of plain data. So a
-completion can't read expected values, change the tests or write the verdict.
+Expected values never enter the process that runs a completion. This module compares the output of a program, or the
+result of a function, with the expected value. Unit tests run in their own sandbox and call the completion's functions
+by messages of plain data. So a completion can't read expected values, change the tests or write the verdict.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class DatasetOptions(Options):
 
     def located(self) -> tuple[Self, tuple[Path, ...]]:
         """Returns the options with the file's absolute path, and the file."""
-        # Links in the name itself stay: the suffix tells the format, and the target of a link may have none.
+        # If the file itself is a link, it is not resolved: the suffix of its name tells the format, and the link's
+        # target may have no suffix.
         file = self.file.parent.resolve() / self.file.name
         return self.model_copy(update={"path": str(file)}), (file,)
 

@@ -38,7 +38,7 @@ class Options(BaseModel):
     def located(self) -> tuple[Self, tuple[Path, ...]]:
         """Returns the options with absolute paths, and the files of this machine that they name.
 
-        A family that reads files overrides it, so that a devnet can make the files readable for its tasks.
+        A family that reads files overrides this method, so that a devnet can make the files readable for its tasks.
         """
         return self, ()
 

@@ -252,7 +252,7 @@ def _place(number: int, name: str) -> str:
 
 @contextmanager
 def _naming(number: int, name: str) -> Iterator[None]:
-    """Names the part in an error of its environment."""
+    """Adds the part's number and name to the message of an error that its environment raises."""
     try:
         yield
     except MusterError as error:

@@ -117,7 +117,7 @@ def _hides_numbers(given: str, expected: str) -> bool:
 
 
 def _without_percent(given: str, expected: str) -> ExpressionPair | None:
-    """Returns both without percent signs; the given answer in hundredths if only it has a sign."""
+    """Removes percent signs; divides the given answer by 100 if only it is a percentage; None if `%` is misplaced."""
     if "%" not in given:
         return ExpressionPair(expected=expected, given=given)
     ending = _PERCENTAGE.fullmatch(given.strip(" $"))

@@ -2,8 +2,8 @@
 
     length of the head (4 bytes) · JSON head · columns of single values · all tokens, log-probabilities and proofs
 
-All numbers are little-endian, in the order of `_SINGLE` and `_LISTS`. `unpack` accepts exactly the output of `pack`:
-each length follows from earlier fields, so surplus and missing bytes are detected.
+All numbers are little-endian. Columns are in the order of `_SINGLE`, lists in the order of `_LISTS`. `unpack` accepts
+exactly the output of `pack`: each length follows from earlier fields, so surplus and missing bytes are detected.
 """
 
 from __future__ import annotations

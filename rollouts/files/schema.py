@@ -126,7 +126,8 @@ def read_rollout_bytes(
 
     Raises:
         BadRolloutFile: As for `read_rollouts`.
-        TooLargeHere: The file is within `limits` as far as it was read, but above `here`.
+        TooLargeHere: The file exceeds `here`. The part that was read before that is within `limits`; the rest is
+            unknown.
         MemoryError: As for `read_rollouts`.
     """
     buffer = pa.py_buffer(content)

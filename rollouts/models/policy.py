@@ -242,8 +242,7 @@ def check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
 def check_whole(facts: ModelFacts) -> None:
     """Checks the architecture, and that the config's number of elements equals the weights'; reads no weights.
 
-    This check is needed for loaders that detect unknown names and wrong shapes, but not a tensor that was only partly
-    filled.
+    Loaders that detect unknown names and wrong shapes may still not detect a tensor that they filled only partly.
 
     Raises:
         BadVersionFolder: The numbers of elements differ, or the config describes no usable model.

@@ -21,7 +21,7 @@ from protocol.errors import InvalidInput
 LEAST_BEHIND_PROMPT = 3
 """An answer gets its own row if its length is at least this multiple of the prompt's length."""
 MOST_PADDING = 4
-"""At most 1 / `MOST_PADDING` of a row is padding; an answer that needs more waits for rows of similar length."""
+"""At most 1 / `MOST_PADDING` of a row is padding; an answer that needs more begins a pass with shorter rows."""
 MOST_REPEATED = 8
 """A prompt that takes at most 1 / `MOST_REPEATED` of a pass is repeated in several passes; a longer one is computed
 once.

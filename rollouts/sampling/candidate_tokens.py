@@ -77,19 +77,19 @@ def bar(vocabulary: int, *, by_words: int = BY_THEIR_WORDS) -> np.uint32:
 
 
 def edges(scores_r: _Singles, vocabulary: int, *, by_words: int = BY_THEIR_WORDS) -> _Singles:
-    """Returns the scaled logit of each row above which a token is in front, float32 [R]."""
+    """Returns for each row the scaled logit above which a token is in front, float32 [R]."""
     down_r = _SLACK + _SLACK_PER_SCORE * np.abs(scores_r.astype(np.float64)) - math.log(by_words / vocabulary)
     with np.errstate(invalid="ignore"):  # an infinite score can't come from a draw
         return (scores_r - down_r).astype(np.float32)
 
 
 def in_front(scaled_rv: _Singles, peak_r: _Singles, edge_r: _Singles) -> tuple[_Places, _Places, _Places]:
-    """Returns rows and tokens of all tokens in front, by row and token; and the rows that have too many."""
+    """Returns the rows and tokens of all tokens in front, sorted; and the rows left out because they have too many."""
     risen = np.flatnonzero(peak_r > edge_r)
     if not len(risen):
         return risen, risen, risen
     if 2 * len(risen) > len(peak_r):
-        risen = np.arange(len(peak_r))  # copying most rows would take as long as reading all
+        risen = np.arange(len(peak_r))  # selecting rows copies them: for most rows, comparing all is as fast
         above_rv = scaled_rv > edge_r[:, None]
     else:
         above_rv = scaled_rv[risen] > edge_r[risen, None]

@@ -39,7 +39,8 @@ _COUNTERS_CPU = 1 << 15
 """Counters per block: its arrays, 1 MiB together, fit into a core's L2 cache; smaller blocks have more call
 overhead."""
 _LATER_FIRST = int(sys.byteorder == "little")
-"""Index of the lower of two 32-bit words in 64 bits of memory."""
+"""1 if the later of the two 32-bit words of a pair comes first in memory, which is so on a little-endian machine; else
+0. `fill_pairs` puts the earlier word into the upper half of 64 bits."""
 _COUNTERS_DEVICE = 1 << 21
 """Counters per block on an accelerator: at most about 200 MB of temporary values."""
 
@@ -93,7 +94,7 @@ class Block:
         return row + self.row.start, token + self.token.start
 
     def places_of(self, rows: NDArray[np.intp], tokens: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Returns where in `words` the given tokens are, without tokens of other blocks.
+        """Returns the indices in `words` of those given tokens that belong to this block.
 
         Args:
             rows: Row of each token, in ascending order.

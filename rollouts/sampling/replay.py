@@ -4,7 +4,7 @@ The policy's logits (from a prefill of the whole answer) and the seed determine 
 answer matches except at near-ties, where the two machines' arithmetic differs in the last bits. Other sampling
 parameters, other weights or selected samples deviate by much, or often, or by a little at many positions. Three figures
 of `Replay` capture these cases: the largest deviation, the mismatches, and the largest sum of one sample's deviations.
-The limit of the sum prevents a node from steering a sample by many near-ties.
+Limiting that sum prevents a node from choosing its preferred token at many near-ties of one sample.
 
 Shapes: t positions of one answer, r rows of one or more answers, v tokens of the vocabulary.
 """

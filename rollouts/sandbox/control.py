@@ -87,7 +87,8 @@ class SandboxControl:
         """Waits until an object is made, or can't be made.
 
         Raises:
-            SandboxUnavailable: The server is gone, or was not ready in time; a machine with less load may be.
+            SandboxUnavailable: The server is gone, or did not finish in time; it may finish on a machine with less
+                load.
         """
         self.ours.settimeout(within.total_seconds())
         try:

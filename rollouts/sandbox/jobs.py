@@ -113,7 +113,7 @@ class Job:
         needs: Object that the job inherits, as the second argument of its module's `run`.
 
     Raises:
-        InvalidInput: The object may take the memory of the job.
+        InvalidInput: The memory limit of the object leaves the job too little memory.
     """
 
     module: str

@@ -43,8 +43,8 @@ _STANDARD_LIBRARY = (
     "unittest.mock", "urllib.parse", "uuid", "warnings", "weakref", "xml.etree.ElementTree", "zlib",
 )  # fmt: skip
 """Modules that jobs can import. The first process preloads these modules, since jobs can open no file. So jobs find the
-same modules under every isolation, and workers and validators score alike. Changing the list requires a new version of
-`code`.
+same modules under every isolation, and workers and validators score alike. Changing the list can change scores, so it
+requires a new version of the environment `code`.
 """
 
 _FROM_ELSEWHERE: Mapping[JobKind, tuple[str, ...]] = {
@@ -58,7 +58,8 @@ _FROM_ELSEWHERE: Mapping[JobKind, tuple[str, ...]] = {
 """Packages whose site directory a kind's first process can see, including everything else installed there."""
 
 _OUR_OWN: Mapping[JobKind, tuple[str, ...]] = {JobKind.FILES: ("protocol", "rollouts")}
-"""Our own packages, of which only their own folders are visible, since a checkout may have anything beside them."""
+"""Our own packages that a kind needs. Only their own folders are visible in the sandbox, because a checkout may have
+confidential files beside them."""
 
 _MODULES = {
     JobKind.SOLUTION: ("inside.probe", "inside.program", "inside.functions"),

@@ -133,10 +133,11 @@ class Sandbox:
         self._stderr.close()
 
     def _prepare(self, wanted: Preparation) -> None:
-        """Has the server make an object that it lacks; it forgets one that shares its state, or the oldest one.
+        """Has the server make an object, unless it has the object already.
 
-        If the object can't be made beside the others, a new server makes it alone, so that the outcome depends on the
-        object only.
+        The server first frees the objects of the same group. If there is none and the server keeps the maximum number
+        of objects, it frees the least recently used one. If the object can't be made beside the others, a new server
+        makes it alone, so that the outcome depends on the object only.
         """
         if wanted.key in self._prepared:
             self._prepared.move_to_end(wanted.key)

@@ -1,4 +1,7 @@
-"""Calibration files: thresholds of honest proofs for a model, a proving and a verifying arithmetic."""
+"""Calibration files: thresholds of honest proofs for one model, one prover and one verifier.
+
+Prover and verifier are each an arithmetic: an engine and a data type.
+"""
 
 from __future__ import annotations
 

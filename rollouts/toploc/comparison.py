@@ -14,8 +14,8 @@ from rollouts.toploc.selection import Indices
 
 LARGEST_MODULUS = PRIME
 SMALLEST_MODULUS = 65433
-"""Random indices are distinct under the largest modulus in 94 of 100 intervals of 32 x 4096 values; see
-docs/toploc.md."""
+"""Smallest modulus that a verifier accepts. A prover rarely needs a smaller one than the largest: random indices are
+distinct under the largest modulus in 94 of 100 intervals of 32 x 4096 values; see docs/toploc.md."""
 
 _SIGN, _MAGNITUDE, _MANTISSA = 0x8000, 0x7FFF, 0x7F
 _REASONS = (None, Malformed.LENGTH, Malformed.MODULUS, Malformed.COEFFICIENT, Malformed.PADDING)

@@ -71,7 +71,7 @@ class Cut:
 
     Args:
         stretches: Chunks, as for `PolynomialCodec.build`.
-        sizes: Their sizes, as for `PolynomialCodec.build`.
+        sizes: Number of valid values in each chunk, as for `PolynomialCodec.build`.
         owners: The sequence of each chunk. A sequence's chunks are in order.
         rest: Rows kept for the next call.
     """
@@ -155,7 +155,7 @@ def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: in
 
 
 def _by_room(ends: _Places, interval: int, hidden: int) -> dict[int, _Places]:
-    """Groups short last intervals by a few padded sizes, so that those of one size are built together."""
+    """Groups incomplete last intervals by padded size, one of a few, so that those of one size are built together."""
     least = -(-SMALLEST_ROOM // hidden)
     rooms: dict[int, _Places] = {}
     for one, piece in zip(ends.live, ends.pieces, strict=True):
@@ -165,7 +165,7 @@ def _by_room(ends: _Places, interval: int, hidden: int) -> dict[int, _Places]:
 
 
 def _sorted(rest: Rest | None, runs: Sequence[Run]) -> Iterable[tuple[Growing, NDArray[np.intp]]]:
-    """Yields each sequence once, with the numbers of its rows among all rows, in order."""
+    """Yields each sequence once, with the indices of its rows in the result of `_rows`, in step order."""
     numbers = _Numbers()
     number_of = numbers.__getitem__
     parts = []

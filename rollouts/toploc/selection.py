@@ -5,8 +5,9 @@ integer key of magnitude and inverted index, and the k largest keys are the poin
 AVX2 or AVX-512; without either, this is slower than folding.)
 
 In a long chunk, partitioning keys would move the data too often. The chunk is folded into short lanes, and the lanes'
-maxima into groups. The k-th largest group maximum is a lower bound that at least k values, and hardly more, reach. So
-the chunk is read and written once, and only the values above the bound are examined again.
+maxima into groups. The k-th largest group maximum is the floor: at least k values reach it, because each of the k
+largest groups has one, and only few more than k do. So the chunk is read and written once, and only the values that
+reach the floor are examined again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Layer = tuple[torch.Tensor, torch.Tensor]
 
 def layers_of(cache: DynamicCache) -> list[Layer]:
     """Returns the layers of a filled transformers cache, [rows, heads, positions, width] each."""
-    layers: Any = cache.layers  # once filled by attention, each layer has both attributes
+    layers: Any = cache.layers  # Any: `keys` and `values` exist only once attention has filled the layer
     return [(layer.keys, layer.values) for layer in layers]
 
 

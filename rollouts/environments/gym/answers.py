@@ -3,9 +3,10 @@
 Nine scorers of reasoning-gym run the answer as Python code, so an answer could write its own score. Answers to these
 datasets must consist of the few tokens that a right answer can have. No dataset's token list has a function that takes
 text, a dot after a name, or two underscores with letters, so Python can run only arithmetic or a literal. `Integral` is
-missing on purpose: an answer that only writes the integral down would have the right derivative. Two more datasets have
-such a list because their scorers give the answer `nan` the full score, or compute with huge exponents. So has
-`number_sorting`, whose scorer takes a list of `NaN` for sorted and right.
+missing on purpose: an answer that only writes the integral down would have the right derivative.
+
+Three more datasets have a token list for other reasons. Two of their scorers give the answer `nan` the full score, or
+compute with huge exponents. The scorer of `number_sorting` accepts a list of `NaN` as sorted and right.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _LEAST_LONGEST = 10_000
-"""Number of characters that an answer may have in any dataset."""
+"""Usual maximum length of an answer, in characters. Prompts with a long right answer allow more, and some datasets
+allow less (`_GRAMMARS`)."""
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -64,7 +66,7 @@ class AnswerPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Grammar:
-    """Pattern that an answer has to match, and the answer's maximum length in characters if it has one of its own."""
+    """Pattern that an answer has to match, and the dataset's own maximum length in characters, if it has any."""
 
     tokens: re.Pattern[str]
     longest: int | None
@@ -106,7 +108,8 @@ def is_admissible(dataset: str, answer: str, *, expected: str | None) -> bool:
     Args:
         dataset: A dataset's name.
         answer: The answer.
-        expected: A right answer; an answer of up to four times its length is admissible.
+        expected: A right answer. The length limit is 10,000 characters, or four times the length of `expected` if that
+            is more.
     """
     if len(answer) > max(_LEAST_LONGEST, 4 * len(expected or "")):
         return False

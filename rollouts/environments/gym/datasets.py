@@ -45,7 +45,7 @@ NAMES = (
 REFUSED: Mapping[str, str] = {
     "acre": "its items differ between two runs with the same seed",
     "composite": "it mixes other datasets; a recipe names one",
-    "game_of_life_halting": "any answer that is not empty is right if the truth is True",
+    "game_of_life_halting": "if the right answer is True, the scorer accepts any answer that is not empty",
     "knight_swap": "its items differ between two runs with the same seed",
 }
 """Datasets that can't be used, and why."""

@@ -184,7 +184,7 @@ def prepared(options: GymOptions) -> Preparation:
     """Returns the preparation by which a sandbox's server makes the dataset.
 
     Raises:
-        BadOptions: There is no such dataset, or the configuration has values that the library must not see.
+        BadOptions: There is no such dataset, or the configuration has values that are unsafe to pass to the library.
     """
     payload: dict[str, JsonValue] = {
         "dataset": check_name(options.dataset),
@@ -208,7 +208,7 @@ def _score(outcome: JobOutcome) -> float:
 
 
 def _checked_config(config: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Returns the configuration if the library may see it.
+    """Returns the configuration if it is safe to pass to the library, which evaluates some texts.
 
     Raises:
         BadOptions: The configuration names seed or size, is too large, or has a text with unusual characters.

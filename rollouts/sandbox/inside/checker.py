@@ -1,10 +1,11 @@
 """Job that runs a task's unit tests.
 
-The functions that the tests call run in another process, in another sandbox.
+The functions that the tests call run in another process, in another sandbox. So a solution can't reach the tests,
+their expected values or the verdict. The solution returns only plain data. This process decodes the data to built-in
+types, so the solution can't define how its results are compared.
 
-So a solution can't reach the tests, their expected values or the verdict. The solution only returns plain data, which
-is compared here by Python's own types. The verdict, `passed` or what failed, goes to descriptor 3; calls go to
-descriptor 4, and their results come from descriptor 0.
+Descriptor 3 receives the verdict: `passed`, or `failed` with the type of the exception. Descriptor 4 receives the
+calls, and their results come from descriptor 0.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _call(defined: dict[str, object], call: dict[str, str], failed: BaseExceptio
 
 
 def _find(defined: dict[str, object], name: str) -> object:
-    """Returns a function of the module or, as on the tasks' sites, a method of its class `Solution`."""
+    """Returns a function of the module, or a method of its class `Solution`, which some programming sites ask for."""
     if name in defined:
         return defined[name]
     solution = defined.get("Solution")

@@ -62,9 +62,10 @@ def main() -> None:
 
 
 def _become_user(user: int) -> None:
-    """Irrevocably switches to this user, or to nobody if the id is invalid.
+    """Irrevocably switches to this user id, or to the account `nobody` if the system refuses the id.
 
-    The parent detects a server that still runs as root.
+    If the system refuses both, the server still runs as root. With namespaces, `Sandbox` then refuses to use the
+    server.
     """
     for each in (user, _NOBODY):
         with contextlib.suppress(OSError):  # a container's user namespace maps only a few ids
@@ -100,10 +101,10 @@ class _Server:
                 self._run(order, descriptors)
 
     def _prepare(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Makes an object; returns what is wrong with its parameters, and whether that is its memory.
+        """Makes an object; returns the error, empty if there was none, and whether the memory limit caused it.
 
-        The server ends itself if this takes too long, since it does not read its socket meanwhile, and its owner may be
-        gone or not allowed to kill it.
+        The server ends itself if this takes too long: meanwhile it does not read its socket, and the process that
+        owns the sandbox may be gone or not allowed to kill the server.
         """
         self._forget(order["forget"])
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
