@@ -102,6 +102,7 @@ def load_configuration(explicit: Path | None = None) -> Configuration:
         return Configuration(keys=KeysSection(directory=(home_configuration() or Path.cwd()) / "keys"))
     content = _read(path)
     try:
+        # Services read their own tables. Commands need only a few entries of the worker's table: see `WorkerSection`.
         ours = {name: value for name, value in content.items() if name not in SERVICES - {"worker"}}
         read = Configuration.model_validate({**ours, "path": path})
     except ValidationError as error:

@@ -237,7 +237,7 @@ class Client:
                 fetched = await self._download(key, to, on_progress, yields_to_newer=True).run()
             except (VersionDropped, VersionGone, NoProgress, StaleRelays) as error:
                 _log.warning("version-skipped", version=str(key), why=error.detail)
-                if not isinstance(error, NoProgress):
+                if not isinstance(error, NoProgress):  # after NoProgress, continues with the blocks on disk
                     skipped.add(key)
                 continue
             if fetched is None:

@@ -15,7 +15,7 @@ MusterError
     └── VersionDiskFull  the disk has no room for the version; its partial files were deleted
 
 `Client` raises `VersionGone`, `VersionDropped`, `NoProgress`, `StaleRelays` and `VersionDiskFull`. A download handles
-the other errors itself: it counts the failure and asks another peer.
+`BadManifest`, `BadBlock` and `PeerFailed` itself: it counts the failure and asks another peer.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class FolderWatcher:
 
     Args:
         origin: The origin that publishes the versions.
-        keep: How many of the newest versions in the folder the watcher publishes.
+        keep: Number of versions to publish; the watcher ignores older ones in the folder.
         anchor_every: With a value N, one version in N is published whole, and the others as deltas; 1 publishes all
             versions whole. With a value above 1 the watcher publishes a version when it is complete, and not while its
             files grow.

@@ -3,7 +3,9 @@
 It consists of the manifest, the files, and the set of blocks that are present.
 
 Tasks can wait for further blocks and manifest extensions. The methods `writing`, `check` and `truncate` run in worker
-threads: they access only the disk. All other methods run on the event loop.
+threads: they change only files and, under a lock, the reserved sizes. `resume` may run in a thread, because no task
+uses the version before `resume` returns. Threads may also call `has` and `path`. All other methods run on the event
+loop.
 """
 
 from __future__ import annotations

@@ -261,7 +261,11 @@ class Relay:
     def _stored_versions(self, ranked: list[LocalVersion]) -> list[StoredVersion]:
         """Returns the size and age of versions, and whether leases or open work need them.
 
-        A version of a signer that is no longer accepted does not count as needed.
+        A version of a signer that is no longer accepted does not count as needed. While the needs are unknown, all
+        versions count as needed.
+
+        Args:
+            ranked: The versions, those of accepted signers first.
         """
         stored = [self._stored(local) for local in ranked]
         if not self._follows_needs:
@@ -415,7 +419,13 @@ class Relay:
         self._known.pop(local, None)
 
     async def _next_change(self, seen: int) -> None:
-        """Waits until the catalog changes, a transfer ends, or a back-off is over."""
+        """Waits until the catalog, a transfer, the needs or the signers change.
+
+        The wait also ends when the next back-off ends; without a back-off, after `_LONGEST_RETRY` at the latest.
+
+        Args:
+            seen: Revision of the catalog that the reconciler has handled.
+        """
         now = self._clock.monotonic()
         self._retry_at = {key: at for key, at in self._retry_at.items() if at > now}
         wait_s = min((at - now for at in self._retry_at.values()), default=_LONGEST_RETRY.total_seconds())

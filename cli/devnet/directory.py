@@ -59,13 +59,13 @@ class DevnetDirectory:
     def base(self) -> Path:
         """Copy of the model that the run starts from, with the run's recipe.
 
-        The copy exists only if the model's folder has no recipe.
+        The copy exists only if the run's recipe differs from the one in the model's folder, or that folder has none.
         """
         return self.path / "base"
 
     @property
     def model(self) -> Path:
-        """Record of the model and the recipe that the run started from."""
+        """File that records the model and the recipe that the run started from."""
         return self.path / "model.json"
 
     @property

@@ -120,10 +120,11 @@ async def found_economy(
     """Deploys the contracts, makes a domain and a funded pool, and funds all accounts; safe to repeat.
 
     Args:
-        rpc: A development chain.
+        rpc: URL of a development chain, whose first account has gas money.
         chain_id: Id of the chain.
         directory: Folder of the devnet, for keys and addresses.
-        workers: Names of the provider and node keys of the workers that run, each with a provider of its own.
+        workers: For each worker, the names of its provider's key and of its node's key. Each provider stakes and
+            registers its node.
         terms: Terms of the pool.
         on_event: Called with a line per step.
     """

@@ -253,7 +253,7 @@ def _memory(facts: ModelFacts, *, row: int, rows: int, network: Network) -> int:
     weights = 4 * facts.parameters  # every process computes in float32
     logits = 4 * row * rows * facts.vocabulary
     trainer = 4 * weights + 4 * logits  # weights, gradients and two moments
-    models = network.workers + network.validators + 1  # and the trainer's evaluation
+    models = network.workers + network.validators + 1  # the last one is the trainer's evaluation process
     return trainer + models * weights + (models + 6) * _PROCESS_BYTES
 
 
@@ -355,7 +355,7 @@ def _core_throughput() -> float:
     side = 768
     torch.set_num_threads(1)
     matrix = torch.ones(side, side)
-    matrix @ matrix
+    matrix @ matrix  # the first product is slower, so it is not measured
     began = time.perf_counter()
     rounds = 8
     for _ in range(rounds):

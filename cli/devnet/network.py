@@ -53,7 +53,7 @@ sequence."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningNetwork:
-    """A devnet with chain, Redis, contracts and pool; its services may still be starting."""
+    """A devnet with chain, contracts and pool; its services may still be starting."""
 
     rpc: str
     economy: Economy
@@ -92,7 +92,9 @@ class NetworkStart:
         self.trainer: SupervisedProcess | None = None
 
     async def foundation(self) -> RunningNetwork:
-        """Starts the chain and Redis, deploys the contracts and creates the pool; `--ledger-only` needs nothing else.
+        """Starts the chain, deploys the contracts and creates the pool.
+
+        Also starts Redis, unless the devnet has no services (`--ledger-only`).
 
         Raises:
             ProcessFailed: The chain did not start.
@@ -130,10 +132,12 @@ class NetworkStart:
         return RunningNetwork(rpc=rpc, economy=economy, runtime=runtime, places=places, workers=workers)
 
     async def services(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """Starts services, validators, trainer and workers; returns when the nodes have submitted work.
+        """Starts services, validators, trainer and workers, and waits for the nodes' first work.
+
+        Returns when every honest node has submitted work, or when all nodes run the task `hello`.
 
         Raises:
-            ProcessFailed: A process did not start, or the nodes submit no work.
+            ProcessFailed: A process did not start, or a node did not begin to work in time.
         """
         options, directory = self._options, self._directory
         services = [discovery_spec(directory, places), orchestrator_spec(directory, places)]

@@ -145,7 +145,7 @@ class RunModel:
 
 
 _LARGE_MODEL_WORKERS = 1 if usable_cores() < 4 else 2
-"""Honest workers that train a larger model. The trainer, a validator and the cheater need cores and memory too."""
+"""Number of honest workers in a run with a larger model. Trainer, validator and cheater need cores and memory, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,5 +285,5 @@ class DevnetOptions:
 
     @property
     def cheats(self) -> bool:
-        """True if one worker cheats."""
+        """True if the devnet has a worker that cheats."""
         return self.learns and self.cheat != NO_CHEAT

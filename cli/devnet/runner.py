@@ -136,7 +136,10 @@ class _Runner:
             )
 
     async def report_early(self) -> None:
-        """Writes the report of a run that is stopped before its end, if it has learned anything."""
+        """Writes the report of a run that is stopped before its end.
+
+        Writes nothing if the trainer has recorded no progress.
+        """
         recorder = self._recorder
         if recorder is None or self._reported or not recorder.snapshot().progress:
             return

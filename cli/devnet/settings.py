@@ -24,8 +24,8 @@ from trainer.presets import devnet_base
 POOL = 1
 RUN = "devnet"
 LANES = 4
-"""Maximum number of unconfirmed transactions of the relayer, and of each validator. Many nodes submit at once, and gas
-is free."""
+"""Maximum number of unconfirmed transactions of the relayer, and of each validator. It is higher than the default of 2,
+because many nodes submit at once, and the additional gas costs nothing in a devnet."""
 ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds this code's packages."""
 

@@ -1,4 +1,4 @@
-"""Starts processes one after the other, keeps them running, and stops them in reverse order.
+"""Starts processes, restarts those that end, and stops all of them in reverse order of starting.
 
 `await supervisor.start(...)` returns when the process is healthy, so that the caller's next line may rely on the
 process. Every process leads its own session, so that Ctrl-C in the terminal reaches the supervisor alone. Every process

@@ -145,7 +145,7 @@ class PlainView:
                 self._printed.add(name)
 
     def processes(self, processes: list[SupervisedProcess]) -> None:
-        """Prints nothing: the supervisor reports changes as events."""
+        """Prints nothing, because the supervisor also reports each change as an event."""
 
     def dashboard(self, dashboard: Dashboard) -> None:
         """Prints each learned step, each evaluation, and each node that is found forging or evicted."""

@@ -28,6 +28,7 @@ from validator.audit.rate import RatePolicy
 from validator.audit.second_looks import LookPolicy
 
 _MILLIONTH = 10**12
+"""A millionth of a MUST, in the token's smallest unit."""
 _COUNTS = frozenset({"validators", "corrupt", "nodes", "honest_files", "look_bps"})
 """Names of integers that are not amounts of money."""
 

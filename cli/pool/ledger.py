@@ -184,7 +184,10 @@ async def _cancel_withdrawal(ledger: Ledger, pool_id: int) -> None:
 
 
 async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: Address) -> None:
-    """Withdraws an announced amount that is ready; announces a withdrawal if there is none."""
+    """Withdraws an announced amount that is ready; announces a withdrawal if there is none.
+
+    A pending pool needs no announcement: the amount is withdrawn at once.
+    """
     free, now = (await ledger.pools.escrow(pool_id)).free, await ledger.now()
     announced = await ledger.pools.withdrawal(pool_id)
     wanted = free if asked is None else asked

@@ -181,7 +181,10 @@ def _runs(view: NodeView) -> str:
 
 
 def failure_of(view: NodeView) -> str:
-    """Returns a node's report of a task that failed and is not restarted yet, with the last lines of its output."""
+    """Returns the node's report of its failed task, with the last lines of the task's output.
+
+    A task has failed if the node has given it up, or has not restarted it yet. Returns "" if the task has not failed.
+    """
     held = view.assignment
     if held is None or held.state not in {AssignmentState.FAILED, AssignmentState.RESTARTING}:
         return ""

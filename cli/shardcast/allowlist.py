@@ -66,6 +66,8 @@ async def refresh(client: OrchestratorClient, rules: FirewallRules, *, also: tup
 
     Raises:
         MusterError: The orchestrator is down or refuses the request, or nginx or nftables could not be updated.
+        TimeoutError: The list was not complete within `ROUND_TIMEOUT`.
+        OSError: A file can't be written.
     """
     async with asyncio.timeout(ROUND_TIMEOUT.total_seconds()):
         ips = [node.ip async for node in client.allowlist()]

@@ -158,6 +158,8 @@ async def relay(
     if public_url is not None and orchestrator is None:
         raise InvalidInput("--public-url needs --orchestrator", hint="give --orchestrator URL, too")
     own = None if orchestrator is None else open_key(context.obj, key)
+    # With --signer and --keep the relay keeps exactly that many versions. With --signer alone it keeps each superseded
+    # version for `NEEDED_FOR`, because it has no ledger that would name the needed ones.
     needs_followed = signer is None or keep is None
     rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2)
     async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:

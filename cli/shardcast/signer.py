@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The publisher, and the source of the newest version."""
+    """The accepted publisher keys, and the readers of later changes on the ledger."""
 
     signers: Signers
     announcements: Announcements | None
@@ -66,8 +66,10 @@ class Source:
     ) -> None:
         """Calls `need` every minute until cancelled; passes None while the ledger can't be read.
 
+        Without a ledger, passes needs by which each superseded version stays for `NEEDED_FOR`.
+
         Args:
-            held: Returns the versions on disk.
+            held: Returns the numbers of the versions on disk.
             need: Called with the versions that leases and open work need.
             clock: Source of time for the pauses.
         """
@@ -110,7 +112,7 @@ async def following(source: Source, trust: Callable[[Signers], None]) -> AsyncIt
 
 
 class LedgerAnnouncements:
-    """Checkpoints that the pool's publisher announced on the ledger.
+    """Reads the checkpoints that the pool's publisher announced on the ledger.
 
     Args:
         ledger: Connected ledger client.
@@ -158,6 +160,6 @@ async def source_of(
 
 
 def signers_at(role: RoleHolder) -> Signers:
-    """Returns the signers from the role on the ledger, and the former key until its grace period ends."""
+    """Returns the role's holder and, until the grace period ends, the former holder as signers."""
     former = None if role.previous == ZERO_ADDRESS else role.previous
     return Signers(publisher=role.holder, former=former, former_until=role.previous_until if former else None)

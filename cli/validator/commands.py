@@ -38,7 +38,10 @@ WhereOption = Annotated[str | None, typer.Option("--at", help="URL of the valida
 
 
 class OperatorDecision(StrEnum):
-    """Decision of an operator; an operator can't slash."""
+    """Decision of an operator on parked work.
+
+    There is no member for `forged`, because an operator may not slash.
+    """
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"

@@ -63,7 +63,7 @@ def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
 
 
 def _show_members(members: Sequence[MemberView], now: datetime) -> None:
-    """Prints a table of the processes on this Redis, if there are several or one has a problem."""
+    """Prints the validator processes that share this Redis; nothing if one well process is alone."""
     if len(members) < 2 and all(each.state == "well" for each in members):
         return
     rows = [

@@ -36,9 +36,9 @@ class WorkReport:
         submitted: Event of the submission.
         work: Work record on the ledger.
         verdict: Newest verdict; None if there is none yet.
-        audit: Audit file of the verdict; None if the command could not read it.
-        missing: Reason why the command could not read the audit file; else empty.
-        lost: Cost of a lost dispute, in the token's smallest unit.
+        audit: Audit file of the verdict; None if there is no verdict or no orchestrator, or the file can't be read.
+        missing: Reason why the audit file can't be read; else empty.
+        lost: Stake that a lost dispute has cost, in the token's smallest unit; 0 if no dispute was lost.
     """
 
     submitted: WorkSubmitted
@@ -50,7 +50,7 @@ class WorkReport:
 
     @property
     def disputable(self) -> bool:
-        """Returns whether the ledger's status allows a dispute."""
+        """Returns whether the state of the work on the ledger allows a dispute."""
         return self.work.status is WorkStatus.PROVISIONAL
 
 

@@ -232,6 +232,8 @@ class _WholeBlocks(_Body):
         self._sock = sock
         self._most_silent_ticks = max(1, round(stall / tick))
         self._drained = False
+        # A time-out in the kernel (a `struct timeval`), because Python's own time-out makes the socket non-blocking, so
+        # that `MSG_WAITALL` has no effect.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(tick), int(tick % 1 * 1e6)))
 
     def read(self, piece: memoryview) -> int:
@@ -248,6 +250,7 @@ class _WholeBlocks(_Body):
         early = self._response.fp.read1(most)  # bytes that `http.client` received together with the head
         piece[: len(early)] = early
         if most == io.DEFAULT_BUFFER_SIZE:
+            # A read of this size empties the buffer of `http.client`: all further bytes come from the socket.
             self._drained = True
             self._sock.settimeout(None)  # from here on SO_RCVTIMEO limits each read, in the kernel
         return len(early)

@@ -35,10 +35,10 @@ class DeltaChain:
 async def find_chain(catalog: PeerCatalog, key: VersionKey, to: Path) -> DeltaChain | None:
     """Returns the chain of deltas from a local version to the wanted one.
 
-    Returns None if whole files are fewer bytes, or no chain exists.
+    Returns None if no chain exists, or if the wanted version's whole files are smaller than the chain's deltas.
 
-    A chain is used if its deltas are fewer bytes than the local version with which it starts. The comparison assumes
-    that the wanted version is as large as the local one, because versions of one model have the same size.
+    The size of the whole files is estimated: it is the size of the local version at the start of the chain, because
+    versions of one model have the same size. A local version that already is the wanted version's base is always used.
 
     Args:
         catalog: Catalog of the versions that peers have.

@@ -107,7 +107,8 @@ class Download:
     base: Path | None = None
     """Folder with the complete base, for a download of deltas; None for a download of whole files."""
     depth: int = 0
-    """Number of downloads that wait for this one. Each waits for the version of the next one as its base."""
+    """Number of downloads that wait for this one, because its version is their base, or the base of their base, and so
+    on."""
     manifest: Manifest = field(init=False)
     """The version's manifest, which grows during the download."""
     _wanted: Wanted = field(init=False)
@@ -122,8 +123,8 @@ class Download:
     async def run(self) -> Fetched | None:
         """Downloads the version; returns None if a newer attempt or version replaced it meanwhile.
 
-        If deltas against a local version are fewer bytes than whole files, the download fetches the deltas and rebuilds
-        the files. If some files exist as deltas only, the download fetches the base first.
+        If deltas against a local version are smaller than whole files, the download fetches the deltas and rebuilds the
+        files. If some files exist as deltas only, the download fetches the base first.
 
         Raises:
             NoProgress: No peer sends the missing blocks; the next download continues with the blocks on disk.

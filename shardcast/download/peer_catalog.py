@@ -81,7 +81,7 @@ class PeerCatalog:
         self._bases: dict[VersionKey, DeltaBase | None] = {}
         """Base of each verified version; None without deltas."""
         self._disproved: set[tuple[str, VersionKey]] = set()
-        """Listed versions, with the peer's URL, for which this peer had no valid manifest."""
+        """Pairs of a peer's URL and a version: the peer lists the version, but sent no valid manifest of it."""
         self._verifications: dict[str, _Verification] = {}
         """Running verification of each peer, by URL."""
         self._failures: dict[str, int] = {}
@@ -188,7 +188,7 @@ class PeerCatalog:
             await wait_first(alarm, tasks=[each.task for each in pending])
 
     def base_of(self, key: VersionKey) -> DeltaBase | None:
-        """Returns the base of a verified version; None without deltas."""
+        """Returns the base of a version's deltas; None if the version has no deltas, or is not verified."""
         return self._bases.get(key)
 
     def manifest(self, key: VersionKey) -> Manifest:

@@ -124,7 +124,7 @@ class BlockSchedule:
         return self._start(BlockClaim(BlockSpan(slowest.span.file, last - count + 1, count), now, hedge_of=slowest))
 
     def next_hedge(self, *, after: float) -> float | None:
-        """Returns the earliest time at which a claim becomes late; None without such a claim."""
+        """Returns the earliest time at which a claim becomes late; None if no claim can become late."""
         times = [each.at + after for each in self._claims if each.remaining and each.hedge_of is None]
         return min(times, default=None)
 

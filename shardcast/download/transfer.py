@@ -176,8 +176,8 @@ class Transfer:
     async def _read_manifest(self, url: str) -> None:
         """Reads the manifest from one peer until it is sealed.
 
-        The reading also ends when the peer has had no news for `PeerTimeouts.answer`, if other peers can be read
-        instead.
+        Also returns when the peer has sent no extension for `PeerTimeouts.answer`, if there are more than
+        `MANIFEST_READERS` peers.
 
         Raises:
             PeerFailed: The peer failed, or ended its manifest without a seal.
@@ -189,7 +189,8 @@ class Transfer:
         async for line in self._context.client.manifest_lines(url, manifest.key, start=sequence):
             if line == b"\n":  # a keep-alive line
                 # This is no failure, because the origin may have nothing new for a long time. But a relay may also
-                # withhold lines, so the manifest is read from another peer, if there is one.
+                # withhold lines, so this reader continues with another peer. With at most `MANIFEST_READERS` peers,
+                # other readers already read the manifest of every other peer.
                 quiet = self._clock.monotonic() - heard_at > self._timeouts.answer.total_seconds()
                 if quiet and len(self._context.peers) > MANIFEST_READERS:
                     self._quiet_peers.add(url)

@@ -239,7 +239,7 @@ def content_of(files: Iterable[FileProgress]) -> list[VersionFile]:
 class _Plan:
     """Applies an extension to copies of the manifest's state.
 
-    So an invalid extension changes nothing.
+    The manifest takes over the copies after `commit`. So an invalid extension changes nothing.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -273,10 +273,10 @@ class _Plan:
             self._seal(extension.digest)
 
     def commit(self) -> None:
-        """Appends the new hashes to the files' hash arrays.
+        """Appends the new block hashes to the manifest's own files.
 
-        The copies of files share these arrays with the originals. So `commit` must come last, when the whole extension
-        has proved to be valid.
+        `apply` changes copies of the files' states, but a copy shares its array of hashes with the manifest's file. So
+        the caller calls `commit` only when `apply` has found the whole extension to be valid.
         """
         for file, hashes in self._hashes:
             file.hashes += hashes

@@ -40,7 +40,7 @@ def next_form(versions: VersionIndex, version: int, *, anchor_every: int) -> For
         base = at.manifest.base
         held = None if base is None else versions.get(base.version)
         if held is None:
-            links = anchor_every
+            links = anchor_every  # the length of the chain is unknown, so the new version is published whole
             break
         links, at = links + 1, held
     return Form(base=before.manifest.key.version, full=links >= anchor_every)

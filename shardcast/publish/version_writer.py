@@ -29,7 +29,7 @@ class VersionWriter:
         self._folder = folder
         self._publication = publication
         self._grown: dict[str, int | None] = {}
-        """Paths of files with unpublished data, in the order of their writes, each with its final size if known."""
+        """Final size, if known, of each file with unpublished data, by path; the file written first comes first."""
         self._publishing: asyncio.Task[None] | None = None
 
     async def write(self, path: str, data: bytes | bytearray | memoryview, *, expected: int | None = None) -> None:

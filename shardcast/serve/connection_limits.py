@@ -51,7 +51,11 @@ def gated(
 
 
 class _Gate(asyncio.Protocol):
-    """Wraps the protocol of one connection, to count the connection from its start to its end."""
+    """Wraps the protocol of one connection, and enforces limits of connections and answers.
+
+    Counts the connection from its start to its end. While the reader leaves more than `HIGH_WATER` bytes unread, the
+    connection counts towards the memory budget; after the budget's time-out it is aborted.
+    """
 
     def __init__(self, guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]) -> None:
         self._guard = guard

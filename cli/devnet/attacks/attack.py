@@ -50,7 +50,7 @@ _HARM = {
 
 
 class Trick:
-    """Hooks where a node could cheat. The base class is honest; each attack overrides one method.
+    """Hooks where a node could cheat. The base class is honest; an attack overrides one or two methods.
 
     Each node has its own instance, which may keep state.
     """
@@ -74,7 +74,7 @@ class Trick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One way to be paid for work that was not done.
+    """One way to cheat: to be paid for work that was not done, or to harm the run.
 
     Args:
         name: Name on the command line.

@@ -22,7 +22,7 @@ class Replayed(Trick):
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
         """Returns the first slot's samples with the present slot's header.
 
-        The worker finds the lease by the header.
+        The worker finds the lease by the header. Afterwards `write` replaces the file.
         """
         self._first = self._first or toolkit.file(grant)
         return _renamed(self._first, grant)

@@ -1,4 +1,4 @@
-"""Uploads and submissions that differ from the task's output."""
+"""Attacks by uploads and submissions that differ from the task's output."""
 
 from __future__ import annotations
 

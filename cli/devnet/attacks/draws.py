@@ -1,4 +1,4 @@
-"""Prompts, length targets and samples other than those that the slot's seed gives."""
+"""Attacks with other prompts, length targets or samples than the slot's seed gives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OtherPrompt(Trick):
     """Answers the same prompt in every group, one that another slot would have drawn.
 
     Args:
-        says_so: Whether rows carry the index of the answered prompt; else they carry the planned indices.
+        says_so: True: rows carry the index of the answered prompt. False: they carry the indices of the planned ones.
     """
 
     def __init__(self, *, says_so: bool) -> None:
@@ -96,7 +96,10 @@ class NearTies(Trick):
         self._off = off
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns a file with the best row of three files that differ in near-ties only; proofs come from a prefill."""
+        """Returns, for each row, the best of three samples that differ in near-ties only.
+
+        A prefill makes the proofs and log-probabilities.
+        """
         right = toolkit.recipe.sampling.parameters
         nearly = [replace(right, temperature=right.temperature * (1 + off)) for off in (-self._off, self._off)]
         files = [*(toolkit.file(grant, parameters=parameters) for parameters in nearly), toolkit.file(grant)]

@@ -1,4 +1,4 @@
-"""Changes of a finished file: its rewards, its text, its length and its header."""
+"""Attacks that change a finished file: its rewards, its text, its length or its header."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rewritten(Trick):
 
     Args:
         change: Returns the changed row.
-        proven: Whether a prefill then makes proofs and log-probabilities of the changed rows.
+        proven: Whether a prefill makes new proofs and log-probabilities for the changed rows.
     """
 
     def __init__(self, change: Callable[[AttackToolkit, Sample], Sample], *, proven: bool = False) -> None:
@@ -69,7 +69,7 @@ class Relabelled(Trick):
 
     Args:
         change: Returns the new header.
-        of: Makes the file; by default an honest one.
+        of: Attack that makes the file to relabel; by default the file is honest.
     """
 
     def __init__(self, change: Callable[[SlotHeader], SlotHeader], *, of: Trick | None = None) -> None:
@@ -173,7 +173,7 @@ def endless(toolkit: AttackToolkit, sample: Sample) -> Sample:
 
 
 def boxed(toolkit: AttackToolkit, sample: Sample) -> Sample:
-    """Writes a wrong value beside the right one into the answer box, which a lenient scorer accepts."""
+    """Writes two values into the answer box; a lenient scorer accepts the answer if one of them is right."""
     return toolkit.written(sample, "\\boxed{11=12}")
 
 
@@ -197,7 +197,10 @@ def unpenalised(_: AttackToolkit, sample: Sample) -> Sample:
 
 
 def unlikelier(_: AttackToolkit, sample: Sample) -> Sample:
-    """Lowers log-probabilities, so that the trainer learns more from each good answer than it should."""
+    """Lowers the log-probabilities of rewarded answers.
+
+    The trainer then learns more from these answers than it should.
+    """
     shift = np.float32(_OFF if sample.reward > 0 else 0)
     return replace(sample, logprobs=sample.logprobs - shift)
 
@@ -212,9 +215,9 @@ def without_the_worst(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def best_first(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Puts the best answers first.
+    """Sorts the rows by ascending reward, across groups; reverses them if they are sorted already.
 
-    A reader that numbers rows by position gives the rewards of these answers to the first group.
+    A reader that numbers rows by position then assigns them to the wrong groups.
     """
     ordered = sorted(samples, key=lambda sample: sample.reward)
     return ordered if ordered != list(samples) else list(reversed(samples))

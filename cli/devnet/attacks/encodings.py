@@ -1,4 +1,4 @@
-"""Bytes that are no valid rollout file."""
+"""Attacks that submit something else than a valid rollout file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class NotParquet(Trick):
 
 
 class ManyRows(Trick):
-    """Submits ten million empty rows.
+    """Submits millions of empty rows.
 
     Args:
         rows: Number of rows, in millions.
@@ -88,7 +88,7 @@ class ManyRows(Trick):
         self._rows = rows
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """Writes the emptied first row of the honest file, a million times per row group."""
+        """Writes the honest file's first row without tokens and proofs, a million times per row group."""
         none = np.zeros(0, np.int32)
         first = replace(
             file.samples[0], prompt_tokens=none, output_tokens=none, logprobs=none.astype(np.float32), proofs=b""

@@ -1,4 +1,4 @@
-"""Proofs that do not belong to the work."""
+"""Attacks that submit proofs which do not belong to the work."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def other_node(grant: SlotGrant) -> SlotGrant:
 
 
 def constant(_: AttackToolkit, proof: bytes) -> bytes:
-    """Returns a constant polynomial with a likely value, which needs no hidden states."""
+    """Returns a constant polynomial with the value 1.0, a likely activation, which needs no hidden states."""
     return proof[:_MODULUS] + b"\x3f\x80" + bytes(len(proof) - _MODULUS - 2)
 
 
@@ -85,17 +85,17 @@ def chosen_modulus(toolkit: AttackToolkit, proof: bytes) -> bytes:
 
 
 def left_out(_: AttackToolkit, proof: bytes) -> bytes:
-    """Returns no proofs."""
+    """Returns no bytes, so that the proof is missing."""
     return proof[:0]
 
 
 def twice(_: AttackToolkit, proof: bytes) -> bytes:
-    """Returns every proof twice."""
+    """Returns the proof twice."""
     return proof + proof
 
 
 def _with_proofs_of(sample: Sample, other: Sample) -> Sample:
-    """Pads proofs to the required length by repeating them."""
+    """Returns the sample with another one's proofs, repeated or cut to the required length."""
     needed = len(sample.proofs)
     return replace(sample, proofs=(other.proofs * (needed // max(1, len(other.proofs)) + 1))[:needed])
 

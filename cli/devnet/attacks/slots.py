@@ -1,4 +1,4 @@
-"""Slots of other steps, and slots that the node gives up, predicts or delays."""
+"""Attacks with slots of other steps, or slots that the node gives up, predicts or delays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OtherStep(Trick):
     def wish(self, step: int) -> int:
         """Returns the step at the offset; a future step if the number would be negative.
 
-        The smallest step, 0, is no replacement, since a slot of step 0 would be honest.
+        It would be wrong to return step 0 instead, because a request for a slot of step 0 may be honest.
         """
         return step + self._by if step + self._by >= 0 else step + _FAR
 

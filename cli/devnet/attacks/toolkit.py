@@ -1,4 +1,7 @@
-"""The real generator with hooks that change weights, plans and noise, and that make proofs afterwards."""
+"""The real generator, with overrides for weights, plans and noise, for use by attacks.
+
+It can also change finished samples, and make proofs for the changed ones by a prefill.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ class _AlteredPlanner(SlotPlanner):
     """The version's planner with a changed plan; scores are unchanged."""
 
     def __init__(self, honest: SlotPlanner, alter: Alter | None) -> None:
-        self.__dict__.update(honest.__dict__)
+        self.__dict__.update(honest.__dict__)  # shares the state of the honest planner, instead of loading it again
         self._alter = alter
 
     def plan(self, seed: bytes, *, groups: int) -> SlotPlan:
@@ -113,13 +116,13 @@ class AttackToolkit(SlotGenerator):
     """Makes the files of an attack.
 
     Args:
-        engine: Holds the version.
-        policy: The version's folder.
+        engine: Engine that has loaded the version.
+        policy: The version on disk.
         scorer: Executor that scores answers.
         clock: Source of time.
         history: Folders of earlier versions, the oldest first.
         room: Folder for changed weights.
-        make: Makes a slot's file; None makes it honestly.
+        make: The attack's function that makes a slot's file; None makes honest files.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class AttackToolkit(SlotGenerator):
         self._make = make
         self._honest = self._planner
         self._tokenizer = FolderTokenizer(policy.folder)
-        self._should_stop: Callable[[], bool] = bool
+        self._should_stop: Callable[[], bool] = bool  # `bool()` is False
         self._right: Policy | None = None
 
     @property
@@ -234,9 +237,10 @@ class AttackToolkit(SlotGenerator):
         return replace(sample, task_reward=reward.task, length_penalty=reward.length_penalty, reward=reward.total)
 
     def answered(self, sample: Sample, tokens: Sequence[int]) -> Sample:
-        """Returns the sample with another answer, an end token and its reward; proofs stay unchanged.
+        """Returns the sample with another answer, an end token and its reward.
 
-        An answer that is too long is cut, and then ends without an end token.
+        The proofs stay those of the old answer, and the log-probabilities become 0: `proven` makes both anew. An answer
+        that is too long is cut, and then ends without an end token.
         """
         most = self._recipe.sampling.max_new_tokens
         ended = [*tokens, min(self.model.end_tokens)]

@@ -1,4 +1,4 @@
-"""Weights other than the version's: smaller, quantised, older, or of another model.
+"""Attacks with other weights than the version's: smaller, quantised, older, or another model's.
 
 Changed weights are written once, as a folder that any engine loads.
 """
@@ -27,7 +27,7 @@ Change = Callable[[Tensors], Tensors]
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _STRANGE = 0.1
-"""Size of the noise that makes another model, in standard deviations of each tensor."""
+"""Standard deviation of the noise that makes another model, relative to that of each tensor."""
 
 
 class OtherWeights(Trick):
@@ -77,9 +77,9 @@ class Earlier(Trick):
 
 
 def another(tensors: Tensors) -> Tensors:
-    """Returns a model of the same shape that differs like a separately trained one.
+    """Returns the weights with noise, as a stand-in for another model of the same shape.
 
-    The model's answers still make sense.
+    The noise is small enough that the model's answers still make sense.
     """
     return nudged(tensors, by=lambda weight: _STRANGE * float(weight.std()) if weight.numel() > 1 else 0.0)
 

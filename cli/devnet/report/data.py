@@ -49,12 +49,12 @@ class ReportedStep:
 
     step: int
     at: float
-    """Time at which the step's version was announced."""
+    """Time at which the trainer finished the step."""
     reward: float
     """Mean over the rollouts of the step."""
     staleness: Mapping[int, int]
-    """Number of groups by staleness: how many versions older than the trained policy the version that generated the
-    group was."""
+    """Number of groups by staleness. The staleness of a group is the number of steps by which its policy is older than
+    the trained one."""
     distance: float | None = None
     """Mean distance of the step's rollouts from the requested length in tokens; None if no length is requested."""
 
@@ -186,9 +186,9 @@ class RunReport:
     """Report on a whole run."""
 
     about: Mapping[str, str]
-    """Parameters of the run: task, seed, workers, runtime, machine."""
+    """Parameters of the run by name, such as task, seed and runtime."""
     wall_seconds: float
-    """Time from this start of the devnet to its end."""
+    """Seconds from this start of the devnet to the end of the run."""
     steps: tuple[ReportedStep, ...]
     steps_before: int = 0
     """Number of the steps that were learned before this start of the devnet (`--keep`)."""

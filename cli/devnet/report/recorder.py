@@ -288,7 +288,10 @@ class ProcessWatch:
 
 
 def stored_at(objects: Path) -> dict[Digest, float]:
-    """Returns the arrival time of each object in the local store by SHA-256, Unix s."""
+    """Returns the arrival time of each object in the local store, by the object's SHA-256.
+
+    Times are Unix times in seconds.
+    """
     found: dict[Digest, float] = {}
     for path in objects.rglob("*"):
         with suppress(FileNotFoundError):  # an upload that ends is renamed meanwhile

@@ -82,7 +82,8 @@ def _honest_accepted(report: RunReport) -> Criterion:
 
 def _cheater_stopped(node: NodeAccount) -> Criterion:
     if node.cheat in NEVER_SLASHED:
-        # Submissions that are refused before a verdict are unpaid and cost no stake.
+        # These attacks cost no stake: their submissions are refused before a verdict, or rejected without a slash. So
+        # the run is good if nothing was paid.
         name = f"{node.name} ({node.cheat}) was not paid"
         if node.cheat in ONLY_JUDGED and not node.files:
             return Criterion(name, met=False, found=_NOTHING_SUBMITTED)
