@@ -43,7 +43,7 @@ class ResultsByEnvironment:
         Args:
             prompt_index: Index of the prompt.
             reward: The answer's reward.
-            solved: Whether it is solved, or the share of solved answers in its group.
+            solved: 1 if the answer is solved, else 0; or the share of solved answers in its group.
         """
         part = self._parts.part(prompt_index)
         self._rewards[part].append(reward)

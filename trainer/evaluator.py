@@ -89,7 +89,8 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
         environment: The recipe's environment.
         recipe: The version's recipe, which has the held-out share.
         count: Number of prompts.
-        share: A smaller held-out share than the recipe's; smaller shares are subsets of larger ones.
+        share: Held-out share of the prompts; None for the recipe's. It may be smaller than the recipe's, because the
+            prompts that are held out at a smaller share are among those that are held out at a larger one.
 
     Raises:
         InvalidInput: No prompt was found, or the share is larger than the recipe's.
@@ -216,7 +217,7 @@ class _Tally:
     """Lengths by target length; empty without a target."""
     undecided: int = 0
     examples: dict[int, AnswerExample] = field(default_factory=dict)
-    """The last answer to each of the first prompts, by the prompt's place."""
+    """The last answer to each of the first `EXAMPLES` prompts, by the prompt's position."""
 
     def add(self, place: int, planned: PlannedPrompt, answer: Completion) -> None:
         reward = planned.planner.reward(planned.group.prompt, answer.tokens, answer.finish)

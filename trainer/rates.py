@@ -1,17 +1,17 @@
-"""Default learning rate and sizes of reinforcement learning by the size of the model."""
+"""Defaults that depend on the model's size: learning rate, rows per pass, evaluation size."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SMALL_MODEL = 4_000_000
-"""Parameters of a model whose runs are sized like those of the shipped base models."""
+"""Number of parameters up to which a model's runs have the same sizes as runs of the shipped base models."""
 LOGITS_BYTES = 100 << 20
 """Bytes of logits in a forward pass of the trainer; the backward pass takes about three times as much."""
 _MOST_ROWS = 8
 _KNOWN_PARAMETERS = 440_000
 _KNOWN_RATE = 2e-4
-"""Learning rate of the shipped base models, which have so many parameters."""
+"""Learning rate of the shipped base models, which have `_KNOWN_PARAMETERS` parameters."""
 _EXPONENT = 0.4
 """The rate decreases with this power of the number of parameters: 2e-5 for 135 million, measured as stable."""
 

@@ -50,8 +50,8 @@ def read_state(
     Args:
         path: Path of the file.
         about: Settings that must equal the saved ones.
-        owner: Program or work that saves such states, for errors.
-        work: Work that the settings determine, for errors.
+        owner: Name of the program that saves such states, such as `trainer`, inserted in error texts.
+        work: Name of the work that the settings determine, such as `run`, inserted in error texts.
         hint: Hint of all errors.
 
     Yields:

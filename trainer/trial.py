@@ -162,7 +162,7 @@ class Trial:
         self.steps = 0
 
     def step(self) -> TrialStep:
-        """Generates until the batch is as stale as the settings say, and learns.
+        """Generates batches until `staleness + 1` of them wait, and learns from the oldest one.
 
         Groups whose rewards are all equal are replaced, in at most 8 rounds of generation.
 
@@ -270,7 +270,7 @@ class Trial:
                 version=self.steps,
                 samples=tuple(samples),
             )
-            if made.has_signal and not undecided:  # as in a run: a slow machine's rewards teach nothing
+            if made.has_signal and not undecided:  # a run, too, excludes groups with undecided rewards
                 batch.groups.append(made)
 
     def _load(self) -> None:

@@ -49,8 +49,8 @@ async def _may_operate_run(address: Address, request: Request) -> bool:
 def _with_higher_rate(address: Address, request: Request) -> bool:
     """Gives a role holder a higher request rate than a node.
 
-    A role holder's requests concern the work of all nodes. The function always returns True, so that the role checks
-    above can append it with `and`.
+    A role holder needs it, because its requests concern the work of all nodes. The function always returns True, so
+    that the role checks above can append it with `and`.
     """
     dependencies = dependencies_of(request)
     dependencies.replay_guard.favour(address, rate=dependencies.settings.role_rate(), lasting=FAVOURED_FOR)

@@ -71,7 +71,7 @@ class LedgerPool:
         pool_id: Number of the pool.
         key: The pool's orchestrator key, which signs the transactions that remove nodes.
         manager: The pool's manager key; None if this orchestrator does not hold it and so can't ban nodes.
-        redis: The pool's Redis, which stores up to which block events were read.
+        redis: The pool's Redis, which stores the cursor in the ledger's events.
         confirmations: Number of blocks on top of a block before its events count.
         clock: Clock for key rotations and deadlines of transactions.
         transport: HTTP transport for a chain that runs in the same process; None: the network.

@@ -58,7 +58,7 @@ class LedgerRun:
         pool_id: Number of the pool.
         run: Id of the run.
         relayer: Key that pays the gas of relayed transactions.
-        redis: The pool's Redis, which stores up to which block events were read.
+        redis: The pool's Redis, which stores the cursor in the ledger's events.
         confirmations: Number of blocks on top of a block before the block counts.
         clock: Clock for caches and deadlines.
         poll: Interval at which the chain is asked whether a sent transaction is mined.

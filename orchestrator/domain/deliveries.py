@@ -26,11 +26,11 @@ waste a few slots with such work without a consequence.
 """
 
 IN_TIME = timedelta(seconds=30)
-"""Minimum time between the submission of work to the relayer and the end of its lease.
+"""Work is submitted in time if the relayer received it at least this long before its lease's end.
 
-A node that submitted its work at least this early is not blamed if the relayer never relayed the work, except after one
-of the errors in `OWN_FAULT`. Without a minimum, a node could submit all its work too late for the relayer, and delay
-steps without a consequence.
+A node that submitted its work in time is not blamed if the relayer never relayed the work, except after one of the
+errors in `OWN_FAULT`. Without this rule, a node could submit all its work too late for the relayer, and delay steps
+without a consequence.
 """
 
 OWN_FAULT = frozenset({"StakeTooLow", "NotMember", "NotRegistered", "Banned", "UnitsOutOfRange", "NodeNotWilling"})
@@ -108,7 +108,7 @@ class PastLease:
 
     @property
     def rejected(self) -> bool:
-        """True if the work was rejected, or took validators far more time than usual."""
+        """True if the work was rejected or judged forged, or if many of its rows took too long to score."""
         if self.failed or self.slot.state not in JUDGED:
             return False
         return self.slot.outcome in {Outcome.REJECTED, Outcome.FORGED} or self.reason == ReasonCode.PASSED_UNDECIDED

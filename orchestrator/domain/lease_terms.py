@@ -18,8 +18,8 @@ MEDIANS = 4
 class DeliveryTime:
     """Time from the lease of one slot until its submission was read on the ledger.
 
-    A lease that ended without work is recorded with twice its duration. Suppose that leases have become too short for
-    honest nodes: then no node delivers, and only these records make leases longer again.
+    A lease that ended without work is recorded with twice its duration. If leases become too short for honest nodes,
+    no node delivers, and only these records make leases longer again.
     """
 
     took_ms: int
@@ -49,9 +49,8 @@ def lease_length(times: Sequence[DeliveryTime], *, least: timedelta, most: timed
 def wait_length(lease: timedelta) -> timedelta:
     """Returns the time for which a step waits for a slot: half of the slot's lease.
 
-    After this time the slot's groups are leased to other nodes, too. The time does not depend on the median delivery
-    time. Otherwise slow nodes that lease the first slots of a step could raise the median, and every step would wait
-    for them.
+    After this time the slot's groups are leased to other nodes, too. Work that arrives later is late (`is_late`), so
+    slow nodes that lease the first slots of every step are throttled.
     """
     return lease / 2
 
@@ -62,7 +61,8 @@ def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta)
     With fewer than `LEAST_TIMES` deliveries no work is late, because leases then have their maximum duration.
 
     Args:
-        took: Time from lease to submission, measured as in `times`; both include the time for relaying and mining.
+        took: Time from the lease until the arrival of the work, as `RunSync` determines it. Unlike `times`, it excludes
+            the time for relaying and mining if the node sent the work to the relayer.
         times: Times of the newest deliveries.
         lease: Duration of the slot's lease.
     """
@@ -71,15 +71,15 @@ def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Number of work units that the pool's free escrow can pay for.
+    """The pool's free escrow and the costs of a lease, in a common unit of account.
 
-    The numbers are bounded, so that the double-precision numbers of Lua scripts hold them exactly.
+    The unit of account is the price of a work unit. If that price is 0, it is the verdict fees of one work item. Each
+    number is bounded, so that the double-precision numbers of Lua scripts hold it exactly.
 
     Args:
-        units: The free escrow divided by the price of a work unit. In a pool with a price of 0 it is divided by the
-            verdict fees of one work item; if these fees are 0 too, it is `MOST_UNITS`.
-        unit: Cost of one work unit in the unit of `units`: 1, or 0 in a pool with a price of 0.
-        lease: Verdict fees of one lease in the unit of `units`, rounded up.
+        units: The free escrow, rounded down. If price and fees are both 0, leases cost nothing, and it is the bound.
+        unit: Cost of one work unit: 1, or 0 if the price is 0.
+        lease: Verdict fees of one lease, rounded up.
     """
 
     units: int

@@ -23,7 +23,7 @@ class StepCount:
     returned: int = 0
     """Groups of released leases that have not expired; `need` ignores them."""
     pending: int = 0
-    """Submitted groups for whose verdict the step waits; without those whose file is known to be missing."""
+    """Submitted groups that wait for a verdict, and that the step waits for. Groups of missing files don't count."""
     accepted: int = 0
     rejected: int = 0
 
@@ -84,7 +84,13 @@ def choose_step(window: Window, counts: Mapping[int, StepCount], *, default_dema
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Result of a trainer's request: the step's demand, the number of its raises, and the floor."""
+    """Result of a trainer's request.
+
+    Args:
+        demand: The step's demand, in groups.
+        rounds: Number of times that the trainer raised the demand.
+        floor: The first open step.
+    """
 
     demand: int
     rounds: int
@@ -102,8 +108,8 @@ def ask(
         floor: The first open step.
         groups: Requested total demand of the step, in groups.
         closed: True if the trainer closes this step and all below it.
-        stated: True if the trainer set the demand before. The trainer's first request for a step is no raise, and may
-            go below the default demand.
+        stated: True if the trainer set the demand before. The trainer's first request for a step does not count as a
+            raise, and may set less than the default demand.
         max_rounds: Maximum number of raises. A further raise closes the step with the rollouts that it has.
     """
     if step < floor:

@@ -76,7 +76,7 @@ class Inviter:
         self._invite_lifetime = timedelta(seconds=dependencies.settings.invite_life_s)
         self._new_node_bucket = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
         self._member_bucket = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
-        """Limits invites for silent members, separately, so that these leave the quota for new nodes alone."""
+        """Limits invites for silent members. It is separate, so that they don't use up the quota of new nodes."""
         self._reminders: LRUCache[Address, _Reminder] = LRUCache(MAX_REMINDERS)
 
     async def round(self) -> int:

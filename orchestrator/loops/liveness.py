@@ -43,8 +43,8 @@ class Liveness:
         clock: Clock of the deadlines.
         every: Interval of this loop. After a much longer gap, during which the loop did not run, nodes get more time.
         lease: The leader lease of this loop.
-        furthest: Maximum time until a deadline, but at least twice the time until a silent node is dead. A later
-            deadline was set with a wrong clock, and is brought forward.
+        furthest: Maximum time until a deadline; twice the time until a silent node is dead, if that is longer. A later
+            deadline was set while the clock was wrong, so it is brought forward.
     """
 
     def __init__(

@@ -63,6 +63,8 @@ OVERDUE_AT_ONCE = 500
 RENEWED_EVERY = 200
 """Number of events after which the leader lease is renewed, because a large batch may take longer than the lease."""
 RECHECK_MS = 5_000
+"""Delay before a slot is checked again while its work is in the relayer's queue or the object store is down, in
+milliseconds."""
 BEFORE_END_MS = 60_000
 """Time before the end of a lease, in milliseconds, at which relayed work is looked up on the ledger again. If a reorg
 removed the work, there is still time to relay it again."""
@@ -76,6 +78,7 @@ half of the time since the submission."""
 MOST_LIVE = 128
 """Number of a node's newest leases among which live ones are looked for; a node may hold at most 64 live leases."""
 MOST_LIVE_OF_PROVIDER = 500
+"""The same number for all nodes of a provider together. The Lua scripts keep at most 500 slots per provider."""
 _ATTEMPTS = 5
 
 _log = structlog.get_logger(__name__)
@@ -89,7 +92,7 @@ class RunLeaseLost(Unavailable):
 
 @dataclass(slots=True)
 class _Changes:
-    """What a batch of events changed: it decides which funds and stakes are read again."""
+    """Funds, nodes and providers that a batch of events changed. They determine which values are read again."""
 
     funds: bool
     nodes: set[Address]
@@ -101,7 +104,7 @@ class RunSync:
 
     Args:
         leasing: Leasing service of the run.
-        control: Control service of the run; provides the fields of a version.
+        control: Control service of the run; returns the fields of the run's state that an announced version sets.
         relayer_store: Queue of the relayer. A lease does not count as undelivered while its work is queued there.
         uploads: Looks up files in the pool's store. Work whose file is absent there does not count as pending.
         lease: Leader lease of this loop.
@@ -494,6 +497,7 @@ class RunSync:
             await self._end_lease(row, queued, now=now)
             return
         relay_again_ms, waits_until = row.expiry * 1000 - BEFORE_END_MS, _waits_until_ms(row)
+        # All three times may have passed, because the lease ends only when the ledger was read beyond its end, too.
         due = next((at for at in sorted((waits_until, relay_again_ms, until)) if at > now), now + RECHECK_MS // 5)
         if row.slot.counted is Counted.LEASED and now >= waits_until:
             # From now on the slot's groups are leased to other nodes.

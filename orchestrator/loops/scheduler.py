@@ -30,7 +30,10 @@ THREAD_ABOVE = 500
 """Pools with more nodes are planned in a thread, so that the event loop answers heartbeats meanwhile."""
 
 REPLAN_EVERY = timedelta(seconds=5)
-"""Interval of plans without a change, made while deadlines, failed tasks or drains make plans depend on time."""
+"""Interval of planning while no node or task changes, but a task has a deadline or a failure, or a node drains.
+
+In these cases the plan may change because time passes.
+"""
 
 REREAD_EVERY = timedelta(minutes=10)
 """Interval at which all nodes are read again, in case a change was missed."""

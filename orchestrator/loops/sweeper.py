@@ -28,9 +28,9 @@ _log = structlog.get_logger(__name__)
 class Sweeper:
     """Deletes files of slots that ended without work, and old files that no work refers to.
 
-    The old files are found page by page. Such a file is deleted only if it is older than the file of any unfinished
-    work can be: Redis may not know the file's work, because the step was deleted, or because Redis lost its data and
-    the ledger has not been read again. Then only the file's age is known. Validators' audit files are never deleted.
+    The sweeper finds old files page by page. Redis may not know the work of a file, because the step was deleted, or
+    because Redis lost its data and the ledger has not been read again. So the sweeper deletes such a file only when it
+    is older than any file of unfinished work can be. It never deletes validators' audit files.
 
     Args:
         pool_id: The pool.

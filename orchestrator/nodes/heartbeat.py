@@ -31,8 +31,8 @@ from protocol.runtime.randomness import unit
 from protocol.wire.heartbeat import AssignmentReport, Heartbeat, NodeState
 
 MOST_FRAGMENTS = 256
-"""Maximum number of cached task parts of answers, one per task generation. A part is at most as large as the request
-that posted the task."""
+"""Maximum number of cached fragments. A fragment is the part of an answer that describes one generation of a task. It
+is at most as large as the request that posted the task."""
 
 _log = structlog.get_logger(__name__)
 
@@ -197,7 +197,7 @@ class HeartbeatService:
     async def _compose(self, reply: HeartbeatReply) -> bytes:
         """Returns a `HeartbeatAnswer` as JSON.
 
-        It is joined from parts, because the fields of the assignment, the task and the commands are stored as JSON.
+        The method joins the answer from parts, because assignment, task and commands are stored as JSON already.
         """
         assignment, reason = b"null", reply.reason
         if reply.assignment_id and reply.state in {NodeState.HEALTHY, NodeState.DRAINING}:

@@ -118,7 +118,7 @@ class NodeTransitions:
         )
 
     def forget_deadline(self, row: NodeRow) -> WriteTransition:
-        """Returns the script call that clears a deadline which an earlier state left."""
+        """Returns the script call that clears an outdated deadline, which an earlier state of the node had set."""
         now = unix_ms(self._clock.now())
         return WriteTransition(
             address=row.address,

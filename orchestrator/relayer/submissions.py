@@ -24,8 +24,8 @@ from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState, Submis
 from protocol.wire.uploads import ObjectKey
 
 MAX_WAITING = 10_000
-"""Maximum number of queued requests of one kind. Strangers can't fill the queue, because every request needs a lease or
-an invite that this pool signed; a long outage of the chain can."""
+"""Maximum number of queued requests of one kind. The queue fills only during a long outage of the chain. Strangers
+can't fill it, because every request needs a lease or an invite that this pool signed."""
 
 
 class RelayerService:

@@ -294,7 +294,7 @@ def rollout_item(row: SlotRow, links: Links) -> RolloutItem:
 def _wanted(row: SlotRow, status: str) -> bool:
     if not row.slot.state.on_ledger:
         return False
-    if status == "pending":  # includes work for whose verdict the step no longer waits
+    if status == "pending":  # includes work that the step no longer waits for
         return row.slot.state is SlotState.SUBMITTED
     return status == "all" or row.slot.counted in WANTED[status]
 

@@ -27,7 +27,7 @@ from protocol.wire.runs import MOST_RELAYS, CheckpointRef, StepAnswer
 from protocol.wire.slots import Deliveries, LeaseState, LeaseView, SlotGrant, SlotName, SlotRequest
 
 SHOWN_LEASES = 200
-"""Maximum number of leases in a node's list of outcomes."""
+"""Maximum number of newest leases that the API lists for a node."""
 HOLDERS = 3
 """While other providers ask for slots, one provider may hold at most 1/`HOLDERS` of a step, so that its slow nodes
 can't delay the whole step."""
@@ -61,7 +61,7 @@ _REFUSALS = {
 class NoSlot(Conflict):
     """There is no slot for this node now.
 
-    This is no failure: the node asks `/run/step` again, whose answer contains the time to wait.
+    This is no failure. The node asks `/run/step` again; the answer contains the time to wait.
     """
 
     code = "no-slot"
@@ -270,7 +270,7 @@ class SlotLeasing:
     def _salt(self, row: SlotRow) -> Digest:
         """Derives a slot's salt, the part of its seed that is secret until the slot is leased.
 
-        The salt is derived from the orchestrator's key and not stored, so that it can't leak before.
+        The salt is derived from the orchestrator's key and is not stored, so that it can't leak before the lease.
         """
         salt = SlotSalt(
             pool_id=self.terms.pool_id,

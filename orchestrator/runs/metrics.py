@@ -22,7 +22,7 @@ MOST_SLOTS = 2_000
 """Maximum number of slots of one step that are read, in the order of their leases."""
 SLOTS_AT_ONCE = 500
 LARGEST = 1e9
-"""Values with at least this absolute value are ignored; no honest reward or length is as large."""
+"""Values with at least this absolute value are ignored; no honest reward or length is that large."""
 DEVIATIONS = 5.0
 """A value is kept if its distance from the median is at most the largest of: 5 median absolute deviations, the absolute
 value of the median, and 1."""

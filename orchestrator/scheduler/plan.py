@@ -125,7 +125,10 @@ class SchedulerTimeouts:
     retry: timedelta = timedelta(seconds=30)
     """Pause before a node gets a task again that failed on it; each further failure doubles the pause."""
     placements: int = 3
-    """Number of failures of one replica after which its task fails; 1 if the task's restart policy is `never`."""
+    """Number of failures, on all nodes together, after which a task with one replica fails.
+
+    Each further replica allows one more failure. For the restart policy `never` the number is 1.
+    """
 
 
 @dataclass(slots=True)

@@ -311,7 +311,7 @@ class _Planner:
         return forgiving and outcome.at_ms < self.now_ms - milliseconds(self.timeouts.failures)
 
     def _forget(self, task: OpenTask) -> None:
-        """Drops outdated outcomes, so that the failures of a task that runs for months don't add up."""
+        """Deletes outdated outcomes, so that the failures of a task that runs for months don't add up."""
         past = tuple(
             outcome.assignment_id
             for outcome in task.outcomes

@@ -37,8 +37,8 @@ class SchedulerLeaseLost(Unavailable):
 def head_of(*, identifier: str, task_id: str, generation: int, group: GroupPlace | None, restart_nonce: int) -> str:
     """Returns the part of a heartbeat answer that identifies an assignment.
 
-    The part is JSON without braces. It is stored in the node's row, so that the answer is joined from parts without a
-    JSON parser.
+    The part consists of the members of a JSON object, without the braces around them. It is stored in the node's row,
+    so that the service can join an answer from such parts without parsing or encoding JSON.
     """
     fields = {
         "id": identifier,

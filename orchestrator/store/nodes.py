@@ -45,9 +45,10 @@ class NodeRow:
     last_assignment_id: str | None = None
     generation: int = 0
     head: str = ""
-    """Part of a heartbeat answer that identifies the assignment, as JSON without braces."""
+    """Part of a heartbeat answer that identifies the assignment; result of `assignments.head_of`."""
     reference: str = ""
-    """Task of the assignment, as `task:generation`; it identifies the task's part of a heartbeat answer."""
+    """Id and generation of the assignment's task, as `id:generation`. They identify the task's part of a heartbeat
+    answer."""
     gauges: str = ""
     """Metrics of the last heartbeat as JSON. They are parsed on demand, because few readers of a row need them."""
 

@@ -364,7 +364,7 @@ class RunStore:
         return [address(name.decode()) for name in await self._database.ask("HKEYS", self._key("stakes"))]
 
     async def cache_stake(self, provider: Address, units: int) -> None:
-        """Caches the number of work units for whose penalty a provider's free stake suffices."""
+        """Caches the number of work units that a provider's free stake covers, at the pool's penalty per unit."""
         await self._database.ask("HSET", self._key("stakes"), provider, min(units, MOST_UNITS))
 
     def _key(self, *parts: str) -> str:

@@ -222,7 +222,7 @@ class TaskStore:
             reference: Task and its generation, as `id:generation`, from the node's row.
 
         Returns:
-            The part as JSON without braces; None if the task was deleted.
+            The members of a JSON object, without the braces around them; None if the task was deleted.
 
         Raises:
             Unavailable: The task has a newer generation, which the scheduler sends to its nodes soon; or its secrets

@@ -1,1 +1,1 @@
-"""Distributed training: rank 0 runs the loop, the other ranks hold shards of the policy and follow it."""
+"""Distributed training: process 0 (rank 0) runs the loop; all processes hold shards of the policy."""

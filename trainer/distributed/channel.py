@@ -1,4 +1,4 @@
-"""Communication of a process group: rank 0 broadcasts commands, and all ranks report their outcome.
+"""Communication of a process group: process 0 broadcasts commands, and all processes report their outcome.
 
 The channel uses gloo, even where NCCL moves the policy's tensors. A process that ends closes its connections, so the
 others notice at once; a lost machine is noticed after the time limit. Traffic is neither encrypted nor signed: run the
@@ -74,7 +74,7 @@ class Channel:
             self._broadcast(encoded)
 
     def receive(self) -> GroupCommand:
-        """Receives the next command of rank 0.
+        """Receives the next command of process 0.
 
         Raises:
             MeshBroken: Process 0 has ended.

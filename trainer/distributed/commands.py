@@ -1,4 +1,4 @@
-"""Commands of rank 0 as bytes. Decoding yields numbers and text only, never code.
+"""Commands of process 0 as bytes. Decoding yields numbers and text only, never code.
 
 A command has a kind, JSON fields and arrays: the groups to learn, or the small tensors of a state.
 """
@@ -125,7 +125,10 @@ def groups_of(command: GroupCommand) -> list[TrainingGroup]:
 
 
 def state_command(state: LearnerState) -> GroupCommand:
-    """Returns the `restore` command: small tensors and the shapes of large ones, which are sharded while restoring."""
+    """Returns the `restore` command with the small tensors of a state and the shapes of all its tensors.
+
+    Process 0 sends the large tensors as shards while all processes execute the command.
+    """
     small = {name: tensor for name, tensor in state.tensors.items() if tensor.nbytes <= _SMALL_BYTES}
     shapes = [(name, list(tensor.shape), name in small) for name, tensor in state.tensors.items()]
     return GroupCommand(

@@ -56,7 +56,7 @@ class LeadingLearner(PolicyLearner):
         """Performs the optimiser step on all processes.
 
         Raises:
-            TrainingDiverged: Loss or gradient was NaN or infinite too often in a row.
+            TrainingDiverged: Loss or gradient was NaN, infinite or too large in too many steps in a row.
         """
         return self._leader.together(GroupCommand(word=GroupCommandKind.FINISH), super().finish)
 

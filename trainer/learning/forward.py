@@ -55,9 +55,8 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     submodules: dropout stays off, because the trained policy must be the one that generated.
     """
     call: Any = model
-    enable = (
-        getattr(call, "activation_checkpointing_enable", None) or call.gradient_checkpointing_enable
-    )  # the method's name in older releases
+    # Older releases of transformers have only the second method.
+    enable = getattr(call, "activation_checkpointing_enable", None) or call.gradient_checkpointing_enable
     enable()
     for layer in layers_of(model):
         layer.training = True

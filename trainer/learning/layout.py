@@ -27,10 +27,10 @@ from trainer.learning.groups import TrainingGroup
 from trainer.packing import NOTHING, Placed, place
 
 _MATRICES = 6
-"""Cost of a layer's weight matrices for one token, per unit of width; the cost of attention to one token is 1.
+"""A layer's weight matrices cost this times the width per token, if attention to one token costs 1.
 
-The matrices take about 12 width^2 multiplications. Attention takes 2 width for each token of the row (scores and
-weighted sum, masked tokens included).
+Per token, the matrices take about 12 width^2 multiplications. Attention takes 2 width for each token of the row (scores
+and weighted sum, masked tokens included).
 """
 
 PREFIX = -1
@@ -131,7 +131,10 @@ def lay_out(
 
 
 def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> Iterator[list[LayoutPiece]]:
-    """Yields possible ways to cut groups into pieces, the one with the fewest tokens first."""
+    """Yields the ways to cut groups into pieces that are compared by cost, the one with the fewest tokens first.
+
+    For `shared`, each way halves the maximum number of answers per piece.
+    """
     largest = max((len(group.samples) for group in groups), default=1)
     if layout == Layout.SHARED:
         most = 2 * largest

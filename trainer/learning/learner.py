@@ -178,7 +178,7 @@ class Learner:
 
         Raises:
             InvalidInput: No group was added.
-            TrainingDiverged: Loss or gradient was NaN, infinite or too large too often in a row.
+            TrainingDiverged: Loss or gradient was NaN, infinite or too large in too many steps in a row.
         """
         if not self._counts.groups:
             raise InvalidInput("a step without a group", hint="wait for groups whose rewards differ")
@@ -288,6 +288,7 @@ class Learner:
             reference_n=reference_n,
             old_policy=self._settings.old_policy,
         )
+        # A repeated row also runs the backward pass, which has collective operations, but with a gradient of zero.
         loss: Any = -found.total if counts else found.total * 0.0
         loss.backward()
         if counts:
@@ -308,6 +309,7 @@ class Learner:
         return [weight.grad for weight in self._model.parameters() if weight.grad is not None]
 
     def _gradient_norm(self, count: int) -> float:
+        # FSDP has divided the gradients by the number of processes. The sum is divided by `count` instead.
         norm: Any = get_total_norm(self._gradients())
         whole_norm: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return whole_norm.item() * self._processes / count

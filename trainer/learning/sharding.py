@@ -40,7 +40,10 @@ def shard(model: Module, mesh: DeviceMesh) -> None:
 
 
 def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[tuple[PackedBatch, bool]]:
-    """Yields this process's rows, each with whether it counts; each row counts in one process."""
+    """Yields this process's rows, each with a flag that is False for a repeated row, which does not count.
+
+    Each row counts in one process.
+    """
     processes, rank = (1, 0) if mesh is None else (mesh.size(), mesh.get_local_rank())
     for first in range(0, len(rows), processes):
         turn = first + rank

@@ -18,7 +18,7 @@ from trainer.errors import BadSettings
 from trainer.files import whole_folder
 
 MOST_PROMPTS = 1 << 20
-"""Maximum size of a range that is converted to a table, which takes up to 8 MiB per version."""
+"""Maximum number of prompts in a range that is converted to a table. A table takes up to 8 MiB in each version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class PolicyBase:
 
     @property
     def candidates(self) -> NDArray[np.uint64] | None:
-        """Returns the prompts for a version's table; None for a range that is too large for a table.
+        """Returns the prompts for a version's table; None for a range with more than `MOST_PROMPTS` prompts.
 
         Held-out prompts of a range are excluded: no slot draws them, so in a table they would count as unsolved for
         ever.

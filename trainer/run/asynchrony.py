@@ -1,8 +1,8 @@
 """Asynchrony between generation and training, and demand for rollouts per step.
 
-Three parameters (RLAX, sections 3 and 4; Periodic Asynchrony, sections 3 and 4): how often workers reload weights, how
-stale a rollout may be, and whether gradients of accepted groups are computed as they arrive. The named settings are
-common combinations.
+Three parameters define the asynchrony (RLAX, sections 3 and 4; Periodic Asynchrony, sections 3 and 4): how often
+workers reload weights, how stale a rollout may be, and whether the gradients of accepted groups are computed as they
+arrive. The named settings are common combinations.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def steps_to_open(
         last: Last step that may be served (`Asynchrony.last_step`).
         standing: State of the steps; a missing step has no demand yet.
         groups: Initial demand of a step.
-        most_waiting: No further step opens while so many accepted groups of later steps wait.
+        most_waiting: Number of accepted groups of later steps from which on no further step opens.
     """
     none = StepStanding()
     waiting = sum(standing.get(later, none).accepted for later in range(step + 1, last + 1))
@@ -165,8 +165,8 @@ def next_move(
 
     Args:
         now: State of the step.
-        wanted: Number of groups whose rewards differ in a batch.
-        useful: Number of groups whose rewards differ that were received.
+        wanted: Number of groups with differing rewards that a batch needs.
+        useful: Number of groups with differing rewards that were received.
         coming: Accepted groups that are not received yet.
         held_up: Accepted groups that are unavailable because chain or store is down. They don't count towards the
             batch, but the step does not end without them.
@@ -184,6 +184,7 @@ def next_move(
     underway = now.underway + coming
     if underway >= missing:
         return DemandDecision(Move.WAIT)
+    # No further raise is possible after the last one, so it asks for twice the missing groups.
     last_chance = 2 if now.rounds + 1 >= max_rounds else 1
     asked = max(now.demand, now.accepted + now.pending + now.leased)
     return DemandDecision(Move.RAISE, asked + max(1, math.ceil(missing / share) * last_chance - underway))

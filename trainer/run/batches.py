@@ -69,7 +69,7 @@ class Chosen:
 
 
 def in_lease_order(files: Iterable[SeenFile]) -> list[SeenFile]:
-    """Returns a step's files sorted by node and index, independent of the order of arrival."""
+    """Returns a step's files in lease order: by node and slot index, independent of the order of arrival."""
     return sorted(files, key=lambda file: (file.entry.node, file.entry.index))
 
 
@@ -79,7 +79,7 @@ def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Cho
     The choice favours neither fast nodes nor low addresses, which could be generated on purpose.
 
     Args:
-        files: Files in lease order.
+        files: Files in lease order, from `in_lease_order`.
         step: Number of the step.
         most: Maximum groups of a batch.
         seed: The run's seed.
@@ -97,7 +97,7 @@ def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Cho
 
 
 def unused(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> Counter[str]:
-    """Counts unused groups by reason."""
+    """Counts unused groups by reason: `undecided`, `surplus` or `no-signal`."""
     used, left = set(places), Counter[str]()
     for number, file in enumerate(files):
         for place, seen in enumerate(file.groups):
@@ -127,14 +127,20 @@ def solved_shares(files: Iterable[SeenFile]) -> list[tuple[int, float]]:
 
 
 def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) -> float:
-    """Returns the smoothed share of groups whose rewards differ, in [0.05, 1]."""
+    """Returns the smoothed share of groups whose rewards differ, in [0.05, 1].
+
+    Args:
+        files: Files of the step.
+        before: Share before this step.
+        weight: Number of groups that `before` counts as.
+    """
     counted = [(len(file.groups), file.useful) for file in files]
     seen, useful = sum(one for one, _ in counted), sum(two for _, two in counted)
     return max(0.05, min(1.0, (before * weight + useful) / (weight + seen)))
 
 
 def after_batch(state: TrainerState, files: Sequence[SeenFile], *, learned: bool) -> TrainerState:
-    """Returns the trainer state after a step, without the policy's weights."""
+    """Returns the trainer state after a step. The policy's weights are not part of this state."""
     return replace(
         state,
         step=state.step + 1,

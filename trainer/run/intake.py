@@ -46,7 +46,7 @@ def file_paths(folder: Path, entry: JournalFile) -> tuple[Path, Path]:
 
 
 def remove_files(state: Path, *, below: int) -> None:
-    """Removes the files of steps below `below`, which the saved state includes."""
+    """Removes the files of steps below `below`. The saved state is newer than these steps, so no restart reads them."""
     for folder in (state / ROLLOUTS_FOLDER).glob("*"):
         if folder.name.isdigit() and int(folder.name) < below:
             shutil.rmtree(folder, ignore_errors=True)
@@ -198,7 +198,7 @@ class RolloutIntake:
         )
         for target, url, sha256, most in wanted:
             if target.exists():
-                continue  # from before a crash; `fetch` keeps only verified files
+                continue  # fetched before a crash; it is verified, because `fetch` creates only verified files
             if url is None:
                 raise NotFound(f"the store has no file {sha256}")
             await self._transfer.fetch(url, target, sha256=sha256, most_bytes=most)

@@ -40,7 +40,7 @@ class JournalFile(_Line):
     key: WireDigest
     sha256: WireDigest
     audit: WireDigest
-    """SHA-256 of the audit file with its rewards."""
+    """SHA-256 of the audit file of the accepting verdict; the audit file confirms the rewards."""
     node: WireAddress
     index: SlotIndex
     version: Version

@@ -1,10 +1,10 @@
 """The run's lease: while this trainer holds it, the orchestrator refuses requests of other trainers.
 
 A restarted trainer gets a new lease at once if it held the last one; its earlier process is fenced. Each request
-carries the id of this trainer process. If an answer is lost, the orchestrator recognises the id and repeats the answer,
-even after the lease has expired. If the orchestrator can't refuse the other trainer, because that one uses a second
-orchestrator or because Redis was lost, the ledger shows the conflict: a trainer ends when the ledger has an
-announcement that it did not make.
+carries the id of this trainer process. If an answer is lost, for example one with a new lease after the old one had
+expired, the orchestrator recognises the id in the next request and repeats the answer. If the other trainer uses
+another orchestrator, or Redis was lost, the orchestrator can't refuse the other trainer. Then the ledger shows the
+conflict: a trainer ends when the ledger has an announcement that it did not make.
 """
 
 from __future__ import annotations

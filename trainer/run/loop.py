@@ -64,7 +64,7 @@ class TrainingRun:
         Raises:
             AnotherTrainer: Another trainer works on this run.
             NothingToLearn: Too many steps in a row had no group whose rewards differ.
-            TrainingDiverged: Loss or gradient was NaN or infinite too often.
+            TrainingDiverged: Loss or gradient was NaN, infinite or too large in too many steps in a row.
             NotWritten: The disk is full or refuses the write.
             MusterError: A service was down for longer than the settings allow.
         """

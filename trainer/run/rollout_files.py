@@ -45,7 +45,7 @@ class FileRules:
     Args:
         run: The run's id.
         recipe: Recipe of the base; environment, sampling and group size are the same for every version.
-        vocabulary: Size of the vocabulary, an exclusive bound of tokens.
+        vocabulary: Size of the vocabulary; all token ids are below it.
         context: Maximum tokens of prompt and answer together.
         most_bytes: Maximum size of a file.
     """
@@ -205,7 +205,7 @@ def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None
         ("length penalty", judged.length_penalty, sample.length_penalty),
     )
     for name, audited, written in pairs:
-        if audited is not None and audited != written:  # NaN differs from everything
+        if audited is not None and audited != written:  # NaN differs from every value, so it is refused
             raise UnusableFile(
                 f"row {judged.row} has the {name} {written!r} in the file and {audited!r} in its audit by {validator}",
                 code="other-rewards",

@@ -55,7 +55,10 @@ class StreamedStep:
         await self._in_thread(self._learner.add, new)
 
     def close(self, files: Sequence[SeenFile]) -> tuple[Chosen, tuple[int, ...]]:
-        """Returns the batch and its parts; no parts if a used file's verdict was overturned: its gradients are invalid.
+        """Returns the batch and its parts.
+
+        There are no parts if the verdict on a used file was overturned: the computed gradients include that file, so
+        the caller must compute the batch's gradients again.
 
         Args:
             files: Files that are accepted when the step is closed, in lease order.

@@ -11,7 +11,10 @@ from protocol.wire.listings import RolloutItem
 
 
 class NotOnLedger(Unavailable):
-    """The ledger does not confirm a file that the orchestrator lists; its RPC endpoint may be ahead, or it lies."""
+    """The ledger does not confirm a file that the orchestrator lists.
+
+    The orchestrator's RPC endpoint may be ahead of the trainer's, or the orchestrator may lie.
+    """
 
     code = "not-on-ledger"
 

@@ -49,7 +49,8 @@ class VersionPublisher:
             AnotherTrainer: The ledger names a version that this trainer did not make.
         """
         publisher, step = self._dependencies.publisher, self._where().step
-        if self._is_published(step) or publisher.digest(step) is not None:  # for example, recorded under other settings
+        # The journal may name a version of this step although none is due, because `reload_every` or `steps` changed.
+        if self._is_published(step) or publisher.digest(step) is not None:
             await publisher.write(step, self._writer(step))
         self.newest = publisher.newest
         await publisher.check_ledger(self.newest)
@@ -86,7 +87,7 @@ class VersionPublisher:
             self._saving = None
 
     def publish_again(self, view: RunView) -> None:
-        """Publishes the newest version again if the orchestrator has lost its state and does not know it."""
+        """Publishes the newest version again if the orchestrator does not know it, because it has lost its state."""
         if not self._dependencies.publisher.is_adopted(view, self.newest) and self._publishing is None:
             self._dependencies.demand.forget()
             self._publishing = asyncio.create_task(self._publish(self.newest))

@@ -44,7 +44,7 @@ export class Feed {
       this.wanted = false;
       if (!this.paused()) pause = await this.once();
       if (this.signal.aborted) return;
-      if (this.wanted) continue; // `again()` was called during the request, so its answer may belong to the page before
+      if (this.wanted) continue; // `again()` was called during the request, so its answer may belong to the previous page of a list
       const waking = (this.waking = new AbortController());
       await this.wait(pause, AbortSignal.any([this.signal, waking.signal]));
     }

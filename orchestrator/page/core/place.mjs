@@ -3,7 +3,7 @@
 export const VIEWS = ["run", "nodes", "tasks", "rollouts", "events"];
 const ADDRESS = /^0x[0-9a-fA-F]{40}$/;
 
-/** Returns the `{view, node}` that a fragment selects; null if it selects no view, as that of the skip link. */
+/** Returns the `{view, node}` that a fragment selects; null if it selects no view, like the fragment of the skip link. */
 export function placeOf(fragment) {
   const [name, rest] = fragment.replace(/^#/, "").split("/", 2);
   if (name === "") return { view: "run", node: null };

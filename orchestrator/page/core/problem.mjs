@@ -27,7 +27,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Returns the error of an answer. If the answer has no problem JSON, as that of a proxy, only its status is known. */
+/** Returns the error of an answer. An answer without problem JSON, such as that of a proxy, gives only a status. */
 export async function errorOf(response) {
   const status = response.status;
   const retryAfterS = waitOf(response.headers.get("Retry-After"), Date.now());
@@ -51,7 +51,7 @@ export function noAnswer(error) {
   return new ApiError({ status: 0, code: "no-answer", detail: late ? "no answer in time" : "no connection to the orchestrator" });
 }
 
-/** Returns the error of a change. If only a proxy or nobody answered, it has the hint that the change may have been made. */
+/** Returns the error of a change. Without an answer of the orchestrator, a hint says that the change may have been made. */
 export function perhapsDone(error) {
   if (error.status !== 0 && !["http-502", "http-504"].includes(error.code)) return error;
   const { status, code, detail, retryAfterS } = error;

@@ -41,9 +41,9 @@ class HeartbeatReply(NamedTuple):
     """False if the heartbeat needs a state transition first; then only `state` is set."""
     assignment_id: str = ""
     head: str = ""
-    """Part of the answer that identifies the assignment, as JSON without braces."""
+    """Part of the answer that identifies the assignment; result of `assignments.head_of`."""
     reference: str = ""
-    """Task of the assignment, as `task:generation`; it identifies the task's part of the answer."""
+    """Id and generation of the assignment's task, as `id:generation`. They identify the task's part of the answer."""
     reason: str = ""
     failure: str = ""
     """Text about the last task that failed on this node; empty after a new assignment."""
@@ -101,7 +101,8 @@ class WriteTransition(ScriptCall[bool]):
         cause: Reason that is stored in the node's history.
         actor: Name of the owner's token, or of the component, that caused the event.
         reason: Reason of the state, which the node receives.
-        deadline: Time by which the next heartbeat is due: Unix milliseconds, `clear` or `keep`.
+        deadline: Time by which the next heartbeat, or the redemption of the invite, is due: Unix milliseconds, `clear`
+            or `keep`.
         removal: Time at which the removal from the ledger is due: Unix milliseconds, `clear` or `keep`.
         only_if_due_by_ms: The transition is written only if the node's deadline is at most this time; None: always.
         quiet: True to write no history entry and no event.
@@ -243,8 +244,8 @@ class PlaceAssignment(ScriptCall[WriteResult]):
         lease: Value of the scheduler's leader lease.
         address: The node.
         assignment: Id of the new assignment.
-        head: Part of a heartbeat answer that identifies the assignment, as JSON without braces.
-        reference: Task and its generation, as `task:generation`.
+        head: Part of a heartbeat answer that identifies the assignment; result of `assignments.head_of`.
+        reference: Id and generation of the task, as `id:generation`.
         task: Id of the task.
         task_name: Name of the task.
         now_ms: Current time.
@@ -271,8 +272,8 @@ class RenewAssignment(ScriptCall[WriteResult]):
         address: The node.
         assignment: Id of the assignment.
         generation: Generation of the assignment as read.
-        head: Part of a heartbeat answer that identifies the new generation, as JSON without braces.
-        reference: Task and its generation, as `task:generation`.
+        head: Part of a heartbeat answer that identifies the new generation; result of `assignments.head_of`.
+        reference: Id and generation of the task, as `id:generation`.
         now_ms: Current time.
         why: Reason for the pool's events.
         actor: Name of the owner's token, or of the component, that caused the change.

@@ -59,6 +59,7 @@ local units = groups * per_group
 local counted = waits_until_ms > now_ms and 'leased' or 'spare'
 local indices = P .. 'run:next:' .. step
 local index = redis.call('HGET', indices, node) or s[7] or '0'
+-- A lease holds the index as a 32-bit integer.
 if tonumber(index) >= 4294967295 then return reply{outcome = 'full'} end
 redis.call('HSET', indices, node, tonumber(index) + 1)
 
@@ -71,6 +72,7 @@ redis.call('SET', request_key, id, 'PX', remembered_ms)
 redis.call('ZADD', P .. 'run:slots:' .. step, expiry_s, id)
 redis.call('ZADD', P .. 'run:steps', step, step)
 redis.call('ZADD', P .. 'run:due', waits_until_ms, id)
+-- The lists keep the 500 newest slots, more than the delivery rules of nodes and providers consider.
 for _, list in ipairs({P .. 'run:node:' .. node, P .. 'run:provider:' .. provider}) do
   redis.call('LPUSH', list, id)
   redis.call('LTRIM', list, 0, 499)

@@ -32,8 +32,8 @@ if f[8] then redis.call('HSET', P .. 'run:keys', f[8], slot) end
 if due_ms then redis.call('ZADD', P .. 'run:due', due_ms, slot) else redis.call('ZREM', P .. 'run:due', slot) end
 redis.call(accused and 'SADD' or 'SREM', P .. 'run:accused:' .. node, slot)
 
--- `named` has the files of submitted work; the sweeper deletes all others. After a reorg this work may have another
--- file.
+-- `named` has the files of submitted work; the sweeper deletes the other files of nodes. After a reorg this work may
+-- refer to another file, so the entry of the former file is removed.
 local files = P .. 'run:named'
 if former and former ~= f[9] and redis.call('HGET', files, node .. ':' .. former) == slot then
   redis.call('HDEL', files, node .. ':' .. former)
