@@ -36,7 +36,7 @@ MIN_EARLY_PAUSE = timedelta(seconds=1)
 """Minimum time from a heartbeat to the next one, if the worker sends the next one early to report a change of the
 task."""
 SKEW_TO_REPORT = timedelta(seconds=10)
-"""Difference between this machine's clock and the orchestrator's from which the worker logs a warning."""
+"""Minimum difference between this machine's clock and the orchestrator's for which the worker logs a warning."""
 LEAST_INTERVAL = timedelta(milliseconds=100)
 """Shortest interval between heartbeats that an orchestrator can set."""
 BANNED_INTERVAL = timedelta(minutes=1)
@@ -50,8 +50,8 @@ at that URL.
 FIRST_CHECK_PAUSE = timedelta(seconds=15)
 LONGEST_CHECK_PAUSE = timedelta(minutes=5)
 """Shortest and longest pause between two checks of membership and URL. The pauses have jitter, because the workers of
-an
-overloaded orchestrator all start to check at about the same time."""
+an overloaded orchestrator all start to check at about the same time.
+"""
 READS_TO_LEAVE = 2
 """Number of ledger reads in a row without a membership of this node after which the worker ends the membership.
 
@@ -263,7 +263,7 @@ class HeartbeatLoop:
         return self._absent >= READS_TO_LEAVE
 
     async def _check_membership(self) -> HeartbeatStop | None:
-        """Counts an unanswered heartbeat, and checks membership and URL from `SILENT_AFTER` on.
+        """Counts an unanswered heartbeat; after `SILENT_AFTER` in a row, checks membership and URL.
 
         Returns the reason to end the loop, or None.
 

@@ -14,7 +14,7 @@ from worker.slots.task_bridge import TaskBridge
 from worker.tasks.reconciler import Reconciler
 
 FINISHED = frozenset({"delivered", "given_up", "parked"})
-"""Names of those counts in `QueueStore.counts` whose items the queue no longer processes."""
+"""Keys of `QueueStore.counts` for items that the queue no longer processes."""
 
 
 class SelfReport:

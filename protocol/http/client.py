@@ -202,7 +202,7 @@ class ServiceClient:
         check_service_url(location.url, allow_plain_http=allow_plain_http)
         if (key is None) == (token is None):
             raise InvalidInput(
-                "a client speaks with a key or with a token", hint="give the client either a key or a token"
+                "a client authenticates with a key or with a token", hint="give the client either a key or a token"
             )
         self.location = location
         self._key = key
@@ -220,13 +220,13 @@ class ServiceClient:
         )
 
     async def identity(self, *, patience: timedelta = CALL_PATIENCE) -> ServiceIdentity:
-        """Asks the service for its address and contract, without authentication.
+        """Asks the service for its address and contract; the request is not authenticated.
 
         Args:
             patience: Time limit of all attempts.
 
         Raises:
-            Unauthenticated: The address differs from the pinned one.
+            Unauthenticated: The address differs from the one that `location` pins.
         """
         answer = await self.call("GET", "/v1/identity", anonymous=True, answer_limit=IDENTITY_LIMIT, patience=patience)
         identity = answer.read(ServiceIdentity)

@@ -166,7 +166,7 @@ class Lookups(Generic[K, V]):
         self._paused_until.pop(key, None)
 
     async def _shared_read(self, key: K, lane: _Lane) -> V:
-        paused: K | None = key if lane is self._known_keys else None
+        paused: K | None = key if lane is self._known_keys else None  # None: the pause that all new keys share
         self._check_pause(paused)
         task = self._reading.get(key)
         if task is None:
@@ -224,6 +224,7 @@ class Lookups(Generic[K, V]):
 
     def _check_pause(self, key: K | None) -> None:
         if self._clock.monotonic() < self._paused_until.get(key, 0.0):
+            # The error names the chain, because services use this cache only for reads of the chain.
             raise Unavailable(
                 "the chain was unavailable a moment ago and is not read again yet", code="chain-unavailable"
             )

@@ -116,7 +116,7 @@ class TokenBook:
         self._by_id: dict[str, tuple[TokenSetting, bytes, bytes]] = {}
         self._known: dict[bytes, TokenSetting] = {}
         self._digest_key = secrets.token_bytes(32)
-        self._turns = asyncio.Semaphore(2)  # limits the CPU time that guesses of the secret of a known id can take
+        self._turns = asyncio.Semaphore(2)  # limits the CPU time for a caller that knows an id and guesses secrets
         for setting in tokens:
             match = _HASH.fullmatch(setting.hash)
             if match is None or match[1] in self._by_id:

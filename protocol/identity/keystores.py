@@ -68,7 +68,7 @@ def read_keystore(path: Path, password: str) -> Key:
         InvalidInput: The file is not a supported keystore, or the address in the file is not that of its key.
         Unauthenticated: The password is wrong.
     """
-    from eth_keyfile.keyfile import decode_keyfile_json  # noqa: PLC0415 - half a second: it imports pairing code
+    from eth_keyfile.keyfile import decode_keyfile_json  # noqa: PLC0415 - takes half a second, as it imports py_ecc
 
     content = _read_json(path)
     _check_form(path, content)

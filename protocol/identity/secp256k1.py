@@ -26,7 +26,7 @@ except ImportError as error:  # pragma: no cover - a broken installation
 
 try:
     from sha3 import keccak_256 as _keccak_256  # type: ignore[import-untyped]  # safe-pysha3 has no stubs
-except ImportError:  # pragma: no cover - without safe-pysha3, the same hash takes twice the time
+except ImportError:  # pragma: no cover - without safe-pysha3, hashing takes twice the time
     from eth_hash.auto import keccak as _eth_hash
 
     _keccak_256 = _eth_hash.new

@@ -229,7 +229,7 @@ def check_signature(stamp: RequestStamp, *, method: str, target: str, body_sha25
 
 
 def check_request_line(method: str, target: str) -> None:
-    """Checks that method and target may be lines of the signed message.
+    """Checks that method and target are well-formed, so that each is exactly one line of the signed message.
 
     Raises:
         InvalidInput: The method is not 3 to 10 capitals; or the target does not begin with a slash, is longer than

@@ -13,14 +13,14 @@ import psutil
 import structlog
 
 MEMORY_SHARE = 2
-"""Divisor of the memory for weights: they get half. Activations, decoded files and the service use the rest."""
+"""Divisor of the memory: weights may use half of it. Activations, decoded files and the service use the rest."""
 
 DISK_SHARE = 10
-"""Divisor of the disk for one folder of versions: it gets a tenth."""
+"""Divisor of the disk's size: one folder of versions may use a tenth of it."""
 
 FREE_SHARE = 5
-"""Divisor of the free space that one service may use: a fifth. Trainer, relay, validator and worker on one disk
-together leave another fifth free.
+"""Divisor of the free space: one service may use a fifth of it. If trainer, relay, validator and worker share a disk,
+they leave the last fifth free.
 """
 
 _GROUPS = Path("/sys/fs/cgroup")
@@ -64,9 +64,8 @@ class Needs:
 
         `versions` contains pairs of a version's number and the version, newest first.
 
-        The orchestrator leases slots for a version until it learns of the next version. The trainer announces that one
-        before it writes the version after it. So the last leases for a version end within `leases` after the arrival of
-        the second version that follows.
+        Let A, B and C be three consecutive versions. The orchestrator leases slots for A until it learns of B. The
+        trainer announces B before it writes C. So the last leases for A end within `leases` after the arrival of C.
         """
         marked = []
         for place, (number, version) in enumerate(versions):
@@ -239,12 +238,13 @@ def weights_budget(memory: int, *, processes: int) -> int:
 
 
 def _limits(groups: Path, own: Path) -> list[tuple[int, int]]:
-    """Returns pairs of limit and use, in bytes, of this process's control groups.
+    """Returns memory limit and memory use, in bytes, of each control group that limits this process.
 
-    Parent groups are included, for cgroup v1 and v2.
+    Parent groups are included, for cgroup v1 and v2. Without limited groups, the result is one pair with a limit that
+    no machine reaches.
 
-    In a container, the mount point often is the container's own group, whose path outside is unknown there. Therefore
-    the root of the mount point is tried too.
+    In a container, the mount point often is the container's own group, but `own` names the group's path on the host.
+    That path does not exist in the container. Therefore the root of the mount point is tried too.
     """
     found = []
     try:

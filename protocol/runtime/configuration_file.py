@@ -1,4 +1,4 @@
-"""The configuration file of a command: where it is searched, and its relative paths.
+"""Finds the configuration file of a command, and resolves relative paths in it.
 
 The first of these is used: `--config FILE`, before or after the name of the command; the variable `MUSTER_CONFIG`;
 `muster.toml` and `.devnet/muster.toml` in the working directory; `~/.config/muster/muster.toml`.

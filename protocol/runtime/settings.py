@@ -46,7 +46,7 @@ class InvalidSetting(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The values from one source, and the spelling of keys in it."""
+    """Values from one source (command line, environment or file), and how that source spells the keys."""
 
     name: Callable[[str], str]
     """Function that returns a key as the source spells it, for errors."""

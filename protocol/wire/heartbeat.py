@@ -65,8 +65,9 @@ class CommandKind(StrEnum):
     """Kind of a command to a worker."""
 
     SEND_LOGS = "send-logs"
-    """Push log lines to `POST /v1/logs` until `until_ms`: those of the assignment with the id `text`, from line number
-    `since` on. The assignment may have ended, because its last lines are requested before its container is removed.
+    """Push log lines of an assignment to `POST /v1/logs` until `until_ms`. `text` is the assignment's id, `since` the
+    number of the first line. The assignment may have ended, because its last lines are requested before its container
+    is removed.
     """
     DRAIN = "drain"
     """Finish the task, deliver its work, and take no other task."""
@@ -92,7 +93,7 @@ class Command(WireModel):
 class HeartbeatAnswer(WireModel):
     """Answer to a heartbeat.
 
-    The orchestrator signs it, so that nobody between them can start containers.
+    The orchestrator signs it, so that an attacker on the network path can't start containers.
     """
 
     state: NodeState

@@ -41,7 +41,7 @@ class KnownRelay(WireModel):
     """URL that the relay registered; None if it has not registered yet."""
     expires_at_ms: Milliseconds | None = None
     live: bool = False
-    """Whether nodes are currently told to use the relay."""
+    """Whether the orchestrator currently names the relay to nodes."""
 
 
 class RelayList(WireModel):

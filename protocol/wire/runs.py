@@ -102,7 +102,9 @@ class StepAnswer(WireModel):
     run: Name
     run_id: WireDigest
     step: Step
-    """The lowest step of the window that needs rollouts. If no step needs any, the last step that was checked."""
+    """The lowest step of the window that needs rollouts. If `need` is 0, it is the last step of the window, or the
+    first open step if the run leases no slots now.
+    """
     need: StepGroups
     """Number of groups that the step needs and that no node has leased, submitted or delivered. If it is 0, there is
     nothing to do; see `reason`.

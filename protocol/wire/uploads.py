@@ -54,7 +54,7 @@ class UploadKind(StrEnum):
 class ObjectKey:
     """Name of an object in the store: its owner and the hash of its content.
 
-    Objects therefore can't be confused or overwritten.
+    Two different objects therefore never have the same name, and no upload can overwrite another object.
 
     The text is `POOL/OWNER/SHA256`, or `POOL/audits/OWNER/SHA256` for audit files.
 
@@ -124,7 +124,7 @@ class UploadRequest(WireModel):
 class UploadTicket(WireModel):
     """URL to upload a file, or the fact that the object exists already.
 
-    Signed by the orchestrator.
+    The orchestrator signs it.
     """
 
     key: WireObjectKey

@@ -1,9 +1,9 @@
 """Verifies a lease against the chain: the announced version and the beacon block.
 
-The hash of the beacon block is part of the slot's seed. Validators read this hash from the chain. Validators would
-judge rollouts from another hash as forged, even if the node only trusted an orchestrator that named the wrong hash. By
-decision 0019 the beacon block is the later of two blocks: the one that announced the version, and the one in which this
-node joined the pool.
+The hash of the beacon block is part of the slot's seed. Validators read this hash from the chain. They judge rollouts
+from any other hash as forged, even if an honest node got the wrong hash from its orchestrator. By decision 0019 the
+beacon block is the later of two blocks: the one that announced the version, and the one in which this node joined the
+pool.
 """
 
 from __future__ import annotations

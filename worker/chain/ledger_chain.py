@@ -34,7 +34,10 @@ from worker.chain.pool_record import PoolRecord, read_pool_record
 T = TypeVar("T")
 
 CLOCK_TOLERANCE = timedelta(seconds=60)
-"""Error of this machine's clock up to which valid leases are accepted; the same as for signed requests."""
+"""Maximum error of this machine's clock for which the worker still accepts valid leases.
+
+It is the same as for signed requests (`CLOCK_WINDOW`).
+"""
 TERMS_CACHE_TTL = timedelta(minutes=1)
 """Time for which terms are cached. This is safe, because new terms take effect only after a notice period."""
 ESCROW_CACHE_TTL = timedelta(seconds=10)
@@ -181,7 +184,7 @@ class LedgerChain:
     async def is_orchestrator(self, who: Address) -> bool:
         """Returns whether `who` may now sign for the pool as its orchestrator.
 
-        It may if it is the current key, or the previous key before its stated end.
+        It may if it is the current key, or the previous key before its announced end.
         """
         return await self._call(lambda ledger: ledger.pools.is_orchestrator(self._pool_id, who))
 
@@ -217,7 +220,7 @@ class LedgerChain:
 
         Args:
             lease: The lease.
-            now: Current time. The current time must not be the newest block's time, which may be old on an idle chain.
+            now: Current time by a clock, not the newest block's time, which may be old on an idle chain.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -242,7 +245,7 @@ class LedgerChain:
         return ""
 
     async def fault_of(self, lease: Lease, beacon: Digest) -> str:
-        """Returns how a lease of this node contradicts the chain, as text; verified with `LeaseVerifier`.
+        """Compares a lease of this node with the chain; returns how they contradict each other, as text.
 
         The text is empty if lease and chain agree.
 

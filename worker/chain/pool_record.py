@@ -14,7 +14,7 @@ from protocol.verdicts import Outcome
 NEWEST = 200
 """Maximum number of newest pieces of work that are counted."""
 BLOCKS_BACK = (2_000, 16_000, 128_000)
-"""Numbers of newest blocks to search: the next larger number is tried until `NEWEST` pieces of work are found.
+"""Sizes of the ranges of newest blocks that are searched one after another, until `NEWEST` pieces of work are found.
 
 The largest range covers 18 days at 12 s a block.
 """
@@ -29,7 +29,7 @@ MOST_REFUSED = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRecord:
-    """Numbers of a pool's newest pieces of work by outcome, and its escrow."""
+    """How many of a pool's newest pieces of work had each outcome, and the pool's escrow."""
 
     accepted: int = 0
     refused: int = 0

@@ -2,9 +2,9 @@
 
 A pool can take files without paying: its validators may let the work expire without a verdict; or, when the work is
 submitted, the escrow is used up or this node's membership has ended. The ledger has no penalty for a pool that does not
-pay, so the worker limits the loss. After `MOST_UNPAID` unpaid pieces of work in a row it stops leasing slots, until one
-of these pieces is paid or the contributor runs `muster worker resume`. Rejected and forged work does not count, because
-validators have judged it.
+pay, so the worker limits the loss. After `MOST_UNPAID` unpaid pieces of work in a row it stops leasing slots, until
+another delivered piece is paid or the contributor runs `muster worker resume`. Rejected and forged work does not count,
+because validators have judged it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from worker.state import StateDirectory
 MOST_UNPAID = 3
 """Number of unpaid pieces of work in a row after which leasing stops."""
 MOST_WATCHED = 512
-"""Maximum number of pieces of work that are watched at a time. The oldest pieces are dropped."""
+"""Maximum number of pieces of work that are watched at a time. Above it, those that have waited longest for a check are
+dropped.
+"""
 CHECKS_PER_ROUND = 32
 """Maximum number of pieces of work that one round checks on the ledger."""
 CHECK_INTERVAL = timedelta(seconds=60)

@@ -15,9 +15,9 @@ from protocol.runtime.clock import Clock
 from worker.doctor.finding import DoctorFinding, failure, ok, warning
 
 MOST_SKEW_S = 60.0
-"""Difference of the clocks in seconds beyond which services refuse requests."""
+"""Maximum difference of the clocks, in seconds. Services refuse requests that differ more."""
 NOTICEABLE_SKEW_S = 10.0
-"""Difference of the clocks in seconds from which the doctor warns."""
+"""Minimum difference of the clocks, in seconds, for which the doctor warns."""
 _MEASURED_S = 1.0
 """Duration of the bandwidth measurement in seconds."""
 _MOST_BYTES = 64 << 20

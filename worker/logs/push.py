@@ -19,7 +19,7 @@ from worker.logs.store import LogStore
 from worker.session.orchestrator_client import OrchestratorSession
 
 _LOOK = timedelta(milliseconds=250)
-"""Pause between two looks for new lines of a requested log."""
+"""Interval at which the pusher checks requested logs for new lines."""
 _LONGEST_PAUSE = timedelta(seconds=15)
 _log = structlog.get_logger(__name__)
 
@@ -49,7 +49,8 @@ class LogPusher:
     def want(self, assignment_id: str, *, since: int, until_ms: int) -> None:
         """Requests that an assignment's log is pushed from line `since` on.
 
-        `until_ms` is the Unix time in milliseconds at which the push ends.
+        `until_ms` is the Unix time in milliseconds at which the push ends. If the log is being pushed already, only
+        the end is extended, and `since` is ignored.
         """
         known = self._wanted.get(assignment_id)
         if known is None:

@@ -145,8 +145,8 @@ class LogStore:
 def open_kept(logs: Path, assignment_id: str) -> LogStore | None:
     """Opens the log of an earlier assignment; returns None if it is not stored.
 
-    The id comes from the orchestrator, so its format is checked first. The id "/etc", for example, would name an
-    existing directory.
+    The id comes from the orchestrator, so its format is checked first. Otherwise an id such as `/etc` or `..` would
+    open a directory outside `logs`.
     """
     if _ASSIGNMENT_ID.fullmatch(assignment_id) is None or not (logs / assignment_id).is_dir():
         return None

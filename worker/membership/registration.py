@@ -135,5 +135,5 @@ class Registrar:
             for invite in fresh:
                 await self._invites.put((service, invite))
             seen = {invite.nonce for invite in invites}
-            if not fresh:  # all invites are known already, or the poll timed out
+            if not fresh:  # avoids a busy loop: a service answers at once while it has invites, also known ones
                 await sleep_or(self._clock, timedelta(seconds=1 if invites else 0.05))

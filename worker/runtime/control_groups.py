@@ -1,7 +1,7 @@
-"""Control groups for tasks without Docker, version 2 or 1, if the machine allows them.
+"""Limits the resources of tasks without Docker by control groups (cgroup v2 or v1), if the machine allows them.
 
-Without control groups, the keeper checks the task's memory use itself, and `RLIMIT_NPROC` limits the number of
-processes.
+Without control groups, the keeper checks the task's memory use itself. The number of processes is then limited by
+`RLIMIT_NPROC` if the worker is root, and else not at all.
 """
 
 from __future__ import annotations

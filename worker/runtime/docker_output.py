@@ -23,7 +23,7 @@ _MOST_BUFFERED = 1 << 20
 
 
 class OutputParser:
-    """Incremental parser from bytes to lines.
+    """Converts the bytes of a log stream to lines, as they arrive.
 
     Data without a timestamp is ignored.
     """

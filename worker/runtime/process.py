@@ -229,7 +229,8 @@ class ProcessRuntime:
         if spec.gpu_uuids:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpu_uuids)
         limits = {"RLIMIT_NOFILE": _OPEN_FILES, "RLIMIT_CORE": 0}
-        if self._as_root:  # RLIMIT_NPROC counts per user, and this user runs only the task
+        # RLIMIT_NPROC counts all processes of a user. The task has its own user only if the worker is root.
+        if self._as_root:
             limits["RLIMIT_NPROC"] = spec.resources.pids
         return {
             "sandbox": entrance,

@@ -245,6 +245,6 @@ def refuse_target(target: str) -> None:
     Raises:
         LaunchRefused: The path would hide system files, or contains `..`.
     """
-    path = Path("/" + target.lstrip("/"))  # lstrip, because pathlib keeps two leading slashes
+    path = Path("/" + target.lstrip("/"))  # pathlib keeps a leading `//`, which differs from `/`
     if ".." in path.parts or path == Path("/") or path.parts[1] in {"proc", "sys", "dev", "etc"}:
         raise LaunchRefused(f"a volume can't be mounted at {target}", hint="choose a path such as /data")

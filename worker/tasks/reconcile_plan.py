@@ -25,7 +25,7 @@ FIRST_BACKOFF = timedelta(seconds=1)
 LONGEST_BACKOFF = timedelta(minutes=5)
 """Maximum pause before any restart."""
 STABLE_AFTER = timedelta(minutes=10)
-"""Time that a container must run until its earlier failures no longer count."""
+"""Run time of a container after which its earlier failures no longer count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +243,9 @@ def _end(container: Container, why: str) -> Action:
 
 
 def _decide_without_container(progress: AssignmentProgress, now: float) -> ReconcileStep:
-    """Decides when there is no container.
+    """Returns the next step if there is no container.
 
-    It launches a container, unless the assignment has ended or a back-off is running.
+    The step launches a container, unless the assignment has ended or a back-off is running.
     """
     if progress.state.is_final:
         return ReconcileStep(progress=progress)

@@ -94,7 +94,7 @@ class BodyAccount:
     def take(self, size: int) -> bool:
         """Counts bytes that have arrived; returns whether they fit.
 
-        If they do not fit, `refusal` gives the reason. After the end of the request, nothing fits.
+        If they do not fit, `refusal` gives the reason. After `close`, the method counts nothing and returns False.
         """
         if self._closed:
             return False

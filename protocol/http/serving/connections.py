@@ -68,7 +68,7 @@ class ConnectionGuard:
         return self._most
 
     def fit(self, room: int) -> None:
-        """Lowers the total limit to `room`, the number of connections with file descriptors."""
+        """Lowers the total limit to `room`, the number of connections for which there are file descriptors."""
         self._most = min(self._limits.connections, room)
 
     def admit(self, address: str, connection: asyncio.Transport) -> bool:
@@ -125,8 +125,8 @@ class ConnectionGuard:
     def _make_room(self, count: int) -> bool:
         """Closes a connection of the address that has the most connections.
 
-        `count` is the number of connections of the new caller. If it would then have as many as that address, nothing
-        is closed and False is returned.
+        `count` is the number of connections of the new caller. If the caller would then have at least as many as that
+        address, the method closes nothing and returns False.
         """
         if count + 1 >= self._busiest:
             return False

@@ -216,7 +216,8 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # No upgrade (to WebSocket, for example) is supported. The request is served as if it had not asked for one.
+            # No upgrade (to WebSocket, for example) is supported. The request is served without the upgrade. After its
+            # answer the connection is closed, because the client may send bytes of the other protocol.
             self._deaf = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
@@ -349,7 +350,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: MusterError, *, limit: str) -> None:
         """Answers with an error and reads no more requests from the connection.
 
-        If an earlier request is still unanswered, no error is sent.
+        No error is sent while an earlier request is unanswered, or if the answer to this request has begun.
         """
         self._serving.refused(limit)
         self._deaf = True

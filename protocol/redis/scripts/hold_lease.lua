@@ -1,6 +1,7 @@
--- Acquires or renews the leader lease of a loop; returns its value, or '' while another holder has it.
--- The value has a fencing token that grows with every new value: a lost lease never compares equal again. A holder that
--- does not know its value, because the answer was lost, gets a new one.
+-- Acquires, renews or releases the leader lease of a loop. Returns the lease's value; '' after a release, or while
+-- another holder has the lease.
+-- Each new value contains a higher fencing token, so the value of a lost lease never becomes valid again. A holder that
+-- does not know its value, because the answer was lost, gets a new value.
 local key = P .. 'lease:' .. loop
 local current = redis.call('GET', key)
 if lifetime_ms == 0 then

@@ -1,11 +1,11 @@
--- Begins every script. `P` is the prefix of all keys and carries the hash tag: all of them lie in one slot of a cluster,
--- so a script may use any of them. Redis 6.2 commands only.
+-- Begins every script. `P` is the prefix of all keys. It contains the hash tag, so a cluster keeps all keys in one
+-- slot, and a script may use any of them. Scripts use only commands of Redis 6.2.
 local P = KEYS[1]
 
--- A whole number as text. Lua itself writes numbers from 1e14 on with an exponent when it joins them to a string.
+-- Returns a whole number as text. Lua's own conversion writes numbers of 1e14 or more with an exponent.
 local function int(number) return string.format('%.0f', number) end
 
--- Redis' time in milliseconds. Hosts that share a Redis need not agree on theirs.
+-- Returns Redis' time in milliseconds, because the clocks of hosts that share a Redis may differ.
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -25,7 +25,7 @@ local function admit_request(r)
   local seen = redis.call('GET', nonce_key)
   if seen then return (r.attempt and seen == r.attempt) and 'admitted' or 'replayed', 0 end
   local due = tonumber(redis.call('GET', rate_key) or '0')
-  -- Earlier than now: the address was idle. Impossibly far ahead: a clock was wrong when it was written.
+  -- `due` is earlier than now if the address was idle. It is too far ahead if a clock was wrong when it was stored.
   if due < now or due > now + tolerance + 2 * interval then due = now end
   if due - now > tolerance then return 'too-many', math.ceil(due - now - tolerance) end
   due = due + interval

@@ -38,13 +38,13 @@ LONGEST_LOOK = timedelta(seconds=10)
 DEFAULT_ATTEMPTS = 50
 """Number of failures of a stage in a row after which an item is parked.
 
-With the back-off, that many failures take about seven hours.
+With the back-off and its jitter, that many failures take five hours on average, and seven at most.
 """
 
 _CONCURRENCY = 4
 """Number of items that are processed at the same time."""
 _FINAL_POLL_INTERVAL = timedelta(seconds=1)
-"""Pause between two attempts of submitted items at shutdown."""
+"""Pause between two attempts to finish items that were already submitted, at shutdown."""
 _IDLE = timedelta(seconds=30)
 """Maximum time until the runner looks for due items again."""
 _log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ class StepBack(Exception):
 class NotYet(Exception):
     """Raised when a stage waits for another party that still has time to act.
 
-    The wait does not count as a failure.
+    The wait never parks the item. It does increase `QueueItem.attempts`, and with it the next pause.
 
     Args:
         why: The reason, as text.

@@ -203,7 +203,7 @@ class QueueStore:
         )
 
     def put_off(self, item: QueueItem, *, stage: DeliveryStage, until_ms: int, error: str) -> None:
-        """Records a failure and postpones the item.
+        """Records a failure or a wait (`NotYet`) and postpones the item.
 
         `stage` may be an earlier stage, to which the item returns.
         """
