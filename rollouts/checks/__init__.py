@@ -24,7 +24,7 @@ because both need more than the file.
 
 from rollouts.checks import bounds, computation, identity, logprobs, reading, reward, sampling, seeds, termination
 from rollouts.checks.check_input import CheckedVersion, CheckInput, SeedParts, SlotFacts, open_version
-from rollouts.checks.evidence import RowEvidence, RowSpread, gather
+from rollouts.checks.evidence import RowEvidence, RowSpread, compare, gather, prefill_items
 from rollouts.checks.result import Check, CheckFinding, CheckOutcome, CheckResult, Cost, Fails
 
 FORMAT = reading.CHECK
@@ -56,6 +56,8 @@ __all__ = [
     "RowSpread",
     "SeedParts",
     "SlotFacts",
+    "compare",
     "gather",
     "open_version",
+    "prefill_items",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -102,12 +102,40 @@ def gather(
         InvalidInput: A row does not fit the model.
         NotANumber: The verifier's own logits contain NaN or infinity.
     """
-    samples = [file.samples[row] for row in rows]
-    answers = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in samples]
+    passes = prefill(policy, prefill_items(file, rows), tokens_at_once=tokens_at_once)
+    return compare(passes, file, rows, seed=seed, parameters=parameters)
+
+
+def prefill_items(file: RolloutFile, rows: Sequence[int]) -> list[PrefillItem]:
+    """Returns the answers of these rows, in this order."""
+    return [PrefillItem(file.samples[row].prompt_tokens, file.samples[row].output_tokens) for row in rows]
+
+
+def compare(
+    passes: Iterable[PrefillRows],
+    file: RolloutFile,
+    rows: Sequence[int],
+    *,
+    seed: bytes | None,
+    parameters: SamplingParameters,
+) -> dict[int, RowEvidence]:
+    """Compares rows of a file with the states and logits of a prefill of `prefill_items(file, rows)`.
+
+    Args:
+        passes: The passes of the prefill, by any engine.
+        file: A file whose tokens fit the model's vocabulary and context.
+        rows: Row numbers in the file.
+        seed: The slot's seed; None if unknown.
+        parameters: The version's sampling parameters.
+
+    Raises:
+        NotANumber: The verifier's own logits contain NaN or infinity.
+    """
+    samples, answers = [file.samples[row] for row in rows], prefill_items(file, rows)
     streams = [(0, 0, 0, 0) if seed is None else stream(seed, sample.sample) for sample in samples]
     partial = [_PartialRow() for _ in rows]
     evidence: dict[int, RowEvidence] = {}
-    for part in prefill(policy, answers, tokens_at_once=tokens_at_once):
+    for part in passes:
         replayed = _replay(part, answers, streams, parameters, with_noise=seed is not None)
         states = part.states.to("cpu", torch.bfloat16)
         at = 0

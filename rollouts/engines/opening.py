@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
-from protocol.errors import NotFound
+from protocol.errors import InvalidInput, NotFound
 from protocol.runtime.extras import installation
 from rollouts.engines.interface import Engine
 from rollouts.models.devices import find_device
@@ -17,7 +18,14 @@ _CLASSES = {
 }
 
 
-def open_engine(name: EngineName, *, dtype: Dtype, device: str | None = None, max_batch: int = 64) -> Engine:
+def open_engine(
+    name: EngineName,
+    *,
+    dtype: Dtype,
+    device: str | None = None,
+    max_batch: int = 64,
+    device_class: str | None = None,
+) -> Engine:
     """Returns an engine without weights.
 
     Args:
@@ -25,13 +33,18 @@ def open_engine(name: EngineName, *, dtype: Dtype, device: str | None = None, ma
         dtype: Data type of the computation.
         device: torch device name: cpu, cuda, cuda:1; None for an accelerator if there is one, else the CPU.
         max_batch: Maximum answers in progress.
+        device_class: Device of the numerics class to compute in, such as `cpu-avx2`; None for the engine's default.
 
     Raises:
-        InvalidInput: The device name is invalid, or this machine has no such device.
+        InvalidInput: The device name is invalid, this machine has no such device, or the engine can't compute in the
+            class.
         NotFound: A package that the engine needs is not installed.
     """
     where = None if device is None else find_device(device)
-    return engine_class(name)(dtype=dtype, device=where, max_batch=max_batch)
+    options: dict[str, Any] = {} if device_class is None else {"device_class": device_class}
+    if options and name is not EngineName.VLLM:
+        raise InvalidInput(f"the engine {name.value} has no numerics classes", hint="use the engine vllm")
+    return engine_class(name)(dtype=dtype, device=where, max_batch=max_batch, **options)
 
 
 def engine_class(name: EngineName) -> Callable[..., Engine]:

@@ -20,6 +20,7 @@ from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
 from rollouts.engines.opening import open_engine
+from rollouts.engines.vllm.cpu_kernels import restart_as
 from rollouts.precision import Dtype, EngineName
 from rollouts.task.bridge import Bridge
 from rollouts.task.fetching import RelayFetch
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None, *, make: Callable[..., RolloutT
     options = _parser().parse_args(arguments)
     configure_logs(level=options.log_level)
     try:
+        if (options.numerics or "").startswith("cpu-"):
+            restart_as(options.numerics)
         asyncio.run(_run(options, make))
     except MusterError as error:
         _log.error("task-ended", why=error.detail, hint=error.hint, code=error.code)
@@ -59,7 +62,9 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
         fetch = RelayFetch(clock=clock, allow_plain_http=options.allow_plain_http)
         task = make(
             bridge=bridge,
-            engine=open_engine(options.engine, dtype=options.dtype, device=options.device),
+            engine=open_engine(
+                options.engine, dtype=options.dtype, device=options.device, device_class=options.numerics
+            ),
             policies=PolicyStore(shared, fetch=fetch, clock=clock, keep=keep),
             outbox=Outbox(data, bridge=bridge),
             groups=options.groups,
@@ -97,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", type=EngineName, default=EngineName.TORCH, choices=list(EngineName))
     parser.add_argument("--dtype", type=Dtype, default=Dtype.FLOAT32, choices=list(Dtype))
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:N; default: a GPU if there is one")
+    parser.add_argument(
+        "--numerics",
+        metavar="CLASS",
+        help="device of the numerics class to compute in, for vllm: cpu-avx2, cpu-avx512, cpu-avx512_bf16, cpu-amx or "
+        "sm_90; default: the class of the CPU, none on a GPU",
+    )
     parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
     parser.add_argument("--groups", type=int, default=8, help="groups to request per lease")
     keep = "versions kept besides those in use; default: 2, or fewer that fit in a tenth of the disk"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +20,14 @@ from rollouts.engines.batch_size import fewer, is_of_memory
 from rollouts.engines.errors import EngineBusy, NothingLoaded
 from rollouts.engines.interface import SEED_BYTES, Completion, SampleRequest
 from rollouts.engines.vllm.batch import VllmBatch
+from rollouts.engines.vllm.numerics import arithmetic_of, check_device_class, own_device_class
+from rollouts.engines.vllm.prefill import VllmPrefill
 from rollouts.engines.vllm.running import RunningVllm
 from rollouts.errors import BadVersionFolder, EngineFailed, OutOfMemory
 from rollouts.models.facts import ModelFacts, fingerprint, read_model
 from rollouts.models.policy import check_memory, check_whole
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.prefill import PrefillItem, PrefillRows
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import ProofBuilder
 
@@ -45,7 +48,19 @@ each other.
 
 
 class VllmEngine(BaseEngine):
-    """An `Engine` on vLLM; it uses the first of several GPUs."""
+    """An `Engine` on vLLM; it uses the first of several GPUs.
+
+    Args:
+        dtype: Data type of the computation.
+        device: Device; None for an accelerator if there is one, else the CPU.
+        max_batch: Maximum answers in progress; fewer if memory is short.
+        cache_bytes: Maximum bytes of keys and values; None for a share of the free memory.
+        device_class: Device of the numerics class to compute in, such as `cpu-avx2` or `sm_90`; None for the CPU's own
+            class, and for no class on a GPU.
+
+    Raises:
+        InvalidInput: As for `BaseEngine`, or the device can't compute in the class.
+    """
 
     name = EngineName.VLLM
 
@@ -56,8 +71,12 @@ class VllmEngine(BaseEngine):
         device: torch.device | None = None,
         max_batch: int = 64,
         cache_bytes: int | None = None,
+        device_class: str | None = None,
     ) -> None:
         super().__init__(dtype=dtype, device=device, max_batch=max_batch, cache_bytes=cache_bytes)
+        if device_class is not None:
+            check_device_class(self._device, device_class)
+        self._device_class = device_class or own_device_class(self._device)
         if self._device.index:
             raise InvalidInput(
                 f"the vllm engine takes the first GPU it sees, not {self._device}",
@@ -67,6 +86,14 @@ class VllmEngine(BaseEngine):
         self._rows = max_batch
         self._running: RunningVllm | None = None
         self._as_read: object = None
+
+    @property
+    def arithmetics(self) -> tuple[Arithmetic, ...]:
+        """The numerics class, if there is one, and engine and data type."""
+        return (*self._numerics(), *super().arithmetics)
+
+    def _numerics(self) -> tuple[Arithmetic, ...]:
+        return () if self._device_class is None else (arithmetic_of(self.dtype, self._device_class),)
 
     def load(self, folder: Path, *, version: Digest) -> None:
         """Loads a version of the policy from a folder: see `Engine.load`.
@@ -89,6 +116,33 @@ class VllmEngine(BaseEngine):
         """Ends vLLM and frees its resources."""
         self._close_batch()
         self._end()
+
+    def prefill(self, items: Sequence[PrefillItem]) -> Iterator[PrefillRows]:
+        """Computes the states and logits of existing answers with the loaded version.
+
+        Raises:
+            InvalidInput: A token is outside the vocabulary, or an answer does not fit in the model's context.
+            NothingLoaded: No weights are loaded.
+            EngineBusy: An earlier `generate` is not exhausted.
+            EngineFailed: vLLM crashed; load a version again.
+        """
+        self._check_idle()
+        if self._facts is None:
+            raise NothingLoaded("the vllm engine has no weights loaded")
+        prefill = VllmPrefill(
+            self._held(),
+            self._facts,
+            device=self._device,
+            rows=self._rows,
+            tokens_at_once=min(self._facts.context, self._prompt_tokens_at_once),
+        )
+        try:
+            yield from prefill.rows(items)
+        except (GeneratorExit, MusterError):
+            raise
+        except Exception as error:
+            self._end()  # vLLM promises nothing about its state after an error within a step
+            raise EngineFailed(f"vLLM crashed in a prefill: {error}", hint="load the version again") from error
 
     def _end(self) -> None:
         running, self._running, self._facts, self._version = self._running, None, None, None
@@ -127,7 +181,12 @@ class VllmEngine(BaseEngine):
     def _start(self, facts: ModelFacts) -> None:
         try:
             self._running = RunningVllm(
-                facts, dtype=self.dtype, device=self._device, max_batch=self._rows, cache_bytes=self._cache_bytes
+                facts,
+                dtype=self.dtype,
+                device=self._device,
+                device_class=self._device_class,
+                max_batch=self._rows,
+                cache_bytes=self._cache_bytes,
             )
             _loaded_engines.add(self)
             self._try_out(facts)

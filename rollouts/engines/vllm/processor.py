@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from rollouts.engines.vllm.rows import BatchRows, Row
-from rollouts.engines.vllm.sampler_hook import SamplerHook
+from rollouts.engines.vllm.rows import BatchRows, Drawing, Row
+from rollouts.engines.vllm.step_states import StepPart, StepStates
 
 SAMPLE = "muster_sample"
 """Key of the sample number in a request's extra arguments; request ids don't serve, because vLLM appends random
@@ -39,8 +39,10 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM is not install
 
     def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:
         del vllm_config, device, is_pin_memory
-        self.drawing: SamplerHook | None = None
+        self.drawing: Drawing | None = None
         self.states: torch.Tensor | None = None
+        self.prefill: StepStates | None = None
+        """Receives the states of every step while answers are prefilled; else None."""
         self._rows = BatchRows()
 
     def is_argmax_invariant(self) -> bool:
@@ -73,14 +75,35 @@ def attach(worker: _Worker) -> SeededDraws:
     """Routes the output layer's input to a worker's processor, and returns the processor."""
     runner = worker.model_runner
     (draws,) = (one for one in runner.input_batch.logitsprocs.all if isinstance(one, SeededDraws))
-    compute: Callable[..., object] = runner.model.compute_logits
+    compute: Callable[..., Any] = runner.model.compute_logits
+    whole: list[torch.Tensor] = []
+
+    def keep_states(_: object, __: object, states: torch.Tensor) -> None:
+        if draws.prefill is not None:
+            whole[:] = [states]
 
     def compute_logits(hidden_states: torch.Tensor, *args: object, **kwargs: object) -> object:
+        if draws.prefill is not None and whole:
+            draws.prefill.take(_parts(runner), whole.pop(), compute)
         draws.states = hidden_states
         return compute(hidden_states, *args, **kwargs)
 
+    runner.model.register_forward_hook(keep_states)
     runner.model.compute_logits = compute_logits
     return draws
+
+
+def _parts(runner: Any) -> list[StepPart]:  # noqa: ANN401 - vLLM is not installed where types are checked
+    """Returns the requests of the step that vLLM's model runner computes now."""
+    batch = runner.input_batch
+    starts = runner.query_start_loc.np
+    parts = []
+    for place, request in enumerate(batch.req_ids):
+        extra = runner.requests[request].sampling_params.extra_args or {}
+        if SAMPLE in extra:
+            computed = int(batch.num_computed_tokens_cpu[place])
+            parts.append(StepPart(extra[SAMPLE], computed, int(starts[place]), int(starts[place + 1])))
+    return parts
 
 
 def _row(params: _Parameters, drawn: list[int]) -> Row | None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,19 @@ class Row:
 
     sample: int
     drawn: Sequence[int]
+
+
+class Drawing(Protocol):
+    """Chooses the next token of every row."""
+
+    def draw(self, rows: Sequence[Row], states_bh: torch.Tensor, logits_bv: torch.Tensor) -> torch.Tensor:
+        """Returns a token for each row, int64 [b].
+
+        Args:
+            rows: The answers of the rows.
+            states_bh: Input of the output layer.
+            logits_bv: Output of the output layer.
+        """
 
 
 class BatchRows:

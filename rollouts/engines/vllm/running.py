@@ -10,8 +10,10 @@ import torch
 
 from protocol.errors import InvalidInput
 from rollouts.engines.interface import SampleRequest
+from rollouts.engines.vllm.numerics import bind_process, check_used
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.engines.vllm.settings import engine_arguments, prepare_process
+from rollouts.engines.vllm.step_states import StepStates
 from rollouts.models.facts import ModelFacts
 from rollouts.models.policy import read_tensor
 from rollouts.precision import Dtype
@@ -27,18 +29,29 @@ class RunningVllm:
         facts: The first version.
         dtype: Data type of the computation.
         device: The device.
+        device_class: Device of the numerics class to compute in; None for no class.
         max_batch: Maximum answers at once.
         cache_bytes: Bytes for keys and values; None for all available.
 
     Raises:
-        InvalidInput: The installed vLLM is built for another kind of device.
+        InvalidInput: The installed vLLM is built for another kind of device, or the device can't compute in the class.
+        EngineFailed: vLLM uses other kernels than those of the class.
         Exception: Any exception of a failed vLLM start.
     """
 
     def __init__(
-        self, facts: ModelFacts, *, dtype: Dtype, device: torch.device, max_batch: int, cache_bytes: int | None
+        self,
+        facts: ModelFacts,
+        *,
+        dtype: Dtype,
+        device: torch.device,
+        device_class: str | None,
+        max_batch: int,
+        cache_bytes: int | None,
     ) -> None:
         prepare_process()
+        if device_class is not None:
+            bind_process(device, device_class)
         # Importing vLLM takes seconds and changes torch for the whole process, so the import is delayed until here.
         from vllm import EngineArgs  # noqa: PLC0415
         from vllm.platforms import current_platform  # noqa: PLC0415
@@ -54,10 +67,16 @@ class RunningVllm:
         arguments = engine_arguments(facts, dtype=dtype, device=device, max_batch=max_batch, cache_bytes=cache_bytes)
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[SeededDraws]))
         (self._draws,) = self._engine.collective_rpc(attach)
+        if device_class is not None:
+            check_used(device, device_class)
 
     def begin(self, drawing: SamplerHook) -> None:
         """Uses this sampler hook from now on."""
         self._draws.drawing = drawing
+
+    def prefill_into(self, states: StepStates | None) -> None:
+        """Gives the states of all following steps to `states`; None ends this."""
+        self._draws.prefill = self._draws.drawing = states
 
     def add(self, request: SampleRequest, parameters: SamplingParameters, *, end_tokens: Iterable[int]) -> None:
         """Queues an answer; it joins the batch as soon as there is room."""

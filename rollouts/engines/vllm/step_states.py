@@ -1,0 +1,71 @@
+"""States of one step of vLLM, from which a prefill takes those that produced answers.
+
+Shapes: n tokens of a step, b requests of a step, h hidden, v tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rollouts.engines.vllm.rows import Row
+from rollouts.prefill import AnswerSpan, PrefillItem
+
+Compute = Callable[[torch.Tensor], torch.Tensor]
+"""vLLM's output layer: logits [n, v] of states [n, h]."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """The tokens of one request in a step of vLLM.
+
+    Args:
+        sample: Number of the request.
+        computed: Tokens of the request that earlier steps computed.
+        start: Index of its first token in the step.
+        stop: Index after its last token in the step.
+    """
+
+    sample: int
+    computed: int
+    start: int
+    stop: int
+
+
+class StepStates:
+    """Keeps the states of a step that produced answers, until `VllmPrefill` has computed their logits.
+
+    Args:
+        items: The answers; a request's sample number is an index.
+    """
+
+    def __init__(self, items: Sequence[PrefillItem]) -> None:
+        self._items = items
+        self.taken: deque[tuple[AnswerSpan, torch.Tensor]] = deque()
+        self.compute: Compute | None = None
+
+    def take(self, parts: Sequence[StepPart], states_nh: torch.Tensor, compute: Compute) -> None:
+        """Takes over the states of one step.
+
+        Args:
+            parts: The requests of the step.
+            states_nh: The states of all tokens of the step.
+            compute: The output layer.
+        """
+        self.compute = compute
+        for part in parts:
+            item = self._items[part.sample]
+            before = len(item.prompt) - 1  # the prompt's last token produces the answer's first one
+            first = max(part.computed, before)
+            last = min(part.computed + part.stop - part.start, before + len(item.output))
+            if first < last:
+                rows = states_nh[part.start + first - part.computed : part.start + last - part.computed]
+                self.taken.append((AnswerSpan(part.sample, first - before, last - before), rows.clone()))
+
+    def draw(self, rows: Sequence[Row], states_bh: torch.Tensor, logits_bv: torch.Tensor) -> torch.Tensor:
+        """Returns any token for each row: vLLM's own token is ignored."""
+        del rows, states_bh
+        return torch.zeros(len(logits_bv), dtype=torch.int64, device=logits_bv.device)
