@@ -34,6 +34,7 @@ from rollouts.engines.opening import open_engine
 from rollouts.files.samples import RolloutFile
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import PAIRS, eligible_prompts, read_recipe, write_recipe
+from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.sandbox import Sandboxes
 from tests.kit.attack_comparison import Compared
 from tests.kit.attack_harness import AttackHarness, HandedIn
@@ -45,6 +46,7 @@ from validator.examination.model_cache import ModelCache
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import ExaminerSettings
+from validator.examination.vllm_cache import VllmCache
 
 ACCEPTED, REJECTED, FORGED, NOT_JUDGED = "accepted", "rejected", "forged", "not judged"
 
@@ -284,6 +286,7 @@ def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) ->
     told = ExaminerSettings(home=Path())
     return Procedure(
         reader=LimitedReader(sandboxes or Sandboxes(), most=told.most),
+        vllm=VllmCache(VllmPlace(), budget=1 << 30),
         models=ModelCache(torch.device("cpu"), budget=told.policy_memory or 4 << 30),
         calibration=RolloutCalibration.shipped() if calibration is None else RolloutCalibration.read(calibration),
         dtype=told.dtype,

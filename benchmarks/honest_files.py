@@ -36,6 +36,7 @@ from rollouts.engines.vllm.settings import prepare_process
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Dtype, EngineName
+from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.sandbox import Sandboxes
 from tests.kit.attack_harness import AttackHarness
 from tests.kit.rollout_files import GROUPS, PARTS, as_version, facts_of, make, sharpened
@@ -48,6 +49,7 @@ from validator.examination.model_cache import ModelCache
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import SLASH_MARGIN, ExaminerSettings
+from validator.examination.vllm_cache import VllmCache
 
 LIST = "files.jsonl"
 _CHUNK = 20
@@ -132,6 +134,7 @@ def _sharp_files(chunk: tuple[float, int, int]) -> Counter[str]:
         version = as_version(sharpened(tiny_folder(Path(folder) / "model", seed=first // _SHARP_CHUNK), factor))
         procedure = Procedure(
             reader=LimitedReader(sandboxes, most=ExaminerSettings(home=Path(folder)).most),
+            vllm=VllmCache(VllmPlace(), budget=1 << 30),
             models=ModelCache(torch.device("cpu"), budget=1 << 30),
             calibration=RolloutCalibration.shipped(),
             dtype=None,

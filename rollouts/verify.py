@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from protocol.errors import InvalidInput
-from rollouts.calibration.limits import CheckLimits, RolloutCalibration, float32_limits, model_names
+from rollouts.calibration.limits import CheckLimits, RolloutCalibration, class_limits, float32_limits, model_names
 from rollouts.checks import (
     EXACT_CHECKS,
     PREFILL_CHECKS,
@@ -25,7 +25,6 @@ from rollouts.checks import (
     CheckResult,
     SeedParts,
     SlotFacts,
-    gather,
 )
 from rollouts.checks.bounds import fits_model
 from rollouts.checks.reading import read
@@ -35,8 +34,11 @@ from rollouts.errors import BadVersionFolder
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits
 from rollouts.models.devices import find_device
-from rollouts.models.policy import Policy, load_policy
+from rollouts.models.policy import load_policy
 from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.recompute import Recomputer, TorchRecomputer
+from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder
 
@@ -85,6 +87,8 @@ def verify_file(
     calibration: RolloutCalibration | None = None,
     dtype: Dtype | None = None,
     device: torch.device | None = None,
+    engine: EngineName | None = None,
+    vllm: VllmPlace | None = None,
     read_limits: ReadLimits | None = None,
     decoder: Decoder | None = None,
 ) -> Verification:
@@ -98,8 +102,11 @@ def verify_file(
         units: The submitted work units.
         calibration: Limits; None for those shipped with this release. float32 on both sides has limits without a
             calibration.
-        dtype: Data type of the prefill; None for the file's.
-        device: Device of the prefill; None for an accelerator if there is one.
+        dtype: Data type of torch's prefill; None for the file's.
+        device: Device of torch's prefill; None for an accelerator if there is one.
+        engine: Engine of the prefill; None for vLLM if the file is of a numerics class, else torch. torch judges a file
+            of a class within the wider limits of a calibration.
+        vllm: Where vLLM runs on this machine; None for this process's own environment.
         read_limits: Size limits of the file.
         decoder: Decodes the file in a sandbox; None decodes it in this process, which is safe only for trusted files.
 
@@ -108,6 +115,8 @@ def verify_file(
         BadVersionFolder: The version's weights can't be loaded.
         NotDecoded: The decoder failed without establishing whether the file is valid.
         OutOfMemory: The weights do not fit into memory.
+        NotFound: vLLM is not installed at the given place.
+        EngineFailed: vLLM failed.
     """
     file, format_result = read(path, limits=read_limits, decoder=decoder)
     if file is None:
@@ -119,19 +128,41 @@ def verify_file(
             hint="name the folder of the version that the file was made with; `muster pool download` prints its number",
         )
     facts = facts or SlotFacts.of_file(file, parts=parts, units=units)
-    dtype = dtype or file.header.dtype
+    made_in = file.header.arithmetic
+    verifier = Arithmetic(engine=EngineName.TORCH, dtype=dtype or made_in.dtype)
+    if engine is EngineName.VLLM or (engine is None and made_in.is_class):
+        verifier = checked_class(made_in)
     calibration = calibration or RolloutCalibration.shipped()
-    limits = limits_of(file, version, calibration=calibration, dtype=dtype)
+    limits = limits_of(file, version, calibration=calibration, verifier=verifier)
     case = CheckInput(file=file, facts=facts, version=version, limits=limits)
     reason = _not_computed(case)
     results = [format_result, *(run_check(check, case) for check in EXACT_CHECKS)]
     if reason is not None:
         results += [unknown(check.name, reason) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
         return Verification(file=file, results=tuple(results), limits=limits, not_accepted=_not_accepted(case))
-    policy = load_policy(version.folder, dtype=dtype, device=find_device(device))
-    case = with_evidence(case, policy)
+    if verifier.is_class:
+        with VllmProcess(vllm or VllmPlace(), verifier) as process:
+            process.load(version.folder, version=version.digest)
+            case = with_evidence(case, VllmRecomputer(process))
+    else:
+        policy = load_policy(version.folder, dtype=verifier.dtype, device=find_device(device))
+        case = with_evidence(case, TorchRecomputer(policy, made_in=made_in.dtype))
     results += [run_check(check, case) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
     return Verification(file=file, results=tuple(results), limits=limits, not_accepted=_not_accepted(case))
+
+
+def checked_class(arithmetic: Arithmetic) -> Arithmetic:
+    """Returns the numerics class of a file.
+
+    Raises:
+        InvalidInput: The file names engine and data type only.
+    """
+    if not arithmetic.is_class:
+        raise InvalidInput(
+            f"the file was generated by {arithmetic}, which is no numerics class, so vLLM can't reproduce its bits",
+            hint="verify it with torch",
+        )
+    return arithmetic
 
 
 def _not_accepted(case: CheckInput) -> str:
@@ -155,14 +186,14 @@ def run_check(check: Check, case: CheckInput) -> CheckResult:
         return unknown(check.name, error.detail)
 
 
-def with_evidence(case: CheckInput, policy: Policy) -> CheckInput:
-    """Returns the check input with evidence from a prefill of all rows.
+def with_evidence(case: CheckInput, recomputer: Recomputer) -> CheckInput:
+    """Returns the check input with evidence from a recomputation of all rows.
 
     Raises:
         InvalidInput: A row does not fit the model; check 5 reports such rows.
+        EngineFailed: The engine failed.
     """
-    evidence = gather(
-        policy,
+    evidence = recomputer.evidence(
         case.file,
         range(len(case.file.samples)),
         seed=case.facts.seed,
@@ -172,13 +203,17 @@ def with_evidence(case: CheckInput, policy: Policy) -> CheckInput:
 
 
 def limits_of(
-    file: RolloutFile, version: CheckedVersion, *, calibration: RolloutCalibration, dtype: Dtype
+    file: RolloutFile, version: CheckedVersion, *, calibration: RolloutCalibration, verifier: Arithmetic
 ) -> CheckLimits | None:
-    """Returns the limits for this file's engine and data type, verified by torch in `dtype`; None if not calibrated."""
+    """Returns the limits for this file, recomputed in the verifier's arithmetic; None if not calibrated.
+
+    A file of a numerics class that another arithmetic recomputes has the limits of its engine and data type.
+    """
     names = model_names(version.model, digest=version.digest)
     prover = file.header.arithmetic
-    verifier = Arithmetic(engine=EngineName.TORCH, dtype=dtype)
-    found = calibration.limits_for(names, prover=prover, verifier=verifier)
-    if found is None and prover.dtype is Dtype.FLOAT32 and dtype is Dtype.FLOAT32:
+    if prover.is_class and prover == verifier:
+        return class_limits(names, prover)
+    found = calibration.limits_for(names, prover=prover.pair, verifier=verifier.pair)
+    if found is None and prover.dtype is Dtype.FLOAT32 and verifier.dtype is Dtype.FLOAT32:
         return float32_limits(names)
     return found

@@ -119,6 +119,7 @@ def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
         device=settings.device,
         dtype=None if settings.dtype is None else Dtype(settings.dtype),
         threads=settings.threads,
+        vllm_python=settings.vllm_python,
         policy_memory=settings.policy_memory_bytes,
         scoring=timedelta(seconds=settings.scoring_s),
         deadline=timedelta(seconds=settings.examination_s),

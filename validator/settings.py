@@ -120,6 +120,11 @@ class ValidatorSettings(Settings):
     device: str | None = Field(None, description="Torch device; by default an accelerator if there is one, else `cpu`")
     dtype: str | None = Field(None, description="Type of prefills; by default the type that each file names")
     threads: int = Field(1, ge=1, le=256, description="Torch threads of each worker, on a CPU")
+    vllm_python: Path | None = Field(
+        None,
+        description="Python interpreter of an environment with vLLM, for work of numerics classes; by default the "
+        "validator's own",
+    )
     policy_memory_bytes: int | None = Field(
         None,
         ge=1,

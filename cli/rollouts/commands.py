@@ -13,7 +13,7 @@ import typer
 
 from cli.output import JsonOption, show_error
 from protocol.errors import MusterError
-from rollouts.precision import Dtype
+from rollouts.precision import Dtype, EngineName
 
 app = typer.Typer(no_args_is_help=True, help="Show and verify rollout files.")
 
@@ -43,6 +43,14 @@ def verify(
     ] = None,
     dtype: Annotated[Dtype | None, typer.Option(help="Data type to compute in. Default: the file's.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N. Default: a GPU if there is one.")] = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="Engine to compute with. Default: vllm for a file of a numerics class, else torch."),
+    ] = None,
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Python of an environment with vLLM. Default: this one."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a file against its version: prompts, draws, proofs, rewards and all other fields.
@@ -64,6 +72,8 @@ def verify(
             calibration=calibration,
             dtype=dtype,
             device=device,
+            engine=engine,
+            vllm_python=vllm_python,
         )
     except MusterError as error:
         show_error(error)

@@ -19,7 +19,8 @@ from rollouts.files.samples import RolloutFile, Sample
 from rollouts.files.schema import ReadLimits
 from rollouts.models.devices import find_device
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import Dtype
+from rollouts.precision import Dtype, EngineName
+from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.sandbox import Sandboxes
 from rollouts.sandboxed_decoder import Decoder
 from rollouts.verify import Verification, verify_file
@@ -53,6 +54,8 @@ def verify(
     calibration: Path | None,
     dtype: Dtype | None,
     device: str | None,
+    engine: EngineName | None,
+    vllm_python: Path | None,
 ) -> Verification:
     """Checks a file; implements `muster rollouts verify`.
 
@@ -72,6 +75,8 @@ def verify(
             calibration=None if calibration is None else RolloutCalibration.read(calibration),
             dtype=dtype,
             device=None if device is None else find_device(device),
+            engine=engine,
+            vllm=VllmPlace(python=vllm_python, device=device),
             read_limits=_READ_LIMITS,
             decoder=decoder,
         )

@@ -15,6 +15,7 @@ from cli.groups import CommandGroup
 from cli.output import JsonOption, say, show_json
 from cli.validator.audit import audit_log
 from cli.validator.calibrate import calibrate
+from cli.validator.numerics import numerics
 from cli.validator.status import show_parked, show_status
 from protocol.clients import ServiceLocation
 from protocol.errors import InvalidInput, NotFound
@@ -29,6 +30,7 @@ app = CommandGroup(name="validator", no_args_is_help=True, help="Run and operate
 app.command()(run)
 app.command(name="audit-log")(audit_log)
 app.command()(calibrate)
+app.command()(numerics)
 
 TOKEN_VARIABLE = "MUSTER_VALIDATOR_TOKEN"  # noqa: S105 - the variable's name
 

@@ -195,6 +195,14 @@ def float32_limits(models: tuple[str, ...]) -> CheckLimits:
     )
 
 
+def class_limits(models: tuple[str, ...], arithmetic: Arithmetic) -> CheckLimits:
+    """Returns the limits for a file of a numerics class that the same class verifies, for any model.
+
+    Honest files have no differences at all. The limits are those of float32, which no known cheat stays below.
+    """
+    return float32_limits(models).model_copy(update={"prover": arithmetic, "verifier": arithmetic})
+
+
 def model_names(model: ModelFacts, *, digest: str) -> tuple[str, ...]:
     """Returns the keys of a model's limits: first for this exact version, then for its architecture."""
     config = model.config

@@ -267,6 +267,8 @@ def test_a_decompression_bomb_is_confined_to_the_sandbox(
         calibration=None,
         dtype=None,
         device=None,
+        engine=None,
+        vllm_python=None,
     )
     assert [one.check for one in verification.failed] == ["format"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # in KiB

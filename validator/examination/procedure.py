@@ -16,9 +16,10 @@ from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits, RolloutCalibration
 from rollouts.checks import EXACT_CHECKS, CheckedVersion, CheckInput, CheckOutcome, CheckResult, SeedParts, SlotFacts
 from rollouts.checks.reward import differing_environments
-from rollouts.errors import OutOfMemory
+from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.files.schema import ReadLimits
-from rollouts.precision import Dtype
+from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.recompute import Recomputer, TorchRecomputer
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
 from validator.domain.submissions import WorkFacts
@@ -39,6 +40,7 @@ from validator.examination.prefilling import Prefill
 from validator.examination.reading import LimitedReader
 from validator.examination.record import ExaminationRecord, Stages, unread
 from validator.examination.scoring import scored
+from validator.examination.vllm_cache import VllmCache
 
 _SLACK = 4
 """Factor on the size of the largest honest file of a slot, up to which files are decoded.
@@ -64,6 +66,7 @@ class Procedure:
     Args:
         reader: Reader of untrusted files.
         models: Cache of versions and weights.
+        vllm: vLLM processes, for files of numerics classes.
         calibration: Limits of the statistical checks.
         dtype: Data type of prefills; None for the data type that each file names.
         margin: Factor on the limits beyond which a statistical failure is forgery.
@@ -75,6 +78,7 @@ class Procedure:
         *,
         reader: LimitedReader,
         models: ModelCache,
+        vllm: VllmCache,
         calibration: RolloutCalibration,
         dtype: Dtype | None,
         margin: float,
@@ -82,6 +86,7 @@ class Procedure:
     ) -> None:
         self._reader = reader
         self._models = models
+        self._vllm = vllm
         self._calibration = calibration
         self._dtype = dtype
         self._margin = margin
@@ -98,12 +103,11 @@ class Procedure:
             return self._examine(order, is_copy)
         except _CannotJudgeError as error:
             return error.why
-        except OutOfMemory as error:
-            return NotJudged(code="out-of-memory", why=error.detail, retryable=True, hint=error.hint)
         except MemoryError as error:
             return NotJudged(code="out-of-memory", why=f"memory ran out: {error}", retryable=True)
         except MusterError as error:
-            return NotJudged(code=error.code, why=error.detail, retryable=error.retryable, hint=error.hint)
+            retryable = error.retryable or isinstance(error, EngineFailed)  # memory may be free later, vLLM may restart
+            return NotJudged(code=error.code, why=error.detail, retryable=retryable, hint=error.hint)
         except OSError as error:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
 
@@ -149,14 +153,14 @@ class Procedure:
         """
         lenient = not_accepted(case.file.header, case.version.recipe, here=case.version.environment.version)
         record.copy = is_copy(record.fingerprint)
-        dtype = self._dtype or case.file.header.dtype
-        limits = limits_of(case.file, case.version, calibration=self._calibration, dtype=dtype)
+        verifier = self._verifier(case)
+        limits = limits_of(case.file, case.version, calibration=self._calibration, verifier=verifier)
         if limits is None:
             if lenient is not None:
                 return lenient
-            raise _CannotJudgeError(_not_calibrated(case, dtype))
-        record.limits, record.dtype = limits, dtype
-        failed = self._compute(case, order, record, limits, dtype)
+            raise _CannotJudgeError(_not_calibrated(case, verifier))
+        record.limits, record.verifier = limits, verifier
+        failed = self._compute(case, order, record, limits, verifier)
         if failed is not None:
             return failed
         if lenient is not None:
@@ -164,16 +168,32 @@ class Procedure:
         with record.clock.stage("reward"):
             return self._score(case, record)
 
+    def _verifier(self, case: CheckInput) -> Arithmetic:
+        """Returns the arithmetic that recomputes a file: its own numerics class if the recipe accepts it, else torch.
+
+        A class that the recipe does not accept is recomputed by torch, so that no node can make validators start vLLM
+        by the name in its file.
+        """
+        made_by = case.file.header.arithmetic
+        if made_by.is_class and case.version.recipe.takes(made_by):
+            return made_by
+        return Arithmetic(engine=EngineName.TORCH, dtype=self._dtype or made_by.dtype)
+
+    def _recomputer(self, case: CheckInput, verifier: Arithmetic) -> Recomputer:
+        if verifier.is_class:
+            return self._vllm.recomputer(case.version, verifier)
+        return TorchRecomputer(self._models.policy(case.version, verifier.dtype), made_in=case.file.header.dtype)
+
     def _compute(
-        self, case: CheckInput, order: Order, record: ExaminationRecord, limits: CheckLimits, dtype: Dtype
+        self, case: CheckInput, order: Order, record: ExaminationRecord, limits: CheckLimits, verifier: Arithmetic
     ) -> ExaminationVerdict | None:
         """Runs checks 8 to 10; returns None if they pass."""
         clock, rows = record.clock, len(case.file.samples)
         with clock.stage("policy"):
-            policy = self._models.policy(case.version, dtype)
+            recomputer = self._recomputer(case, verifier)
         every = tuple(range(rows))
         drawn = every if record.copy else draw_rows(order.draw, rows)
-        record.prefill = prefill = Prefill(case, limits, policy, margin=self._margin)
+        record.prefill = prefill = Prefill(case, limits, recomputer, margin=self._margin)
         with clock.stage("prefill"):
             first = prefill.first(drawn)
             if first.failed and len(drawn) < rows:
@@ -252,12 +272,12 @@ def _exact(case: CheckInput, record: ExaminationRecord) -> ExaminationVerdict | 
     return None
 
 
-def _not_calibrated(case: CheckInput, dtype: Dtype) -> NotJudged:
+def _not_calibrated(case: CheckInput, verifier: Arithmetic) -> NotJudged:
     header = case.file.header
     return NotJudged(
         code="no-calibration",
         why=f"the calibration has no limits for work of {header.engine.value} in {header.dtype.value}, "
-        f"checked in {dtype.value}, with this model",
+        f"checked in {verifier.dtype.value}, with this model",
         retryable=False,
         hint="run `muster validator calibrate`, then retry the work",
     )

@@ -36,6 +36,7 @@ from validator.examination.model_cache import ModelCache
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import ExaminerSettings
+from validator.examination.vllm_cache import VllmCache
 
 
 def main() -> None:
@@ -47,7 +48,15 @@ def main() -> None:
     content = read(orders)
     if content is None:
         return
-    procedure = _procedure(StartExaminer.model_validate_json(content).settings)
+    settings = StartExaminer.model_validate_json(content).settings
+    vllm = VllmCache(settings.vllm, budget=weights_of(settings, device_of(settings)))
+    try:
+        _serve(_procedure(settings, vllm), orders, answers)
+    finally:
+        vllm.close()
+
+
+def _serve(procedure: Procedure, orders: BinaryIO, answers: BinaryIO) -> None:
     _say(answers, ExaminerReady())
     while (content := read(orders)) is not None:
         order = ExaminerInput.model_validate_json(content).order
@@ -64,15 +73,21 @@ def _say(answers: BinaryIO, report: ExaminerReady | Question | ExaminationReply)
     write(answers, ExaminerOutput(report=report))
 
 
-def _procedure(settings: ExaminerSettings) -> Procedure:
+def device_of(settings: ExaminerSettings) -> torch.device:
+    """Returns the device of prefills."""
+    return torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _procedure(settings: ExaminerSettings, vllm: VllmCache) -> Procedure:
     torch.set_num_threads(settings.threads)
-    device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(settings)
     calibration = RolloutCalibration.shipped()
     if settings.calibration is not None:
         calibration = RolloutCalibration.read(settings.calibration)
     return Procedure(
         reader=LimitedReader(Sandboxes(), most=settings.most),
         models=ModelCache(device, budget=weights_of(settings, device), strict=settings.policy_memory is not None),
+        vllm=vllm,
         calibration=calibration,
         dtype=settings.dtype,
         margin=settings.margin,

@@ -14,7 +14,7 @@ from rollouts.calibration.near_ties import NearTieCount, near_ties
 from rollouts.checks import CheckResult
 from rollouts.checks.sampling import CHECK as REPLAY
 from rollouts.files.samples import RolloutFile
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype
 from validator.examination.conclusion import ExaminationVerdict
 from validator.examination.fingerprint import fingerprint
 from validator.examination.interface import Conclusion, Timings
@@ -62,7 +62,7 @@ class ExaminationRecord:
         copy: True if another submission has the same outputs.
         beacon_block: Number of the lease's beacon block.
         limits: Calibrated limits; None before they are looked up.
-        dtype: Data type of the prefills; None before them.
+        verifier: Arithmetic of the prefills; None before them.
         prefill: The prefills; None before them.
     """
 
@@ -72,7 +72,7 @@ class ExaminationRecord:
     copy: bool = False
     beacon_block: int | None = None
     limits: CheckLimits | None = None
-    dtype: Dtype | None = None
+    verifier: Arithmetic | None = None
     prefill: Prefill | None = None
     fingerprint: Digest = field(init=False)
     """Fingerprint of all outputs of the file."""
@@ -107,10 +107,10 @@ class ExaminationRecord:
             beacon_block=self.beacon_block,
             environment=header.environment,
             environment_version=header.environment_version,
-            engine=header.engine.value,
+            engine=_engine_of(header.arithmetic),
             dtype=header.dtype.value,
-            verifier_engine=EngineName.TORCH.value if self.dtype is not None else "",
-            verifier_dtype="" if self.dtype is None else self.dtype.value,
+            verifier_engine="" if self.verifier is None else _engine_of(self.verifier),
+            verifier_dtype="" if self.verifier is None else self.verifier.dtype.value,
             near_ties=self._near_ties(),
             timings=self.clock.timings(self.file, self.prefill),
         )
@@ -119,10 +119,17 @@ class ExaminationRecord:
         """Returns the near-ties of all recomputed rows; None if the node's near-tie budget does not apply."""
         figures = next((one.figures for one in self.results if one.check == REPLAY.name), {})
         tokens, deviations = figures.get("tokens"), figures.get("sum")
-        exact = Dtype.FLOAT32 is self.file.header.dtype is self.dtype
+        if self.verifier is None or self.verifier.is_class:
+            return None
+        exact = Dtype.FLOAT32 is self.file.header.dtype is self.verifier.dtype
         if exact or self.limits is None or not isinstance(tokens, int) or not isinstance(deviations, float):
             return None
         return near_ties(tokens=tokens, deviations=deviations, limits=self.limits)
+
+
+def _engine_of(arithmetic: Arithmetic) -> str:
+    """Returns the name of the engine, or of the numerics class, as audit files spell it."""
+    return str(arithmetic) if arithmetic.is_class else arithmetic.engine.value
 
 
 def unread(result: CheckResult, verdict: ExaminationVerdict, timings: Timings) -> Conclusion:

@@ -9,6 +9,7 @@ from pathlib import Path
 from protocol.runtime.budgets import KeepRule
 from rollouts.files.schema import ReadLimits
 from rollouts.precision import Dtype
+from rollouts.recompute.vllm_process import VllmPlace
 
 KEPT_VERSIONS = 3
 """Number of versions that stay on disk besides those in use; other versions are downloaded again when needed."""
@@ -36,6 +37,8 @@ class ExaminerSettings:
         device: Torch's name of the device; None for an accelerator if there is one, else the CPU.
         dtype: Data type of prefills; None for the data type that each file names.
         threads: Number of torch threads of each process, on a CPU.
+        vllm_python: Python interpreter of an environment with vLLM, which recomputes files of numerics classes; None
+            for this process's own environment.
         policy_memory: Maximum size of the weights in each process, in bytes; None for a share of the device's memory.
         keep: Rule for downloaded versions that stay on disk besides those in use.
         margin: Factor on the limits beyond which a statistical failure is forgery.
@@ -53,6 +56,7 @@ class ExaminerSettings:
     device: str | None = None
     dtype: Dtype | None = None
     threads: int = 1
+    vllm_python: Path | None = None
     policy_memory: int | None = None
     keep: KeepRule = field(default_factory=lambda: KeepRule(most=KEPT_VERSIONS))
     margin: float = SLASH_MARGIN
@@ -63,6 +67,11 @@ class ExaminerSettings:
         default_factory=lambda: ReadLimits(file_bytes=256 << 20, rows=1 << 18, decoded_bytes=512 << 20, tokens=1 << 18)
     )
     allow_plain_http: bool = False
+
+    @property
+    def vllm(self) -> VllmPlace:
+        """Where vLLM runs on this machine."""
+        return VllmPlace(python=self.vllm_python, device=self.device, threads=self.threads)
 
     @property
     def scoring_budget(self) -> timedelta:

@@ -18,6 +18,7 @@ from rollouts.checks.sampling import CHECK as SAMPLING
 from rollouts.files.samples import RolloutFile
 from rollouts.models.policy import Policy
 from rollouts.precision import Arithmetic, Dtype
+from rollouts.recompute import TorchRecomputer
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
 from rollouts.verify import run_check, with_evidence
@@ -30,7 +31,7 @@ from tests.kit.rollout_files import (
 
 def judged(file: RolloutFile, facts: SlotFacts, version: CheckedVersion, policy: Policy) -> dict[str, CheckResult]:
     case = CheckInput(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
-    case = with_evidence(case, policy)
+    case = with_evidence(case, TorchRecomputer(policy, made_in=Dtype.FLOAT32))
     return {check.name: run_check(check, case) for check in PREFILL_CHECKS}
 
 
@@ -86,7 +87,9 @@ def test_bfloat16_declared_as_float32_fails_the_computation_check(
 def test_without_calibration_the_prefill_checks_measure_and_do_not_judge(
     version: CheckedVersion, facts: SlotFacts, policy: Policy, honest: RolloutFile
 ) -> None:
-    case = with_evidence(CheckInput(file=honest, facts=facts, version=version), policy)
+    case = with_evidence(
+        CheckInput(file=honest, facts=facts, version=version), TorchRecomputer(policy, made_in=Dtype.FLOAT32)
+    )
     for check in PREFILL_CHECKS:
         result = run_check(check, case)
         assert (result.state, bool(result.figures)) == (CheckOutcome.UNKNOWN, True)

@@ -33,6 +33,8 @@ from rollouts.environments.errors import BadDataset, EnvironmentFault
 from rollouts.environments.validation import CheckedEnvironment
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.models.policy import Policy
+from rollouts.precision import Dtype
+from rollouts.recompute import TorchRecomputer
 from rollouts.sandbox import SandboxUnavailable
 from rollouts.verify import run_check, with_evidence
 from tests.kit.rollout_files import EACH, GROUPS, LIMIT, PARTS, with_row, with_rows
@@ -45,7 +47,7 @@ Judge = Callable[[RolloutFile, SlotFacts], dict[str, CheckResult]]
 def judge(version: CheckedVersion, policy: Policy) -> Judge:
     def every_check(file: RolloutFile, facts: SlotFacts) -> dict[str, CheckResult]:
         case = CheckInput(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
-        case = with_evidence(case, policy)
+        case = with_evidence(case, TorchRecomputer(policy, made_in=Dtype.FLOAT32))
         return {check.name: run_check(check, case) for check in (*EXACT_CHECKS, *PREFILL_CHECKS, SCORE_CHECK)}
 
     return every_check

@@ -19,6 +19,7 @@ from rollouts.checks import CheckedVersion
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Dtype
+from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.sandbox import Sandboxes
 from tests.kit.rollout_files import (
     BEACON,
@@ -43,6 +44,7 @@ from validator.examination.model_cache import ModelCache
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import SLASH_MARGIN, ExaminerSettings
+from validator.examination.vllm_cache import VllmCache
 
 torch.set_num_threads(1)
 
@@ -162,6 +164,7 @@ def procedure_of(
     """Returns the procedure as in an examiner process."""
     return Procedure(
         reader=reader,
+        vllm=VllmCache(VllmPlace(), budget=1 << 30),
         models=models,
         calibration=RolloutCalibration.shipped(),
         dtype=dtype,

@@ -1,0 +1,56 @@
+"""`muster validator numerics`: numerics classes that this machine can verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.output import JsonOption, note, say, show_error, show_json, show_table
+from protocol.errors import MusterError
+
+
+def numerics(
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Python of an environment with vLLM. Default: this one."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda. Default: a GPU if there is one.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Recompute the recorded file of each class; half a minute per class.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the numerics classes whose files this machine can verify to the bit.
+
+    A pool that pays for one of these classes names it in `arithmetic` of the run's recipe. With --check, vLLM
+    recomputes a recorded file of each class. If one differs, this machine must not judge the class, and the command
+    exits with 1.
+    """
+    from rollouts.recompute.classes import classes_at  # noqa: PLC0415 - loads torch, and `--help` does not need it
+    from rollouts.recompute.reference import differences, recording_of  # noqa: PLC0415
+    from rollouts.recompute.vllm_process import VllmPlace, VllmProcess  # noqa: PLC0415
+
+    place = VllmPlace(python=vllm_python, device=device)
+    rows: list[dict[str, str]] = []
+    try:
+        for one in classes_at(place):
+            state = "recorded file not checked" if recording_of(one) is not None else "no recorded file"
+            if check and recording_of(one) is not None:
+                with VllmProcess(place, one) as process:
+                    found = differences(process)
+                state = f"DIFFERS: {found[0]}" if found else "equals the recorded file to the bit"
+            rows.append({"class": str(one), "state": state})
+    except MusterError as error:
+        show_error(error)
+        raise typer.Exit(1) from error
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(("class", "state"), [tuple(row.values()) for row in rows])
+        if not check:
+            note("check them with --check")
+    if any(row["state"].startswith("DIFFERS") for row in rows):
+        say("set no vllm_python on this validator until the difference is explained")
+        raise typer.Exit(1)

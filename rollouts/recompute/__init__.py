@@ -1,0 +1,14 @@
+"""Recomputes rows of rollout files, by torch in this process or by vLLM in a process of its own.
+
+torch_recomputer    any file, by torch; differences are compared with calibrated limits
+vllm_recomputer     files of a numerics class, by vLLM of the same class; honest files have no differences
+vllm_process        the vLLM process as its user sees it
+program             the vLLM process itself (`python -m rollouts.recompute.program`)
+messages            messages between the two
+reference           recorded file of a numerics class, by which a machine proves that it computes in the class
+"""
+
+from rollouts.recompute.interface import Recomputer
+from rollouts.recompute.torch_recomputer import TorchRecomputer
+
+__all__ = ["Recomputer", "TorchRecomputer"]

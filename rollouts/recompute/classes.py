@@ -1,0 +1,76 @@
+"""Numerics classes that this machine can recompute.
+
+python -m rollouts.recompute.classes    # prints them as a JSON list; run it with the interpreter of vLLM
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+
+from protocol.errors import InvalidInput
+from rollouts.engines.vllm.cpu_kernels import reproducible_classes
+from rollouts.engines.vllm.numerics import arithmetic_of, gpu_class
+from rollouts.errors import EngineFailed
+from rollouts.models.devices import find_device
+from rollouts.precision import Arithmetic, Dtype
+from rollouts.recompute.reference import recording_of
+from rollouts.recompute.vllm_process import VllmPlace
+
+_WITHIN = timedelta(minutes=2)
+_ROOT = Path(__file__).parents[2]
+
+
+def own_classes(device: torch.device) -> list[Arithmetic]:
+    """Returns the classes that vLLM in this environment can recompute on a device.
+
+    These are the machine's own class, and each lower class of a CPU of which this release has a recording: without a
+    recording a machine can't prove that it computes like another one.
+
+    Raises:
+        NotFound: vLLM is not installed in this environment.
+        InvalidInput: The device has no class.
+    """
+    devices = (gpu_class(device),) if device.type != "cpu" else reproducible_classes()
+    if not devices:
+        raise InvalidInput("this machine's processor has no numerics class", hint="classes need x86-64 with AVX2")
+    every = [arithmetic_of(dtype, name) for dtype in reversed(Dtype) for name in devices]
+    return [one for one in every if one.device == devices[0] or recording_of(one) is not None]
+
+
+def classes_at(place: VllmPlace) -> list[Arithmetic]:
+    """Returns the classes that vLLM at a place can recompute; asks its interpreter in a process of its own.
+
+    Raises:
+        NotFound: vLLM is not installed at this place.
+        EngineFailed: The interpreter failed.
+    """
+    command = [str(place.interpreter()), "-m", "rollouts.recompute.classes"]
+    command += [] if place.device is None else ["--device", place.device]
+    try:
+        done = subprocess.run(
+            command, cwd=_ROOT, capture_output=True, timeout=_WITHIN.total_seconds(), check=False, text=True
+        )
+        if done.returncode:
+            raise EngineFailed(f"{command[0]} found no classes: {(done.stderr.splitlines() or [''])[-1][:300]}")
+        return [Arithmetic.parse(name) for name in json.loads(done.stdout)]
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise EngineFailed(f"{command[0]} found no classes: {error}") from error
+
+
+def main() -> None:
+    """Prints the names of the classes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", help="torch device; default: an accelerator if there is one, else the CPU")
+    names = [str(one) for one in own_classes(find_device(parser.parse_args().device))]
+    sys.stdout.write(json.dumps(names) + "\n")
+
+
+if __name__ == "__main__":
+    main()

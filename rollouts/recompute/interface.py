@@ -1,0 +1,61 @@
+"""Interface of recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from rollouts.checks import RowEvidence
+from rollouts.files.samples import RolloutFile
+from rollouts.precision import Arithmetic
+from rollouts.sampling.parameters import SamplingParameters
+
+
+class Recomputer(Protocol):
+    """Computes evidence for rows of files of one policy version."""
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Engine and data type of the computation, or its numerics class."""
+
+    @property
+    def spread_factor(self) -> float:
+        """An honest row may differ by this factor times the largest difference between the passes of `again`."""
+
+    def evidence(
+        self, file: RolloutFile, rows: Sequence[int], *, seed: bytes | None, parameters: SamplingParameters
+    ) -> dict[int, RowEvidence]:
+        """Recomputes rows of a file.
+
+        Args:
+            file: A file whose tokens fit the model's vocabulary and context.
+            rows: Row numbers.
+            seed: The slot's seed; None if unknown.
+            parameters: The version's sampling parameters.
+
+        Raises:
+            InvalidInput: A row does not fit the model.
+            EngineFailed: The engine crashed, or its logits contain NaN or infinity.
+        """
+
+    def again(
+        self,
+        file: RolloutFile,
+        rows: Sequence[int],
+        alone: Collection[int],
+        *,
+        seed: bytes | None,
+        parameters: SamplingParameters,
+    ) -> list[dict[int, RowEvidence]]:
+        """Recomputes the same rows in other passes, to show this machine's own rounding; the first one is the main one.
+
+        Args:
+            file: As for `evidence`.
+            rows: Row numbers.
+            alone: Rows that get a pass of their own.
+            seed: As for `evidence`.
+            parameters: As for `evidence`.
+
+        Raises:
+            EngineFailed: As for `evidence`.
+        """

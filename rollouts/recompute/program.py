@@ -1,0 +1,116 @@
+"""`python -m rollouts.recompute.program`: recomputes rollouts with vLLM for the process that started it.
+
+The process reads requests from standard input and writes replies to standard output (`messages`); output of libraries
+goes to standard error. It ends when its input ends. It has no key and no secret.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import TYPE_CHECKING, BinaryIO
+
+from pydantic import BaseModel
+
+from protocol.errors import MusterError
+from rollouts.checks import compare, prefill_items
+from rollouts.engines.errors import NothingLoaded
+from rollouts.files.packed_format import unpack
+from rollouts.files.schema import ReadLimits
+from rollouts.models.devices import find_device
+from rollouts.recompute.messages import (
+    REQUEST,
+    Compare,
+    Done,
+    EvidenceReply,
+    Failed,
+    LoadVersion,
+    Opened,
+    OpenEngine,
+    Request,
+    encode,
+    pack_evidence,
+    read_message,
+)
+from rollouts.sampling.parameters import SamplingParameters
+
+if TYPE_CHECKING:
+    from rollouts.engines.vllm.engine import VllmEngine
+
+_NO_LIMITS = ReadLimits(rows=1 << 31, decoded_bytes=1 << 40, tokens=1 << 31)
+"""The user of this process has checked the file against limits of its own."""
+
+
+class _Recomputing:
+    """Carries out requests."""
+
+    def __init__(self) -> None:
+        self._engine: VllmEngine | None = None
+
+    def do(self, request: Request, body: bytes) -> tuple[BaseModel, bytes]:
+        """Returns the head and body of the reply.
+
+        Raises:
+            MusterError: The request can't be carried out.
+        """
+        if isinstance(request, OpenEngine):
+            return self._open(request), b""
+        if self._engine is None:
+            raise NothingLoaded("no engine is open in this process")
+        if isinstance(request, LoadVersion):
+            self._engine.load(request.folder, version=request.digest)
+            return Done(), b""
+        return EvidenceReply(), self._compare(self._engine, request, body)
+
+    def _open(self, request: OpenEngine) -> Opened:
+        from rollouts.engines.vllm.engine import VllmEngine  # noqa: PLC0415 - fails where vLLM is not installed
+
+        device = find_device(request.device)
+        self._engine = VllmEngine(dtype=request.dtype, device=device, device_class=request.device_class)
+        return Opened(arithmetic=self._engine.arithmetics[0])
+
+    def _compare(self, engine: VllmEngine, request: Compare, body: bytes) -> bytes:
+        file = unpack(body, limits=_NO_LIMITS)
+        rows = range(len(file.samples))
+        found = compare(
+            engine.prefill(prefill_items(file, rows)),
+            file,
+            rows,
+            seed=request.seed,
+            parameters=SamplingParameters(**request.parameters),
+        )
+        return pack_evidence([found[row] for row in rows])
+
+
+def main() -> None:
+    """Answers requests until the standard input ends."""
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # libraries that print must not write to stdout between the replies
+    recomputing = _Recomputing()
+    while (message := read_message(requests)) is not None:
+        head, body = message
+        try:
+            reply, content = recomputing.do(REQUEST.validate_json(head), body)
+        except MusterError as error:
+            reply, content = (
+                Failed(error=type(error).__name__, code=error.code, detail=error.detail, hint=error.hint or ""),
+                b"",
+            )
+        except Exception as error:  # noqa: BLE001 - reported to the user of this process
+            traceback.print_exc()
+            line = (str(error).splitlines() or [""])[0][:300]
+            reply, content = (
+                Failed(error="EngineFailed", code="engine-failed", detail=f"{type(error).__name__}: {line}", hint=""),
+                b"",
+            )
+        _write(replies, encode(reply, content))
+
+
+def _write(replies: BinaryIO, message: bytes) -> None:
+    replies.write(message)
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()

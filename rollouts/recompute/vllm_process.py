@@ -1,0 +1,252 @@
+"""A vLLM process of one numerics class, as its user sees it."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+import rollouts.errors
+from protocol.errors import InvalidInput, NotFound
+from protocol.identifiers import Digest
+from protocol.runtime.extras import installation
+from rollouts.checks import RowEvidence
+from rollouts.engines.vllm.cpu_kernels import check_class, environment_for
+from rollouts.errors import EngineFailed
+from rollouts.files.packed_format import pack
+from rollouts.files.samples import RolloutFile
+from rollouts.precision import Arithmetic
+from rollouts.recompute.messages import (
+    PREFIX,
+    REPLY,
+    Compare,
+    Done,
+    EvidenceReply,
+    Failed,
+    LoadVersion,
+    Opened,
+    OpenEngine,
+    Reply,
+    encode,
+    lengths,
+    unpack_evidence,
+)
+from rollouts.sampling.parameters import SamplingParameters
+
+START_WITHIN = timedelta(minutes=3)
+"""Timeout of the start of the process; importing torch and vLLM takes about ten seconds on an idle machine."""
+LOAD_WITHIN = timedelta(minutes=15)
+"""Timeout of loading a version, which starts vLLM."""
+COMPARE_WITHIN = timedelta(minutes=30)
+"""Timeout of a prefill. The user of the process may end the process earlier."""
+_END_WITHIN = timedelta(seconds=5)
+_ROOT = Path(__file__).parents[2]
+_PROGRAM = "rollouts.recompute.program"
+_PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"})
+"""Environment variables that the process inherits. Others may hold keys, or change what the process computes."""
+_PIECE = 1 << 20
+
+_Expected = TypeVar("_Expected", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmPlace:
+    """Where and how vLLM runs on this machine.
+
+    Args:
+        python: Python interpreter of an environment with vLLM; None for this process's own environment.
+        device: Torch's name of the device; None for an accelerator if there is one, else the CPU.
+        threads: Threads of the process on a CPU.
+    """
+
+    python: Path | None = None
+    device: str | None = None
+    threads: int = 1
+
+    def interpreter(self) -> Path:
+        """Returns the interpreter.
+
+        Raises:
+            NotFound: The interpreter does not exist, or there is no vLLM in this process's environment.
+        """
+        if self.python is not None:
+            if not self.python.is_file():
+                raise NotFound(f"there is no Python interpreter {self.python}", hint="correct the path")
+            return self.python
+        if find_spec("vllm") is None:
+            raise NotFound(
+                "vLLM is not installed in this environment",
+                hint=f"{installation('vllm')}, or name the interpreter of an environment that has vLLM",
+            )
+        return Path(sys.executable)
+
+
+class VllmProcess:
+    """A process that prefills with vLLM, in one numerics class. A context manager, which ends the process.
+
+    Args:
+        place: Where vLLM runs.
+        arithmetic: The numerics class.
+
+    Raises:
+        NotFound: vLLM is not installed at this place.
+        InvalidInput: This machine can't compute in the class, or the installed vLLM has another version.
+        EngineFailed: The process did not start.
+    """
+
+    def __init__(self, place: VllmPlace, arithmetic: Arithmetic) -> None:
+        if not arithmetic.is_class:
+            raise InvalidInput(f"{arithmetic} is not a numerics class")
+        variables = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
+        variables |= {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(place.threads)}
+        if arithmetic.device.startswith("cpu-"):
+            check_class(arithmetic.device)
+            variables |= environment_for(arithmetic.device)
+        self.arithmetic = arithmetic
+        self.version: Digest | None = None
+        """The loaded version; None before the first load and after a failed one."""
+        try:
+            self._process = subprocess.Popen(
+                [place.interpreter(), "-m", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables
+            )
+        except OSError as error:
+            raise EngineFailed(f"no vLLM process can be started: {error}") from error
+        try:
+            self._open(place)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """True while the process runs."""
+        return self._process.poll() is None
+
+    def load(self, folder: Path, *, version: Digest) -> None:
+        """Loads a version; in place if the shapes of its weights equal those of the loaded one.
+
+        Raises:
+            BadVersionFolder: The folder is unusable.
+            OutOfMemory: The weights do not fit into memory.
+            EngineFailed: The process ended, or vLLM failed.
+        """
+        self.version = None
+        self._ask(LoadVersion(folder=folder, digest=version), expected=Done, within=LOAD_WITHIN)
+        self.version = version
+
+    def compare(
+        self, file: RolloutFile, rows: Sequence[int], *, seed: bytes | None, parameters: SamplingParameters
+    ) -> dict[int, RowEvidence]:
+        """Recomputes rows of a file with the loaded version; rows share passes in the given order.
+
+        Raises:
+            InvalidInput: A row does not fit the model.
+            EngineFailed: The process ended, or vLLM failed.
+        """
+        if not rows:
+            return {}
+        samples = tuple(file.samples[row] for row in rows)
+        request = Compare(seed=seed, parameters=asdict(parameters))
+        _, body = self._ask(
+            request, pack(replace(file, samples=samples)), expected=EvidenceReply, within=COMPARE_WITHIN
+        )
+        evidence = unpack_evidence(body, tokens=[len(sample.output_tokens) for sample in samples])
+        return dict(zip(rows, evidence, strict=True))
+
+    def close(self) -> None:
+        """Ends the process: closes its input, and kills it if it still runs after five seconds."""
+        self.version = None
+        process = self._process
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        try:
+            process.wait(_END_WITHIN.total_seconds())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _open(self, place: VllmPlace) -> None:
+        wanted = self.arithmetic
+        request = OpenEngine(dtype=wanted.dtype, device=place.device, device_class=wanted.device)
+        reply, _ = self._ask(request, expected=Opened, within=START_WITHIN)
+        if reply.arithmetic != wanted:
+            raise InvalidInput(
+                f"the installed vLLM computes in {reply.arithmetic}, not {wanted}",
+                hint=f"install vLLM {wanted.version} in the environment of {place.interpreter()}",
+            )
+
+    def _ask(
+        self, request: BaseModel, body: bytes = b"", *, expected: type[_Expected], within: timedelta
+    ) -> tuple[_Expected, bytes]:
+        """Sends a request and returns the reply.
+
+        An invalid or late reply ends the process, because later replies would be those of earlier requests.
+        """
+        try:
+            self._send(encode(request, body))
+            reply, content = self._receive(time.monotonic() + within.total_seconds())
+        except (OSError, ValueError, EngineFailed) as error:
+            self.close()
+            why = error.detail if isinstance(error, EngineFailed) else str(error)
+            raise EngineFailed(f"the vLLM process of {self.arithmetic} ended: {why}") from error
+        if isinstance(reply, Failed):
+            raise _error(reply)
+        if not isinstance(reply, expected):
+            self.close()
+            raise EngineFailed(f"the vLLM process replied {reply.kind}")
+        return reply, content
+
+    def _send(self, message: bytes) -> None:
+        if self._process.stdin is None:
+            raise EngineFailed("it has no input")
+        self._process.stdin.write(message)
+        self._process.stdin.flush()
+
+    def _receive(self, deadline: float) -> tuple[Reply, bytes]:
+        head, body = lengths(self._read(PREFIX, deadline))
+        text, content = self._read(head, deadline), self._read(body, deadline)
+        try:
+            return REPLY.validate_json(text), content
+        except ValidationError as error:
+            raise EngineFailed("it sent an invalid reply") from error
+
+    def _read(self, count: int, deadline: float) -> bytes:
+        if self._process.stdout is None:
+            raise EngineFailed("it has no output")
+        descriptor, parts = self._process.stdout.fileno(), bytearray()
+        while len(parts) < count:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise EngineFailed("it did not reply in time")
+            piece = os.read(descriptor, min(_PIECE, count - len(parts)))
+            if not piece:
+                raise EngineFailed(f"it exited with status {self._process.poll()}; its output is in the log")
+            parts += piece
+        return bytes(parts)
+
+
+def _error(reply: Failed) -> Exception:
+    """Returns the exception that the process raised, of the same class where Muster has that class."""
+    kinds = {**vars(rollouts.errors), "InvalidInput": InvalidInput, "NotFound": NotFound}
+    kind = kinds.get(reply.error, EngineFailed)
+    error: Exception = kind(reply.detail, hint=reply.hint, code=reply.code)
+    return error
