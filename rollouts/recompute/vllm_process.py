@@ -135,6 +135,11 @@ class VllmProcess:
         self.close()
 
     @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """True while the process runs."""
         return self._process.poll() is None

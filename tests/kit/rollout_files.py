@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from rollouts.checks import (
     SlotFacts,
     open_version,
 )
+from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice, write_recipe
+from rollouts.sampling.parameters import SamplingParameters
 from tests.kit.tiny_model import tiny_folder
 
 RUN, STEP, INDEX = run_id("vectors"), 3, 1
@@ -30,6 +32,9 @@ SALT: Digest = digest(b"\5" * 32)
 CHAIN, POOL = 31337, 1
 PARTS = SeedParts(chain_id=CHAIN, pool_id=POOL, beacon=BEACON, salt=SALT)
 GROUPS, EACH, LIMIT = 3, 4, 40
+
+Generate = Callable[[Sequence[SampleRequest], SamplingParameters], Mapping[int, Completion]]
+"""Generates the answers to requests, by sample number."""
 
 RECIPE = Recipe(
     environment=EnvironmentChoice(name="letters", version="1"),
@@ -69,6 +74,8 @@ def make(
     recipe: Recipe | None = None,
     seed: bytes | None = None,
     batch: int = 8,
+    generate: Generate | None = None,
+    arithmetic: Arithmetic | None = None,
 ) -> RolloutFile:
     """The slot's file.
 
@@ -80,14 +87,20 @@ def make(
         recipe: Another recipe to sample by.
         seed: Another seed to sample with.
         batch: The most answers that grow at once.
+        generate: Generates the answers in place of torch; the other choices of the engine then have no effect.
+        arithmetic: What the header claims; None for torch and the data type.
     """
     assert facts.seed is not None
     plan = version.planner.plan(facts.seed, groups=facts.groups)
     requests = [replace(one, seed=seed or one.seed) for one in plan.requests()]
-    engine = TorchEngine(dtype=dtype, max_batch=batch)
-    engine.load(weights or version.folder, version=version.digest)
-    drawn = {one.sample: one for one in engine.generate(requests, (recipe or version.recipe).sampling.parameters)}
-    engine.close()
+    parameters = (recipe or version.recipe).sampling.parameters
+    if generate is not None:
+        drawn = generate(requests, parameters)
+    else:
+        engine = TorchEngine(dtype=dtype, max_batch=batch)
+        engine.load(weights or version.folder, version=version.digest)
+        drawn = {one.sample: one for one in engine.generate(requests, parameters)}
+        engine.close()
     samples = []
     for group in plan.groups:
         for number in group.samples:
@@ -109,7 +122,8 @@ def make(
                     proofs=one.proofs,
                 )
             )
-    return RolloutFile(header_of(version, facts, dtype), tuple(samples))
+    header = header_of(version, facts, dtype)
+    return RolloutFile(header if arithmetic is None else replace(header, arithmetic=arithmetic), tuple(samples))
 
 
 def header_of(version: CheckedVersion, facts: SlotFacts, dtype: Dtype = Dtype.FLOAT32) -> SlotHeader:

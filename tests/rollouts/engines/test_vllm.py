@@ -24,8 +24,8 @@ from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps, summarise
 from rollouts.toploc import verify_rows
 from tests.kit.tiny_model import CONTEXT, END, rewrite_json, tiny_folder
+from tests.kit.vllm_engine import PYTHON, EngineProcess
 from tests.rollouts.engines.prefilling import prefilled
-from tests.rollouts.engines.vllm_process import PYTHON, VllmProcess
 
 pytestmark = pytest.mark.needs_vllm
 
@@ -54,16 +54,16 @@ def mine(home: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def process(home: Path) -> Iterator[VllmProcess]:
+def process(home: Path) -> Iterator[EngineProcess]:
     if not PYTHON.exists():
         pytest.skip(f"there is no vLLM for the CPU in {PYTHON.parents[1]}: run deploy/setup/vllm.sh")
-    with VllmProcess(home / "log") as running:
+    with EngineProcess(home / "log") as running:
         running.open()
         yield running
 
 
 @pytest.fixture
-def vllm(process: VllmProcess, mine: Path) -> VllmProcess:
+def vllm(process: EngineProcess, mine: Path) -> EngineProcess:
     """Yields the engine with the same weights before every test, reloaded in place except after another shape."""
     process.load(mine, version=VERSION)
     return process
@@ -113,7 +113,7 @@ def check_by_prefill(
 
 @pytest.mark.parametrize("parameters", [PLAIN, MASKED], ids=["plain", "masked"])
 def test_vllm_draws_the_same_tokens_as_the_torch_engine(
-    vllm: VllmProcess, mine: Path, parameters: SamplingParameters
+    vllm: EngineProcess, mine: Path, parameters: SamplingParameters
 ) -> None:
     requests = requests_of(mine)
     answers, expected = vllm.generate(requests, parameters), by_torch(mine, requests, parameters)
@@ -126,7 +126,7 @@ def test_vllm_draws_the_same_tokens_as_the_torch_engine(
     check_by_prefill(mine, requests, answers, parameters)
 
 
-def test_an_answer_is_the_same_alone_and_with_more_requests_than_rows(vllm: VllmProcess, mine: Path) -> None:
+def test_an_answer_is_the_same_alone_and_with_more_requests_than_rows(vllm: EngineProcess, mine: Path) -> None:
     """Seventy requests for 64 rows, so that some wait, and rows are reused while others grow."""
     requests = requests_of(mine, each=14)
     together = vllm.generate(requests, PLAIN)
@@ -138,7 +138,7 @@ def test_an_answer_is_the_same_alone_and_with_more_requests_than_rows(vllm: Vllm
 
 
 def test_versions_are_replaced_in_place_without_remains_of_earlier_ones(
-    vllm: VllmProcess, home: Path, mine: Path
+    vllm: EngineProcess, home: Path, mine: Path
 ) -> None:
     requests = requests_of(mine, each=2)
     other = folder_of(home, "qwen2", seed=5)
@@ -150,7 +150,7 @@ def test_versions_are_replaced_in_place_without_remains_of_earlier_ones(
         check_by_prefill(folder, requests, answers, PLAIN)
 
 
-def test_proofs_belong_to_the_version_that_generated(vllm: VllmProcess, home: Path, mine: Path) -> None:
+def test_proofs_belong_to_the_version_that_generated(vllm: EngineProcess, home: Path, mine: Path) -> None:
     """Otherwise the proof check in the other tests could not fail."""
     requests = requests_of(mine, each=1)
     policy = load_policy(folder_of(home, "qwen2", seed=6), dtype=Dtype.FLOAT32, device=CPU)
@@ -159,21 +159,23 @@ def test_proofs_belong_to_the_version_that_generated(vllm: VllmProcess, home: Pa
     assert all(result.exponent_mismatches > 20 for results in verify_rows(rows) for result in results)
 
 
-def test_proofs_are_omitted_on_request(vllm: VllmProcess, mine: Path) -> None:
+def test_proofs_are_omitted_on_request(vllm: EngineProcess, mine: Path) -> None:
     requests = requests_of(mine, each=1)
     without = vllm.generate(requests, PLAIN, with_proofs=False)
     assert all(not one.proofs for one in without.values())
     assert tokens_of(without) == tokens_of(vllm.generate(requests, PLAIN))
 
 
-def test_a_top_k_of_one_is_greedy(vllm: VllmProcess, mine: Path) -> None:
+def test_a_top_k_of_one_is_greedy(vllm: EngineProcess, mine: Path) -> None:
     request = requests_of(mine)[0]
     (answer,) = vllm.generate([request], SamplingParameters(max_new_tokens=12, top_k=1)).values()
     policy = load_policy(mine, dtype=Dtype.FLOAT32, device=CPU)
     assert prefilled(policy, request, answer.tokens)[1].argmax(1).tolist() == list(answer.tokens)
 
 
-def test_every_end_token_of_the_generation_config_ends_an_answer(vllm: VllmProcess, mine: Path, tmp_path: Path) -> None:
+def test_every_end_token_of_the_generation_config_ends_an_answer(
+    vllm: EngineProcess, mine: Path, tmp_path: Path
+) -> None:
     requests = requests_of(mine)
     answers = vllm.generate(requests, PLAIN)
     longest = max(answers.values(), key=lambda one: len(one.tokens))
@@ -186,7 +188,7 @@ def test_every_end_token_of_the_generation_config_ends_an_answer(vllm: VllmProce
     assert answer.finish is FinishReason.EOS
 
 
-def test_an_end_token_at_the_limit_is_an_end(vllm: VllmProcess, mine: Path) -> None:
+def test_an_end_token_at_the_limit_is_an_end(vllm: EngineProcess, mine: Path) -> None:
     requests = requests_of(mine)
     ended = [one for one in vllm.generate(requests, PLAIN).values() if one.finish is FinishReason.EOS]
     shortest = min(ended, key=lambda one: len(one.tokens))
@@ -195,7 +197,7 @@ def test_an_end_token_at_the_limit_is_an_end(vllm: VllmProcess, mine: Path) -> N
     assert (again.finish, again.tokens) == (FinishReason.EOS, shortest.tokens)
 
 
-def test_a_prompt_and_its_answer_may_fill_the_whole_context(vllm: VllmProcess, mine: Path) -> None:
+def test_a_prompt_and_its_answer_may_fill_the_whole_context(vllm: EngineProcess, mine: Path) -> None:
     requests = [SampleRequest(sample=sample, prompt_tokens=(9,) * (CONTEXT - 3), seed=SEED) for sample in range(3)]
     limit = SamplingParameters(max_new_tokens=3)
     check_by_prefill(mine, requests, vllm.generate(requests, limit), limit)
@@ -206,14 +208,14 @@ def test_a_prompt_and_its_answer_may_fill_the_whole_context(vllm: VllmProcess, m
     assert vllm.generate([], limit) == {}
 
 
-def test_generation_stops_between_two_steps_on_request_and_can_start_again(vllm: VllmProcess, mine: Path) -> None:
+def test_generation_stops_between_two_steps_on_request_and_can_start_again(vllm: EngineProcess, mine: Path) -> None:
     requests = requests_of(mine)
     assert vllm.stop(requests, PLAIN, after=10) == 10
     assert tokens_of(vllm.generate(requests, PLAIN)) == tokens_of(by_torch(mine, requests))
 
 
 def test_weights_cannot_be_replaced_during_generation_and_an_abandoned_batch_frees_the_engine(
-    vllm: VllmProcess, home: Path, mine: Path
+    vllm: EngineProcess, home: Path, mine: Path
 ) -> None:
     requests, other = requests_of(mine), folder_of(home, "qwen2", seed=5)
     assert vllm.leave(requests, PLAIN, folder=other) == EngineBusy.__name__
@@ -221,13 +223,13 @@ def test_weights_cannot_be_replaced_during_generation_and_an_abandoned_batch_fre
     assert tokens_of(vllm.generate(requests, PLAIN)) == tokens_of(by_torch(other, requests))
 
 
-def test_a_second_engine_in_one_process_is_refused(vllm: VllmProcess, mine: Path) -> None:
+def test_a_second_engine_in_one_process_is_refused(vllm: EngineProcess, mine: Path) -> None:
     with pytest.raises(EngineBusy, match="another vllm engine"):
         vllm.open_second(mine)
     assert vllm.version() == VERSION
 
 
-def test_weights_with_nan_are_reported(vllm: VllmProcess, mine: Path, tmp_path: Path) -> None:
+def test_weights_with_nan_are_reported(vllm: EngineProcess, mine: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(mine, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"][3] = float("nan")
@@ -239,7 +241,7 @@ def test_weights_with_nan_are_reported(vllm: VllmProcess, mine: Path, tmp_path: 
     assert len(vllm.generate(requests_of(mine, each=1), PLAIN)) == len(TEXTS)
 
 
-def test_running_out_of_memory_reduces_the_batch_and_loses_no_answer(vllm: VllmProcess, mine: Path) -> None:
+def test_running_out_of_memory_reduces_the_batch_and_loses_no_answer(vllm: EngineProcess, mine: Path) -> None:
     """The failure occurs within a step, so vLLM is restarted; then a batch of twenty becomes ten."""
     requests = requests_of(mine)
     vllm.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), above=10)
@@ -261,7 +263,7 @@ def test_running_out_of_memory_reduces_the_batch_and_loses_no_answer(vllm: VllmP
     ids=["memory", "crash"],
 )
 def test_a_crash_is_reported_with_its_message_and_the_next_load_restarts_the_engine(
-    vllm: VllmProcess, mine: Path, error: Exception, kind: type[Exception], words: str
+    vllm: EngineProcess, mine: Path, error: Exception, kind: type[Exception], words: str
 ) -> None:
     request = requests_of(mine)[:1]
     vllm.fail(error, above=0)
@@ -275,7 +277,7 @@ def test_a_crash_is_reported_with_its_message_and_the_next_load_restarts_the_eng
 
 
 def test_after_a_failed_load_no_version_is_loaded_and_another_shape_can_be_loaded(
-    vllm: VllmProcess, home: Path
+    vllm: EngineProcess, home: Path
 ) -> None:
     with pytest.raises(BadVersionFolder):
         vllm.load(home / "nowhere", version=NEXT)
@@ -292,7 +294,7 @@ PLACE = 2 * 2 * 1 * 32 * 4
 """Bytes of one position: layers, keys and values, heads, width, float32."""
 
 
-def test_answers_preempted_by_a_full_cache_and_recomputed_are_the_same(process: VllmProcess, mine: Path) -> None:
+def test_answers_preempted_by_a_full_cache_and_recomputed_are_the_same(process: EngineProcess, mine: Path) -> None:
     """Six prompts fit, and no space is left for them to grow."""
     process.open(cache_bytes=3 * CONTEXT * PLACE)
     process.load(mine, version=VERSION)
@@ -313,7 +315,7 @@ def without_a_part_of_a_fused_tensor(folder: Path) -> Path:
 
 
 def test_a_version_that_vllm_would_load_but_cannot_compute_is_refused(
-    process: VllmProcess, mine: Path, qwen2: Path, tmp_path: Path
+    process: EngineProcess, mine: Path, qwen2: Path, tmp_path: Path
 ) -> None:
     """VLLM itself ignores the missing part, and fails for the heads only in the first step."""
     with pytest.raises(BadVersionFolder, match="148,256 elements instead of 166,688"):
@@ -324,7 +326,7 @@ def test_a_version_that_vllm_would_load_but_cannot_compute_is_refused(
     assert process.version() is None
 
 
-def test_in_bfloat16_few_tokens_differ_from_the_prefill(process: VllmProcess, mine: Path) -> None:
+def test_in_bfloat16_few_tokens_differ_from_the_prefill(process: EngineProcess, mine: Path) -> None:
     process.open(dtype=Dtype.BFLOAT16)
     process.load(mine, version=VERSION)
     requests = requests_of(mine)

@@ -160,11 +160,12 @@ def procedure_of(
     *,
     dtype: Dtype | None = None,
     scoring: timedelta = timedelta(minutes=1),
+    vllm: VllmCache | None = None,
 ) -> Procedure:
     """Returns the procedure as in an examiner process."""
     return Procedure(
         reader=reader,
-        vllm=VllmCache(VllmPlace(), budget=1 << 30),
+        vllm=vllm or VllmCache(VllmPlace(), budget=1 << 30),
         models=models,
         calibration=RolloutCalibration.shipped(),
         dtype=dtype,

@@ -1,6 +1,6 @@
 """A vLLM engine in a separate process and environment, controlled by a test.
 
-The test uses `VllmProcess`; run as a program, this module is the engine process. Both exchange pickles over pipes,
+The test uses `EngineProcess`; run as a program, this module is the engine process. Both exchange pickles over pipes,
 which is safe because they are one program in two processes.
 """
 
@@ -27,19 +27,19 @@ from rollouts.engines.vllm.settings import prepare_process
 from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"
 _KINDS = vars(protocol_errors) | vars(rollouts.errors) | vars(rollouts.engines.errors)
 
 
-class VllmProcess:
+class EngineProcess:
     """The test's side of the process; a context manager."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [PYTHON, "-m", "tests.rollouts.engines.vllm_process"],
+                [PYTHON, "-m", "tests.kit.vllm_engine"],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,0 +1,161 @@
+"""Which kernels a numerics class stands for, and what a machine offers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from protocol.errors import InvalidInput
+from protocol.runtime.cpu_class import CPU_CLASSES
+from rollouts.engines.opening import open_engine
+from rollouts.engines.vllm import cpu_kernels, numerics
+from rollouts.errors import EngineFailed
+from rollouts.precision import Dtype, EngineName
+
+ROOT = Path(__file__).parents[3]
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def as_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Yields a patch for the processor's class; functions of torch are restored afterwards."""
+    for name in cpu_kernels._DETECTIONS:
+        if hasattr(torch.cpu, name):
+            monkeypatch.setattr(torch.cpu, name, getattr(torch.cpu, name))
+    yield monkeypatch
+
+
+def processor(patch: pytest.MonkeyPatch, own: str | None, *, aten: str = "AVX512") -> None:
+    for module in (cpu_kernels, numerics):
+        patch.setattr(module, "cpu_class", lambda: own)
+    patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: aten)
+
+
+def test_every_class_of_processors_has_kernels() -> None:
+    assert list(cpu_kernels.KERNELS) == list(CPU_CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("own", "offered"),
+    [
+        ("cpu-amx", ("cpu-amx", "cpu-avx512_bf16", "cpu-avx512", "cpu-avx2")),
+        ("cpu-avx512", ("cpu-avx512", "cpu-avx2")),
+        ("cpu-avx2", ("cpu-avx2",)),
+        (None, ()),
+    ],
+)
+def test_a_machine_reproduces_its_own_class_and_lower_ones(
+    as_class: pytest.MonkeyPatch, own: str | None, offered: tuple[str, ...]
+) -> None:
+    processor(as_class, own)
+    assert cpu_kernels.reproducible_classes() == offered
+
+
+def test_the_environment_of_a_lower_class_limits_onednn_and_aten() -> None:
+    assert cpu_kernels.environment_for("cpu-avx2") == {
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "DNNL_MAX_CPU_ISA": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+    }
+    assert cpu_kernels.environment_for("cpu-avx512_bf16")["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"
+
+
+def test_vllm_sees_the_instruction_sets_of_the_chosen_class_only(as_class: pytest.MonkeyPatch) -> None:
+    processor(as_class, "cpu-amx", aten="AVX2")
+    as_class.setattr(os, "environ", dict(os.environ))
+    cpu_kernels.limit_vllm("cpu-avx2")
+    assert not torch.cpu._is_avx512_supported()  # type: ignore[attr-defined]
+    assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2"
+    processor(as_class, "cpu-amx", aten="AVX512")
+    cpu_kernels.limit_vllm("cpu-avx512")
+    assert torch.cpu._is_avx512_supported()  # type: ignore[attr-defined]
+    assert not torch.cpu._is_avx512_bf16_supported()  # type: ignore[attr-defined]
+
+
+def test_a_process_whose_torch_uses_another_instruction_set_is_refused(as_class: pytest.MonkeyPatch) -> None:
+    processor(as_class, "cpu-avx512", aten="AVX512")
+    with pytest.raises(InvalidInput, match="computes with AVX512 in torch, and cpu-avx2 needs AVX2") as refused:
+        cpu_kernels.limit_vllm("cpu-avx2")
+    assert refused.value.hint == "start the process with ATEN_CPU_CAPABILITY=avx2"
+
+
+def test_a_class_above_the_processor_is_refused(as_class: pytest.MonkeyPatch) -> None:
+    processor(as_class, "cpu-avx2")
+    for name in ("cpu-amx", "cpu-none"):
+        with pytest.raises(InvalidInput, match=f"can't compute like {name}") as refused:
+            numerics.check_device_class(CPU, name)
+        assert refused.value.hint == "the classes of this machine: cpu-avx2"
+
+
+def test_a_process_with_limited_torch_has_no_class_by_default(as_class: pytest.MonkeyPatch) -> None:
+    processor(as_class, "cpu-avx512", aten="AVX512")
+    assert numerics.own_device_class(CPU) == "cpu-avx512"
+    processor(as_class, "cpu-avx512", aten="DEFAULT")
+    assert numerics.own_device_class(CPU) is None, "the instruction set that torch uses counts, not the processor's"
+    assert numerics.own_device_class(GPU) is None, "batch-invariant mode is slower, so a GPU's class is opt-in"
+
+
+def test_another_library_than_the_classs_is_detected(as_class: pytest.MonkeyPatch) -> None:
+    as_class.setattr(numerics, "used_extension", lambda: "_C_AVX2")
+    numerics.check_used(CPU, "cpu-avx2")
+    with pytest.raises(EngineFailed, match="vLLM loaded _C_AVX2, and cpu-avx512 needs _C_AVX512"):
+        numerics.check_used(CPU, "cpu-avx512")
+
+
+@pytest.mark.parametrize(
+    ("capability", "wanted", "why"),
+    [
+        ((9, 0), "sm_90", None),
+        ((8, 0), "sm_80", None),
+        ((7, 5), "sm_75", "compute capability 7.5, and vLLM's batch-invariant mode needs 8.0"),
+        ((9, 0), "sm_80", "computes in the class sm_90, not sm_80"),
+    ],
+)
+def test_a_gpu_has_the_class_of_its_compute_capability(
+    as_class: pytest.MonkeyPatch, capability: tuple[int, int], wanted: str, why: str | None
+) -> None:
+    as_class.setattr(torch.version, "cuda", "13.0")
+    as_class.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    as_class.setattr(os, "environ", dict(os.environ))
+    if why is None:
+        numerics.bind_process(GPU, wanted)
+        assert os.environ["VLLM_BATCH_INVARIANT"] == "1"
+        numerics.check_used(GPU, wanted)
+        os.environ["VLLM_BATCH_INVARIANT"] = "0"
+        with pytest.raises(EngineFailed, match="not in batch-invariant mode"):
+            numerics.check_used(GPU, wanted)
+    else:
+        with pytest.raises(InvalidInput, match=why):
+            numerics.bind_process(GPU, wanted)
+
+
+def test_an_accelerator_of_another_maker_has_no_class(as_class: pytest.MonkeyPatch) -> None:
+    as_class.setattr(torch.version, "cuda", None)
+    with pytest.raises(InvalidInput, match="cuda has no numerics class"):
+        numerics.gpu_class(GPU)
+
+
+def test_torch_has_no_classes() -> None:
+    with pytest.raises(InvalidInput, match="the engine torch has no numerics classes"):
+        open_engine(EngineName.TORCH, dtype=Dtype.BFLOAT16, device="cpu", device_class="cpu-avx2")
+
+
+def test_a_task_restarts_with_the_environment_of_the_chosen_class() -> None:
+    """Runs a process of its own, because ATen reads its variable once."""
+    if "cpu-avx2" not in cpu_kernels.reproducible_classes():
+        pytest.skip("this processor has no AVX2")
+    program = (
+        "import torch; from rollouts.engines.vllm.cpu_kernels import restart_as; restart_as('cpu-avx2'); "
+        "import os; print(os.environ['ONEDNN_MAX_CPU_ISA'], torch.backends.cpu.get_cpu_capability())"
+    )
+    clean = {name: value for name, value in os.environ.items() if "CPU_" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=clean, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["AVX2", "AVX2"]

@@ -1,0 +1,290 @@
+"""Examinations of files of a numerics class, by real vLLM processes on this machine's CPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from protocol.verdicts import Outcome, ReasonCode
+from rollouts.checks import CheckedVersion, RowEvidence
+from rollouts.engines.interface import Completion, SampleRequest
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import read_rollouts, write_rollouts
+from rollouts.precision import Arithmetic, Dtype
+from rollouts.recompute import reference
+from rollouts.recompute.classes import classes_at
+from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.vllm_recomputer import VllmRecomputer
+from rollouts.sampling.parameters import SamplingParameters
+from tests.kit.rollout_files import RECIPE, as_version, facts_of, make
+from tests.kit.tiny_model import tiny_folder
+from tests.kit.vllm_engine import PYTHON, EngineProcess
+from tests.validator.examination.conftest import Bench, procedure_of
+from validator.examination.interface import NotJudged
+from validator.examination.model_cache import ModelCache
+from validator.examination.reading import LimitedReader
+from validator.examination.vllm_cache import VllmCache
+
+pytestmark = pytest.mark.needs_vllm
+
+
+@pytest.fixture(scope="module")
+def place() -> VllmPlace:
+    if not PYTHON.exists():
+        pytest.skip(f"there is no vLLM for the CPU in {PYTHON.parents[1]}: run deploy/setup/vllm.sh")
+    return VllmPlace(python=PYTHON, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def own_class(place: VllmPlace) -> Arithmetic:
+    """Returns this machine's class in bfloat16."""
+    return next(one for one in classes_at(place) if one.dtype is Dtype.BFLOAT16)
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory: pytest.TempPathFactory, own_class: Arithmetic) -> CheckedVersion:
+    """Returns a version whose recipe pays for this machine's class alone."""
+    folder = tiny_folder(
+        tmp_path_factory.mktemp("class") / "7", kind="llama", num_attention_heads=3, num_key_value_heads=1
+    )
+    return as_version(folder, RECIPE.model_copy(update={"arithmetic": (str(own_class),), "length": None}))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, place: VllmPlace) -> Iterator[EngineProcess]:
+    del place
+    with EngineProcess(tmp_path_factory.mktemp("engine") / "log") as running:
+        running.open(dtype=Dtype.BFLOAT16, max_batch=5)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def vllm(place: VllmPlace) -> Iterator[VllmCache]:
+    """Yields a cache with room for one version, so that versions are replaced in place."""
+    cache = VllmCache(place, budget=1)
+    yield cache
+    cache.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, version: CheckedVersion, reader: LimitedReader, models: ModelCache, vllm: VllmCache) -> Bench:
+    return Bench(procedure_of(reader, models, vllm=vllm), version, tmp_path, [])
+
+
+class Generating:
+    """Generates with vLLM, from any folder and with any changes of the parameters."""
+
+    def __init__(self, engine: EngineProcess, folder: Path, version: CheckedVersion, **changes: float) -> None:
+        self._engine, self._folder, self._version, self._changes = engine, folder, version, changes
+
+    def __call__(self, requests: Sequence[SampleRequest], parameters: SamplingParameters) -> Mapping[int, Completion]:
+        self._engine.load(self._folder, version=self._version.digest)
+        changed = replace(parameters, **self._changes)  # type: ignore[arg-type]  # fields of the parameters
+        return self._engine.generate(requests, changed)
+
+
+def class_file(
+    version: CheckedVersion, engine: EngineProcess, own: Arithmetic, *, weights: Path | None = None, **changes: float
+) -> RolloutFile:
+    generating = Generating(engine, weights or version.folder, version, **changes)
+    return make(version, facts=facts_of(version), generate=generating, arithmetic=own)
+
+
+@pytest.fixture(scope="module")
+def honest(version: CheckedVersion, engine: EngineProcess, own_class: Arithmetic) -> RolloutFile:
+    return class_file(version, engine, own_class)
+
+
+def test_an_honest_file_is_accepted_without_any_difference(
+    bench: Bench, honest: RolloutFile, own_class: Arithmetic
+) -> None:
+    found = bench.conclude(honest)
+    assert found.outcome is Outcome.ACCEPTED, found.words
+    assert (found.engine, found.dtype) == (str(own_class), "bfloat16")
+    assert (found.verifier_engine, found.verifier_dtype) == (str(own_class), "bfloat16")
+    assert found.near_ties is None, "no budget of near-ties is needed where honest files have none"
+    figures = {one.name: one.figures for one in found.checks}
+    assert figures["sampling"]["mismatches"] == 0
+    assert figures["sampling"]["largest"] == 0
+    assert figures["logprobs"]["largest"] == 0
+
+
+@pytest.mark.parametrize("cheat", ["another step", "temperature", "int8", "torch", "float32"])
+def test_close_cheats_in_bfloat16_are_forged(
+    bench: Bench,
+    version: CheckedVersion,
+    engine: EngineProcess,
+    own_class: Arithmetic,
+    tmp_path: Path,
+    cheat: str,
+) -> None:
+    match cheat:
+        case "another step":
+            weights = stepped(version.folder, tmp_path / "step", size=2e-4)
+            file = class_file(version, engine, own_class, weights=weights)
+        case "temperature":
+            file = class_file(version, engine, own_class, temperature=0.8)
+        case "int8":
+            file = class_file(version, engine, own_class, weights=rounded(version.folder, tmp_path / "int8"))
+        case "torch" | "float32":
+            dtype = Dtype.FLOAT32 if cheat == "float32" else Dtype.BFLOAT16
+            file = make(version, facts=facts_of(version), dtype=dtype, arithmetic=own_class)
+    found = bench.conclude(file)
+    assert found.outcome is Outcome.FORGED, found.words
+
+
+def test_versions_are_replaced_in_place_and_both_are_judged(
+    bench: Bench,
+    reader: LimitedReader,
+    models: ModelCache,
+    vllm: VllmCache,
+    version: CheckedVersion,
+    engine: EngineProcess,
+    own_class: Arithmetic,
+    tmp_path: Path,
+    honest: RolloutFile,
+) -> None:
+    later = stepped(version.folder, tmp_path / "later", size=0.05)
+    newer = as_version(later, version.recipe)
+    assert bench.conclude(honest).outcome is Outcome.ACCEPTED
+    before = process_of(vllm)
+    other = Bench(procedure_of(reader, models, vllm=vllm), newer, tmp_path, [])
+    assert other.conclude(class_file(newer, engine, own_class)).outcome is Outcome.ACCEPTED
+    assert process_of(vllm) == before, "vLLM was not started again for weights of the same shapes"
+    assert bench.conclude(honest).outcome is Outcome.ACCEPTED
+
+
+def test_another_class_is_rejected_without_a_slash_and_without_vllm(
+    bench: Bench, honest: RolloutFile, reader: LimitedReader, models: ModelCache, place: VllmPlace
+) -> None:
+    other = Arithmetic.parse("vllm-0.32.0/bfloat16/sm_90")
+    unused = VllmCache(place, budget=1)
+    bench.procedure = procedure_of(reader, models, vllm=unused)
+    found = bench.conclude(RolloutFile(replace(honest.header, arithmetic=other), honest.samples))
+    assert (found.outcome, found.reason) == (Outcome.REJECTED, ReasonCode.BOUNDS_ARITHMETIC)
+    assert process_of(unused) is None, "a name in a file must not make a validator start vLLM"
+
+
+def test_a_validator_without_vllm_leaves_the_work_to_others(
+    bench: Bench, honest: RolloutFile, reader: LimitedReader, models: ModelCache
+) -> None:
+    bench.procedure = procedure_of(reader, models, vllm=VllmCache(VllmPlace(), budget=1))
+    found = bench.examine(honest)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == ("class-not-reproduced", False)
+    assert "vLLM is not installed" in found.why
+    assert found.hint
+
+
+def test_another_version_of_vllm_leaves_the_work_to_others(
+    reader: LimitedReader,
+    models: ModelCache,
+    place: VllmPlace,
+    version: CheckedVersion,
+    own_class: Arithmetic,
+    tmp_path: Path,
+) -> None:
+    older = own_class.model_copy(update={"version": "0.31.0"})
+    folder = shutil.copytree(version.folder, tmp_path / "older")
+    other = as_version(folder, version.recipe.model_copy(update={"arithmetic": (str(older),)}))
+    bench = Bench(procedure_of(reader, models, vllm=VllmCache(place, budget=1)), other, tmp_path, [])
+    found = bench.examine(make(other, facts=facts_of(other), arithmetic=older))
+    assert isinstance(found, NotJudged)
+    assert found.code == "class-not-reproduced"
+    assert "0.31.0" in found.why
+    assert "install vLLM 0.31.0" in found.hint
+
+
+def test_a_machine_that_differs_from_the_recording_judges_nothing_of_the_class(
+    honest: RolloutFile,
+    version: CheckedVersion,
+    reader: LimitedReader,
+    models: ModelCache,
+    place: VllmPlace,
+    own_class: Arithmetic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded = reference.recording_of(own_class)
+    if recorded is None:
+        pytest.skip(f"this release has no recording of {own_class}")
+    file = read_rollouts(recorded)
+    first = file.samples[0]
+    changed = replace(first, logprobs=np.nextafter(first.logprobs, np.float32(0)))
+    write_rollouts(tmp_path / recorded.name, RolloutFile(file.header, (changed, *file.samples[1:])))
+    monkeypatch.setattr(reference, "RECORDINGS", tmp_path)
+    bench = Bench(procedure_of(reader, models, vllm=VllmCache(place, budget=1)), version, tmp_path, [])
+    found = bench.examine(honest)
+    assert isinstance(found, NotJudged)
+    assert found.code == "class-not-reproduced"
+    assert "row 0: token 0 has log-probability" in found.why
+
+
+def test_passes_that_differ_on_this_machine_accuse_nobody(
+    bench: Bench,
+    version: CheckedVersion,
+    engine: EngineProcess,
+    own_class: Arithmetic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = VllmRecomputer.again
+
+    def unstable(self: VllmRecomputer, *args: object, **kwargs: object) -> list[dict[int, RowEvidence]]:
+        (second,) = usual(self, *args, **kwargs)  # type: ignore[arg-type]
+        return [{row: replace(one, logprobs=one.logprobs + np.float32(1e-6)) for row, one in second.items()}]
+
+    monkeypatch.setattr(VllmRecomputer, "again", unstable)
+    found = bench.examine(class_file(version, engine, own_class, temperature=0.8))
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == ("numerics-unstable", False)
+
+
+def test_the_death_of_the_vllm_process_is_no_verdict(bench: Bench, honest: RolloutFile, vllm: VllmCache) -> None:
+    bench.conclude(honest)
+    pid = process_of(vllm)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    found = bench.examine(honest)
+    assert isinstance(found, NotJudged) or found.outcome is Outcome.ACCEPTED, "a new process, or a retry"
+    if isinstance(found, NotJudged):
+        assert (found.code, found.retryable) == ("engine-failed", True)
+        assert bench.conclude(honest).outcome is Outcome.ACCEPTED
+
+
+def process_of(vllm: VllmCache) -> int | None:
+    """Returns the id of the newest process of a cache."""
+    processes = [process for process, _ in vllm._processes.values()]
+    return processes[-1].pid if processes else None
+
+
+def rounded(folder: Path, target: Path) -> Path:
+    """Returns a copy of a version whose matrices are rounded to eight bits per row."""
+    shutil.copytree(folder, target)
+    tensors = load_file(folder / "model.safetensors")
+    for name, value in tensors.items():
+        if value.dim() == 2 and "embed" not in name:
+            scale = value.abs().amax(dim=1, keepdim=True) / 127
+            tensors[name] = (value / scale).round() * scale
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def stepped(folder: Path, target: Path, *, size: float) -> Path:
+    """Returns a copy of a version whose weights each differ by `size`, as after a step of Adam."""
+    shutil.copytree(folder, target)
+    tensors = load_file(folder / "model.safetensors")
+    draws = torch.Generator().manual_seed(3)
+    for name, value in tensors.items():
+        tensors[name] = value + size * torch.randn(value.shape, generator=draws).sign()
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
