@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,12 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.fixture
-def as_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def as_class(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Yields a patch for the processor's class; functions of torch are restored afterwards."""
     for name in cpu_kernels._DETECTIONS:
         if hasattr(torch.cpu, name):
             monkeypatch.setattr(torch.cpu, name, getattr(torch.cpu, name))
-    yield monkeypatch
+    return monkeypatch
 
 
 def processor(patch: pytest.MonkeyPatch, own: str | None, *, aten: str = "AVX512") -> None:
