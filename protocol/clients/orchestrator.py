@@ -283,7 +283,7 @@ class OrchestratorClient(ServiceClient):
     async def rollouts(
         self, *, step: int | None = None, status: str = "accepted", links: bool = True
     ) -> AsyncIterator[RolloutItem]:
-        """Yields submitted files in the order of their leases (step, node, index).
+        """Yields submitted files, sorted by step, expiry of the lease, and slot id.
 
         Args:
             step: Step of the files; by default all stored steps, ascending.

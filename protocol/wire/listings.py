@@ -66,7 +66,7 @@ class RolloutItem(WireModel):
 class RolloutPage(WireModel):
     """Answer of `GET /v1/run/rollouts`.
 
-    The items are ordered by lease (step, node, index), so that fast nodes are not listed first.
+    The items are sorted by step, expiry of the lease, and slot id, so that fast nodes are not listed first.
     """
 
     items: Annotated[tuple[RolloutItem, ...], Field(max_length=1000)]
