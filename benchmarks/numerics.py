@@ -1,0 +1,286 @@
+"""Measures verification within a numerics class by vLLM on this machine's CPU; `python -m benchmarks.numerics`.
+
+1. `differences`: vLLM generates in batches of 1, 7 and 64, for two sizes of models, before and after ten weight
+   updates in place; another process prefills the answers in other batches. Every differing bit is counted.
+2. `close`: attacks that bfloat16's calibrated limits let through (`python -m benchmarks.validator --only close`),
+   judged by vLLM of the same class, and honest files.
+3. `rates`: CPU seconds of a validator for one file, by vLLM and by torch, at 1, 16 and 64 answers.
+
+Needs `.tools/vllm` (`make tools`). `--dtype float32` measures the class of the other data type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.attack_tries import DEVNET_RATE, behind, copy_base, node
+from benchmarks.ending import end_in_order
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.draws import NearTies, OtherParameters
+from cli.devnet.attacks.weights import Earlier, OtherWeights, quantised, write_changed
+from protocol.identifiers import ZERO_DIGEST, Digest
+from rollouts.calibration.limits import RolloutCalibration
+from rollouts.checks import RowEvidence, gather
+from rollouts.engines.interface import Completion, SampleRequest
+from rollouts.files.samples import RolloutFile
+from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
+from rollouts.models.facts import read_model
+from rollouts.models.policy import load_policy
+from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.recipe import eligible_prompts, read_recipe, write_recipe
+from rollouts.recompute.classes import classes_at
+from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sandbox import Sandboxes
+from tests.kit.attack_comparison import Compared
+from tests.kit.attack_harness import AttackHarness
+from tests.kit.tiny_model import tiny_folder
+from tests.kit.vllm_engine import PYTHON, EngineProcess
+from validator.audit.draw import RowDraw
+from validator.examination.channel import Order
+from validator.examination.interface import Conclusion
+from validator.examination.model_cache import ModelCache
+from validator.examination.procedure import Procedure
+from validator.examination.reading import LimitedReader
+from validator.examination.settings import ExaminerSettings
+from validator.examination.vllm_cache import VllmCache
+
+SEED = bytes(range(32))
+CPU = torch.device("cpu")
+PLACE = VllmPlace(python=PYTHON, device="cpu")
+SHAPES: Mapping[str, dict[str, int]] = {
+    "0.4 M": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2, "vocab_size": 64},
+    "2 M": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "vocab_size": 8192},
+}
+ATTACKS: Mapping[str, Callable[[], Trick]] = {
+    "int8": lambda: OtherWeights("int8", quantised(8)),
+    "one step at 2e-4 behind": lambda: Earlier(1),
+    "two steps at 2e-4 behind": lambda: Earlier(2),
+    "temperature 0.8": OtherParameters,
+    "near-ties": NearTies,
+}
+
+
+class RemoteEngine:
+    """An engine of the class in a process of its own."""
+
+    name = EngineName.VLLM
+
+    def __init__(self, process: EngineProcess, arithmetic: Arithmetic) -> None:
+        self._process = process
+        self.dtype = arithmetic.dtype
+        self.arithmetics = (arithmetic,)
+        self.version: Digest | None = None
+
+    def load(self, folder: Path, *, version: Digest) -> None:
+        """Loads a version."""
+        self._process.load(folder, version=version)
+        self.version = version
+
+    def generate(
+        self,
+        requests: Sequence[SampleRequest],
+        parameters: SamplingParameters,
+        *,
+        with_proofs: bool = True,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Iterator[Completion]:
+        """Yields the completions."""
+        del should_stop
+        yield from self._process.generate(requests, parameters, with_proofs=with_proofs).values()
+
+    def close(self) -> None:
+        """Does nothing: the process has an owner."""
+
+
+def requests_of(vocabulary: int, answers: int) -> list[SampleRequest]:
+    """Makes prompts of 3 to 60 tokens, each for four answers."""
+    draws = np.random.default_rng(0)
+    prompts = [tuple(draws.integers(3, vocabulary, size=int(draws.integers(3, 60))).tolist()) for _ in range(answers)]
+    return [SampleRequest(sample=at, prompt_tokens=prompts[at // 4], seed=SEED) for at in range(answers)]
+
+
+def file_of(requests: Sequence[SampleRequest], drawn: Mapping[int, Completion], arithmetic: Arithmetic) -> RolloutFile:
+    """Makes a file of completions."""
+    rows = [unrewarded_sample(drawn[one.sample], prompt=one.prompt_tokens) for one in requests]
+    return RolloutFile(unleased_header(arithmetic=arithmetic), tuple(rows))
+
+
+def differing(file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> Counter[str]:
+    """Counts what differs between a file and its recomputation."""
+    found: Counter[str] = Counter()
+    for row, one in evidence.items():
+        sample, gaps = file.samples[row], one.gaps
+        found["tokens"] += len(sample.output_tokens)
+        found["log-probabilities"] += int((sample.logprobs != one.logprobs).sum())
+        found["draws"] += int(gaps.mismatches.sum()) if gaps is not None else len(sample.output_tokens)
+        found["proofs"] += sum(proof.malformed is not None or proof.distance_total > 0 for proof in one.proofs)
+    return found
+
+
+def differences(console: Console, own: Arithmetic, *, tokens: int, home: Path) -> None:
+    """Prints the table of differences."""
+    table = Table(title=f"{own}: generated and prefilled in two processes")
+    for column in ("model", "batch", "answers of", "weights", "tokens", "draws", "log-probabilities", "proofs differ"):
+        table.add_column(column)
+    for name, shape in SHAPES.items():
+        folders = [
+            tiny_folder(
+                home / f"{name}-{seed}",
+                kind="llama",
+                seed=seed,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                max_position_embeddings=1024,
+                initializer_range=0.1,
+                **shape,
+            )
+            for seed in range(2)
+        ]
+        with EngineProcess(home / "log") as engine, VllmProcess(PLACE, own) as verifier:
+            for batch, length in ((1, 64), (7, 128), (64, 512)):
+                engine.open(dtype=own.dtype, max_batch=batch)
+                engine.load(folders[0], version=ZERO_DIGEST)
+                verifier.load(folders[0], version=ZERO_DIGEST)
+                answers = max(batch, tokens // (6 * length))
+                for weights in ("first", "after ten updates in place"):
+                    if weights != "first":
+                        for number in range(10):
+                            for loaded in (engine, verifier):
+                                loaded.load(folders[(number + 1) % 2], version=ZERO_DIGEST)
+                    requests = requests_of(shape["vocab_size"], answers)
+                    parameters = SamplingParameters(max_new_tokens=length)
+                    file = file_of(requests, engine.generate(requests, parameters), own)
+                    order = sorted(range(len(requests)), reverse=True)
+                    found = differing(file, verifier.compare(file, order, seed=SEED, parameters=parameters))
+                    table.add_row(
+                        name, str(batch), str(length), weights,
+                        *(f"{found[each]:,}" for each in ("tokens", "draws", "log-probabilities", "proofs")),
+                    )  # fmt: skip
+    console.print(table)
+
+
+def close(console: Console, own: Arithmetic, *, tries: int, honest: int, home: Path) -> None:
+    """Prints the table of close attacks."""
+    folder = home / "version"
+    copy_base(folder)
+    recipe = read_recipe(folder)
+    eligible = list(eligible_prompts(folder, recipe))
+    write_recipe(folder, recipe.model_copy(update={"arithmetic": (str(own),)}), eligible=eligible)
+    one, two = home / "one", home / "two"
+    write_changed(folder, one, lambda tensors: behind(tensors, rate=DEVNET_RATE, seed=1))
+    write_changed(one, two, lambda tensors: behind(tensors, rate=DEVNET_RATE, seed=2))
+    told = ExaminerSettings(home=home)
+    cache = VllmCache(PLACE, budget=1 << 30)
+    procedure = Procedure(
+        reader=LimitedReader(Sandboxes(), most=told.most),
+        models=ModelCache(CPU, budget=1 << 30),
+        vllm=cache,
+        calibration=RolloutCalibration.shipped(),
+        dtype=None,
+        margin=told.margin,
+        scoring=told.scoring_budget,
+    )
+    table = Table(title=f"{own}, judged by vLLM of the same class; files of 4 groups, all rows recomputed")
+    for column in ("generated by", "files", "accepted", "rejected", "slashed", "not judged"):
+        table.add_column(column)
+    with EngineProcess(home / "log") as process:
+        process.open(dtype=own.dtype, max_batch=64)
+        harness = AttackHarness(
+            RemoteEngine(process, own), folder, history=(two, one), home=home / "files", node=node()
+        )
+        for name, make in {**ATTACKS, "honest": Trick}.items():
+            outcomes: Counter[str] = Counter()
+            wanted, index = (honest if name == "honest" else tries), 0
+            trick: Trick = make() if name == "honest" else Compared(make())
+            while outcomes.total() < wanted and index < 20 * wanted:
+                work = harness.hand_in(trick, harness.grant(index, groups=4))
+                index += 1
+                if work is None or (isinstance(trick, Compared) and not trick.forged(work)):
+                    continue
+                order = Order(facts=work.facts, file=work.path, folder=folder, draw=RowDraw(seed=None, share=1.0))
+                found = procedure.examine(order, is_copy=lambda _: False)
+                outcomes[found.outcome.name if isinstance(found, Conclusion) else "NOT_JUDGED"] += 1
+                work.path.unlink()
+            counts = [str(outcomes[each]) for each in ("ACCEPTED", "REJECTED", "FORGED", "NOT_JUDGED")]
+            table.add_row(name, str(outcomes.total()), *counts)
+    cache.close()
+    console.print(table)
+
+
+def rates(console: Console, own: Arithmetic, *, model: Path | None, length: int, home: Path) -> None:
+    """Prints CPU seconds of recomputing one file."""
+    folder = model or tiny_folder(
+        home / "rates", kind="llama", num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=1024,
+        **SHAPES["2 M"],
+    )  # fmt: skip
+    torch.set_num_threads(1)
+    policy = load_policy(folder, dtype=own.dtype, device=CPU)
+    vocabulary = read_model(folder).vocabulary
+    table = Table(title=f"{folder.name}: CPU seconds per file, answers of {length} tokens, proofs and replay included")
+    for column in ("answers", "vLLM", "torch", "vLLM's memory, MB"):
+        table.add_column(column)
+    with EngineProcess(home / "log") as engine, VllmProcess(PLACE, own) as verifier:
+        engine.open(dtype=own.dtype, max_batch=64)
+        engine.load(folder, version=ZERO_DIGEST)
+        verifier.load(folder, version=ZERO_DIGEST)
+        watched = psutil.Process(verifier.pid)
+        for answers in (1, 16, 64):
+            requests, parameters = requests_of(vocabulary, answers), SamplingParameters(max_new_tokens=length)
+            file = file_of(requests, engine.generate(requests, parameters), own)
+            rows = range(answers)
+            verifier.compare(file, rows, seed=SEED, parameters=parameters)
+            before = watched.cpu_times()
+            verifier.compare(file, rows, seed=SEED, parameters=parameters)
+            after = watched.cpu_times()
+            own_seconds = after.user + after.system - before.user - before.system
+            gather(policy, file, rows, seed=SEED, parameters=parameters)
+            began = time.process_time()
+            gather(policy, file, rows, seed=SEED, parameters=parameters)
+            torchs = time.process_time() - began
+            memory = watched.memory_info().rss / 1e6
+            table.add_row(str(answers), f"{own_seconds:.2f}", f"{torchs:.2f}", f"{memory:,.0f}")
+    console.print(table)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["differences", "close", "rates"])
+    parser.add_argument("--dtype", type=Dtype, default=Dtype.BFLOAT16, choices=list(Dtype))
+    parser.add_argument("--tokens", type=int, default=24_000, help="least tokens of `differences`, per model")
+    parser.add_argument("--tries", type=int, default=25, help="forged files of each attack")
+    parser.add_argument("--honest", type=int, default=3000, help="honest files of `close`")
+    parser.add_argument("--model", type=Path, help="model of `rates`; default: one of 2 M parameters")
+    parser.add_argument("--length", type=int, default=64, help="tokens of each answer of `rates`")
+    told = parser.parse_args()
+    console = Console(width=150)
+    own = next(one for one in classes_at(PLACE) if one.dtype is told.dtype)
+    home = Path(tempfile.mkdtemp())
+    try:
+        (home / "files").mkdir()
+        if told.only in {None, "differences"}:
+            differences(console, own, tokens=told.tokens, home=home)
+        if told.only in {None, "close"}:
+            close(console, own, tries=told.tries, honest=told.honest, home=home)
+        if told.only in {None, "rates"}:
+            rates(console, own, model=told.model, length=told.length, home=home)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    end_in_order()
+    main()
