@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -60,7 +61,7 @@ from validator.examination.vllm_cache import VllmCache
 SEED = bytes(range(32))
 CPU = torch.device("cpu")
 PLACE = VllmPlace(python=PYTHON, device="cpu")
-SHAPES: Mapping[str, dict[str, int]] = {
+SHAPES: Mapping[str, dict[str, Any]] = {
     "0.4 M": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2, "vocab_size": 64},
     "2 M": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "vocab_size": 8192},
 }

@@ -73,8 +73,8 @@ def test_vllm_sees_the_instruction_sets_of_the_chosen_class_only(as_class: pytes
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2"
     processor(as_class, "cpu-amx", aten="AVX512")
     cpu_kernels.limit_vllm("cpu-avx512")
-    assert torch.cpu._is_avx512_supported()  # type: ignore[attr-defined]
-    assert not torch.cpu._is_avx512_bf16_supported()  # type: ignore[attr-defined]
+    assert torch.cpu._is_avx512_supported()
+    assert not torch.cpu._is_avx512_bf16_supported()
 
 
 def test_a_process_whose_torch_uses_another_instruction_set_is_refused(as_class: pytest.MonkeyPatch) -> None:
