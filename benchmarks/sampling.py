@@ -2,7 +2,8 @@
 
 Drawing is compared with torch's own sampling from the same logits, which cannot be repeated; replay is compared with
 the output layer alone (hidden 1536, float32), which any prefill must compute for the same rows, so that the ratio is
-comparable between machines. An accelerator is measured too where there is one.
+comparable between machines. An accelerator is measured too where there is one: its noise by the fused kernel, if the
+kernel works there, and by torch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from rollouts.sampling.noise import noise, noise_numpy, noise_torch, row_keys, stream, words
+from rollouts.sampling.noise import fused_kernel, noise, noise_numpy, noise_torch, row_keys, stream, words
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps_of_rows
 from rollouts.sampling.sampler import draw
@@ -71,13 +72,19 @@ def measure(vocabulary: int, device: torch.device) -> list[tuple[str, float]]:
         ("replay", lambda: gaps_of_rows(logits, tokens, keys, PLAIN)),
         ("replay, top-k 50 and top-p 0.9", lambda: gaps_of_rows(logits, tokens, keys, MASKED)),
     ]
+    noises: list[tuple[str, Callable[[], object]]] = [
+        ("noise, torch", lambda: noise_torch(keys, vocabulary, device=device)),
+    ]
+    kernel = fused_kernel(device)
+    if kernel is not None:
+        noises.append(("noise, fused kernel", lambda: kernel(keys, vocabulary, device=device)))
     if device.type == "cpu":
-        works[1:1] = [
+        noises[:0] = [
             ("Philox words, numpy", lambda: words(keys, vocabulary)),
             ("noise, numpy", lambda: noise_numpy(keys, vocabulary)),
             ("noise, numpy, one row at a time", lambda: [noise_numpy(by_row, vocabulary) for _ in range(ROWS)]),
-            ("noise, torch", lambda: noise_torch(keys, vocabulary, device=device)),
         ]
+    works[1:1] = noises
     return [(name, per_row(work, device)) for name, work in works]
 
 

@@ -4,6 +4,7 @@
     philox            Philox4x32-10: 32-bit words from a key and a counter, the same on every machine
     philox_rows       the same words for rows of consecutive counters, faster
     noise             from (seed, sample, position) to one Gumbel value per token of the vocabulary
+    noise_triton      the same noise on NVIDIA GPUs by one kernel
     mask              tokens that top-k and top-p keep, with margins
     sampler           temperature, top-k, top-p, noise, argmax; and the recorded log-probability
     softmax           sums of a row's softmax in one pass over memory

@@ -17,17 +17,22 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
 from rollouts.sampling.philox import philox_numpy, philox_torch
 from rollouts.sampling.philox_rows import PAIRS, Pairs, fill_pairs, fill_words, scratch
+
+_log = structlog.get_logger(__name__)
 
 Keys = NDArray[np.uint64]
 """Result of `row_keys`."""
@@ -43,6 +48,8 @@ _LATER_FIRST = int(sys.byteorder == "little")
 0. `fill_pairs` puts the earlier word into the upper half of 64 bits."""
 _COUNTERS_DEVICE = 1 << 21
 """Counters per block on an accelerator: at most about 200 MB of temporary values."""
+_TRIED_VOCABULARIES = (1024, 2061)
+"""Vocabularies with which the fused kernel is tried: Triton compiles multiples of 16 separately."""
 
 
 def stream(seed: bytes, sample: int) -> tuple[int, int, int, int]:
@@ -155,10 +162,49 @@ def words(keys: Keys, vocabulary: int) -> NDArray[np.uint32]:
 
 
 def noise(keys: Keys, vocabulary: int, *, device: torch.device | None = None) -> torch.Tensor:
-    """Returns each row's noise, float32 [B, V], on the device; computed by numpy on the CPU, by torch elsewhere."""
+    """Returns each row's noise, float32 [B, V], on the device.
+
+    On the CPU, numpy computes it; on an NVIDIA GPU with triton, one fused kernel; on other devices, torch.
+    """
     if device is None or device.type == "cpu":
         return torch.from_numpy(noise_numpy(keys, vocabulary))
-    return noise_torch(keys, vocabulary, device=device)
+    kernel = fused_kernel(device)
+    if kernel is None:
+        return noise_torch(keys, vocabulary, device=device)
+    return kernel(keys, vocabulary, device=device)
+
+
+@cache
+def fused_kernel(device: torch.device) -> Callable[..., torch.Tensor] | None:
+    """Returns `noise_triton` if it runs on this device and agrees with `noise_torch`; otherwise None.
+
+    The kernel is optional, because triton needs a C compiler and a directory from which it may load compiled code.
+
+    Raises:
+        torch.OutOfMemoryError: The trial did not fit; the next call repeats it.
+    """
+    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
+        return None
+    keys = row_keys([stream(bytes(32), sample) for sample in range(3)], range(3))
+    try:
+        from rollouts.sampling.noise_triton import noise_triton  # noqa: PLC0415 - it imports triton, which is optional
+
+        differ = [
+            vocabulary
+            for vocabulary in _TRIED_VOCABULARIES
+            if not torch.equal(
+                noise_triton(keys, vocabulary, device=device), noise_torch(keys, vocabulary, device=device)
+            )
+        ]
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - triton fails in many ways, and the noise is computed without it
+        _log.warning("noise-kernel-failed", device=str(device), why=f"{type(error).__name__}: {error}")
+        return None
+    if differ:
+        _log.warning("noise-kernel-differs", device=str(device), vocabularies=differ)
+        return None
+    return noise_triton
 
 
 def noise_numpy(keys: Keys, vocabulary: int) -> NDArray[np.float32]:
@@ -187,7 +233,7 @@ def noise_torch(keys: Keys, vocabulary: int, *, device: torch.device) -> torch.T
         left, right, two, three, position = on_device[row].T[:, :, None].unbind()
         for lane, word in enumerate(philox_torch((first, position, two, three), (left, right))):
             out[row, column, lane] = gumbel_torch(word)
-    return out.reshape(rows, -1)[:, :vocabulary]
+    return out.reshape(rows, 4 * quads)[:, :vocabulary]
 
 
 def gumbel_numpy(values: NDArray[np.float64]) -> NDArray[np.float32]:
