@@ -44,10 +44,10 @@ class QueueItem:
         key: Idempotency key. Adding a file with a known key returns the existing item.
         metadata: Metadata given when the file was added.
         data: Results of completed stages, by name. No value of `data` is empty.
-        attempts: Number of failures and waits (`NotYet`) since the last reset; see `QueueStore.advance`.
+        attempts: Number of failures since the last reset; see `QueueStore.advance`.
         not_before_ms: Wall time before which the stage is not tried again, in Unix milliseconds.
         parked: Reason why the item waits for the contributor; empty if it is not parked.
-        error: Text of the last failure.
+        error: Text of the last failure, or what the item waits for.
     """
 
     id: str

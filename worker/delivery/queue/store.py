@@ -203,7 +203,7 @@ class QueueStore:
         )
 
     def put_off(self, item: QueueItem, *, stage: DeliveryStage, until_ms: int, error: str) -> None:
-        """Records a failure or a wait (`NotYet`) and postpones the item.
+        """Counts a failure and postpones the item.
 
         `stage` may be an earlier stage, to which the item returns.
         """
@@ -211,6 +211,10 @@ class QueueStore:
             "UPDATE items SET stage = ?, attempts = attempts + 1, not_before_ms = ?, error = ? WHERE id = ?",
             (stage, until_ms, error[:2000], item.id),
         )
+
+    def wait(self, item: QueueItem, *, until_ms: int, reason: str) -> None:
+        """Postpones an item that waits for another party. The wait does not count as a failure."""
+        self._execute("UPDATE items SET not_before_ms = ?, error = ? WHERE id = ?", (until_ms, reason[:2000], item.id))
 
     def park(self, item: QueueItem, *, why: str) -> None:
         """Parks the item until the contributor retries it."""
