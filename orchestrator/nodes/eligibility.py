@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ledger.amounts import format_amount
 from orchestrator.chain.interface import NodeStanding, PoolStanding
 from orchestrator.scheduler.requirements import GIBIBYTE
 from orchestrator.settings import Requirements
@@ -32,6 +33,7 @@ def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements
 
 def refusal(standing: NodeStanding, pool: PoolStanding) -> str | None:
     """Returns the reason why the ledger would refuse a node's join; None if it would accept the join."""
+    free, needed = format_amount(standing.free_stake), format_amount(standing.needed_stake)
     reasons = (
         (not pool.active, "the pool is not active on the ledger"),
         (standing.provider is None, "no provider has registered it on the ledger"),
@@ -42,7 +44,7 @@ def refusal(standing: NodeStanding, pool: PoolStanding) -> str | None:
         ),
         (
             standing.free_stake < standing.needed_stake,
-            f"its provider has {standing.free_stake} of free stake, and joining takes {standing.needed_stake}",
+            f"its provider has {free} MUST of free stake, and joining takes {needed} MUST",
         ),
         (pool.members >= pool.max_nodes, f"the pool is full: {pool.members} of {pool.max_nodes} nodes"),
     )

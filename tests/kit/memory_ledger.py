@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from ledger.amounts import UNIT
 from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
 from orchestrator.dependencies import Dependencies
 from orchestrator.loops.ledger_sync import LedgerSync
@@ -54,9 +55,14 @@ class MemoryLedger:
     domain: SigningDomain = field(default_factory=lambda: SigningDomain(1337, CONTRACT))
     active: bool = True
 
-    def register(self, node: Address, *, member: bool = False, stake: int = 100) -> None:
+    def register(self, node: Address, *, member: bool = False, stake: int = 100 * UNIT) -> None:
         self.nodes[node] = NodeStanding(
-            provider=PROVIDER.address, member=member, banned=False, capacity=1, free_stake=stake, needed_stake=100
+            provider=PROVIDER.address,
+            member=member,
+            banned=False,
+            capacity=1,
+            free_stake=stake,
+            needed_stake=100 * UNIT,
         )
 
     def happen(self, node: Address, event: MemberEvent, **change: Any) -> None:
