@@ -312,8 +312,16 @@ class SlotLeasing:
     async def _delivered_by_provider(self, provider: Address) -> Delivered:
         """Returns the delivery record of all nodes of a provider together."""
         terms = self.terms.deliveries.of_provider()
-        rows = await self.store.leases_of_provider(provider, limit=terms.newest + self.terms.most_live)
-        return judge_deliveries(_past(rows), terms=terms, now_ms=self._now_ms())
+        past: list[PastLease] = []
+        skipped, limit = 0, terms.newest + self.terms.most_live
+        # Live leases don't count. Each node of the provider may hold `most_live` of them, so one page may be too few.
+        while sum(lease.counts for lease in past) < terms.newest:
+            rows = await self.store.leases_of_provider(provider, skipped=skipped, limit=limit)
+            past += _past(rows)
+            skipped += limit
+            if len(rows) < limit:
+                break
+        return judge_deliveries(past, terms=terms, now_ms=self._now_ms())
 
     def _judge(self, rows: Sequence[SlotRow]) -> Delivered:
         return judge_deliveries(_past(rows), terms=self.terms.deliveries, now_ms=self._now_ms())

@@ -251,9 +251,9 @@ class RunStore:
         names = await self._database.ask("LRANGE", self._key("node", node), 0, limit - 1)
         return await self.slots([name.decode() for name in names])
 
-    async def leases_of_provider(self, provider: Address, *, limit: int) -> list[SlotRow]:
-        """Returns the newest slots of all nodes of a provider, newest first."""
-        names = await self._database.ask("LRANGE", self._key("provider", provider), 0, limit - 1)
+    async def leases_of_provider(self, provider: Address, *, skipped: int = 0, limit: int) -> list[SlotRow]:
+        """Returns slots of all nodes of a provider, newest first, without the `skipped` newest ones."""
+        names = await self._database.ask("LRANGE", self._key("provider", provider), skipped, skipped + limit - 1)
         return await self.slots([name.decode() for name in names])
 
     # Delivery times
