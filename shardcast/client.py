@@ -235,10 +235,12 @@ class Client:
                 continue
             try:
                 fetched = await self._download(key, to, on_progress, yields_to_newer=True).run()
-            except (VersionDropped, VersionGone, NoProgress, StaleRelays) as error:
+            except NoProgress as error:
+                _log.warning("version-retried", version=str(key), why=error.detail)  # continues with the blocks on disk
+                continue
+            except (VersionDropped, VersionGone, StaleRelays) as error:
                 _log.warning("version-skipped", version=str(key), why=error.detail)
-                if not isinstance(error, NoProgress):  # after NoProgress, continues with the blocks on disk
-                    skipped.add(key)
+                skipped.add(key)
                 continue
             if fetched is None:
                 continue
