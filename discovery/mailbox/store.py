@@ -105,16 +105,14 @@ class Mailbox:
             Conflict: The node wants to join another pool.
         """
         now = self._clock.now()
-        now_s = int(now.timestamp())
         outcome = await self._scripts.run(
             PostInvite(
                 node=invite.node,
                 pool=str(invite.pool_id),
                 invite=invite.model_dump_json(),
                 now_ms=unix_ms(now),
-                now_s=now_s,
+                now_s=int(now.timestamp()),
                 expiry_s=invite.expiry,
-                kept_s=max(1, invite.expiry - now_s) + 3600,
                 most_invites=MAX_INVITES,
                 channel=CHANNEL,
             )
