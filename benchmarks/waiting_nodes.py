@@ -77,7 +77,7 @@ class QuietLedger:
 
     async def read(self, facts: FactStore, _mailbox: Mailbox) -> None:
         """Reports that the pool exists."""
-        await facts.apply(FactChanges(pools={POOL}), as_of_ms=int(time.time() * 1000))
+        await facts.apply(FactChanges(pools={POOL: True}), as_of_ms=int(time.time() * 1000))
 
     async def aclose(self) -> None:
         """Does nothing: no connection is open."""

@@ -60,7 +60,7 @@ async def test_pages_hold_every_node_once_in_order(open_place: Opening) -> None:
 
 async def test_a_page_omits_expired_records_and_nodes_that_moved_to_another_pool(place: Place) -> None:
     moving, staying = Key.generate(), Key.generate()
-    await place.learn(pools={POOL, POOL + 1})
+    await place.learn(pools={POOL: True, POOL + 1: True})
     await place.client(NODE).register(registration())
     await place.clock.turn(timedelta(seconds=200))
     for key in (moving, staying):
