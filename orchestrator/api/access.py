@@ -6,10 +6,9 @@ Nodes, the pool's manager, publisher and validators sign their requests. The poo
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Path, Request
-from pydantic import BaseModel
 
 from orchestrator.dependencies import dependencies_of
 from protocol.http.tokens import OwnerRequest, owner_access
@@ -92,9 +91,3 @@ ObjectReader = Annotated[SignedRequest | OwnerRequest, Depends(_object_reader)]
 
 NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
 IdentifierPath = Annotated[str, Path(description="32 hex digits", pattern="^[0-9a-f]{32}$")]
-
-
-def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """Returns the OpenAPI declaration of a body that the route parses from the verified request."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

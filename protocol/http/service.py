@@ -26,8 +26,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
 
 from protocol.errors import MusterError, Unavailable
 from protocol.http.middleware import HttpLimits, HttpMetrics, RequestMiddleware
+from protocol.http.openapi import complete_openapi
 from protocol.http.parameters import declared_parameters_only
-from protocol.http.problems import MEDIA_TYPE, Problem, install_problem_answers
+from protocol.http.problems import install_problem_answers
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
@@ -142,7 +143,7 @@ def create_service(
     )
     install_problem_answers(app)
     _add_health(app, checks, registry)
-    _declare_problems(app)
+    complete_openapi(app)
     _add_docs(app)
     return app
 
@@ -319,34 +320,6 @@ async def _ask(check: Check) -> str:
         _log.warning("readiness-check-crashed", exc_info=error)
         return "the check crashed; see the log"
     return "ok"
-
-
-def _declare_problems(app: FastAPI) -> None:
-    """Declares in OpenAPI that every error response is a problem.
-
-    Without this, OpenAPI would show FastAPI's own error format.
-    """
-    plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = plain()
-            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            for unused in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(unused, None)
-            schemas["Problem"] = Problem.model_json_schema()
-            answer = {
-                "description": "A problem (RFC 9457)",
-                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            }
-            for path in schema.get("paths", {}).values():
-                for operation in path.values():
-                    operation["responses"].pop("422", None)
-                    operation["responses"]["default"] = answer
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
 
 
 @asynccontextmanager
