@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import InvalidInput, NotFound, RateLimited, TooLarge, Unavailable
+from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.clock import ManualClock
 from worker.delivery.queue.item import DeliveryStage, QueueItem
 from worker.delivery.queue.runner import (
@@ -277,10 +278,11 @@ def test_a_copy_without_an_item_is_removed(store: QueueStore, tmp_path: Path) ->
 def test_items_delivered_by_an_earlier_release_are_still_known(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "queue.sqlite")) as old:
         old.execute("CREATE TABLE finished (key TEXT PRIMARY KEY, id TEXT, sha256 TEXT, at_ms INTEGER)")
-        old.execute("INSERT INTO finished VALUES ('k', 'i', '0x', 1)")
+        old.execute("INSERT INTO finished VALUES ('k', 'i', ?, 1)", (ZERO_DIGEST,))
         old.commit()
     store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
-    assert store.finished("i").given_up == ""
+    ended = store.finished("i")
+    assert (ended.given_up, ended.sha256) == ("", ZERO_DIGEST)
     assert (store.counts()["delivered"], store.given_up()) == (1, [])
 
 
@@ -364,6 +366,7 @@ async def test_delivery_at_shutdown_waits_for_submitted_items_only(
 PROGRAM = """
 import asyncio, os, signal, sys
 from pathlib import Path
+from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.clock import SystemClock
 from worker.delivery.queue.runner import QueueRunner
 from worker.delivery.queue.store import QueueStore

@@ -20,6 +20,7 @@ from typing import Protocol
 import structlog
 
 from protocol.errors import MusterError, RateLimited
+from protocol.identifiers import Digest, digest
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import jittered
@@ -268,7 +269,7 @@ def _pause(attempts: int, *, most: timedelta) -> timedelta:
     return jittered(backoff(FIRST_WAIT, most, attempts))
 
 
-def _hash(path: Path) -> tuple[int, str]:
+def _hash(path: Path) -> tuple[int, Digest]:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return file.tell(), "0x" + digest.hexdigest()
+        found = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest(found.digest())
