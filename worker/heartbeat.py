@@ -18,12 +18,12 @@ import structlog
 from protocol import __version__
 from protocol.errors import MusterError, RateLimited, Unauthenticated
 from protocol.identifiers import Address
+from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import jittered
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer, NodeState
-from worker.backoff import GrowingPause
 from worker.chain.ledger_chain import LedgerChain, NodeStatus, describe_error
 from worker.logs.push import LogPusher
 from worker.session.orchestrator_client import OrchestratorSession
