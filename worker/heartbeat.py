@@ -14,6 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 import structlog
+from cachetools import LRUCache
 
 from protocol import __version__
 from protocol.errors import MusterError, RateLimited, Unauthenticated
@@ -132,7 +133,7 @@ class HeartbeatLoop:
         self._check_pause = GrowingPause(first=FIRST_CHECK_PAUSE, longest=LONGEST_CHECK_PAUSE)
         self._next_check = 0.0
         self._acknowledged: list[str] = []
-        self._executed: dict[str, None] = {}
+        self._executed: LRUCache[str, None] = LRUCache(MOST_REMEMBERED)
         self._reported: tuple[object, ...] = ()
         self.send_early = asyncio.Event()
         """Event that makes the loop send the next heartbeat early."""
@@ -206,9 +207,7 @@ class HeartbeatLoop:
         for command in answer.commands:
             if command.id not in self._executed:
                 self._execute(command)
-            self._executed[command.id] = self._executed.pop(command.id, None)  # moved to the end, as the newest
-            if len(self._executed) > MOST_REMEMBERED:
-                del self._executed[next(iter(self._executed))]
+            self._executed[command.id] = None  # the newest one, also if it was executed before
             if command.id not in self._acknowledged:
                 self._acknowledged.append(command.id)
 

@@ -25,7 +25,7 @@ LOGS_BODY = 1024 * 1024
 """Maximum bytes of a node's request body with log lines."""
 
 
-FAVOURED_FOR = timedelta(minutes=1)
+ROLE_RATE_FOR = timedelta(minutes=1)
 """Time for which a role holder has a higher request rate after a request on which its role was checked."""
 
 
@@ -52,7 +52,7 @@ def _with_higher_rate(address: Address, request: Request) -> bool:
     that the role checks above can append it with `and`.
     """
     dependencies = dependencies_of(request)
-    dependencies.replay_guard.favour(address, rate=dependencies.settings.role_rate(), lasting=FAVOURED_FOR)
+    dependencies.replay_guard.set_rate_limit(address, rate=dependencies.settings.role_rate(), lasting=ROLE_RATE_FOR)
     return True
 
 

@@ -7,9 +7,8 @@ again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import structlog
+from cachetools import LRUCache
 from pydantic import ValidationError
 from pydantic_core import to_json
 
@@ -74,7 +73,7 @@ class HeartbeatService:
         self._admission = admission
         self._heartbeat_interval = heartbeat_interval
         self._clock = clock
-        self._fragments: OrderedDict[str, bytes] = OrderedDict()
+        self._fragments: LRUCache[str, bytes] = LRUCache(MOST_FRAGMENTS)
         database.set_constants(
             RecordHeartbeat,
             nonce_kept_ms=admission.limits.nonce_kept_ms,
@@ -224,13 +223,10 @@ class HeartbeatService:
         """Returns the task's part of an answer, cached by `reference`; None if the task was deleted."""
         known = self._fragments.get(reference)
         if known is not None:
-            self._fragments.move_to_end(reference)
             return known
         fragment = await self._tasks.fragment(reference)
         if fragment is not None:
             self._fragments[reference] = fragment
-            if len(self._fragments) > MOST_FRAGMENTS:
-                self._fragments.popitem(last=False)
         return fragment
 
 
