@@ -20,6 +20,7 @@ from protocol.http.client import (
 )
 from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import MEDIA_TYPE, Problem, error_of, problem_of
+from protocol.http.url_safety import is_loopback
 from protocol.identity.signing import sign_response
 from protocol.runtime.clock import ManualClock
 from protocol.runtime.retry import Backoff
@@ -304,6 +305,24 @@ def test_only_https_or_local_services_are_allowed(url: str, taken: bool) -> None
     with pytest.raises(InvalidInput) as caught:
         check_service_url(url)
     assert "pw@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        ("localhost", True),
+        ("Node.localhost", True),
+        ("localhost.example", False),
+        ("10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("", False),
+    ],
+)
+def test_this_machine_has_several_names_and_addresses(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
 
 
 def test_plain_http_needs_explicit_permission() -> None:
