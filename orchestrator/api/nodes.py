@@ -169,7 +169,7 @@ async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner banned it")
     await dependencies.ledger.ban(node, reason=cause)
-    dependencies.standing_cache.forget(node)
+    dependencies.status_cache.forget(node)
     await dependencies.transitions.apply(node, NodeEvent.BANNED, cause=cause, actor=owner.name, fields={"member": "0"})
     return await _view(dependencies, node)
 
@@ -180,7 +180,7 @@ async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner lifted the ban")
     await dependencies.ledger.unban(node)
-    dependencies.standing_cache.forget(node)
+    dependencies.status_cache.forget(node)
     await dependencies.transitions.apply(node, NodeEvent.UNBANNED, cause=cause, actor=owner.name)
     return await _view(dependencies, node)
 

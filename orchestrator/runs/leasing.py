@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from orchestrator.chain.run_interface import PoolMembership, RunLedger
+from orchestrator.chain.run_interface import JoinedNode, RunLedger
 from orchestrator.domain.deliveries import Delivered, PastLease, judge_deliveries
 from orchestrator.domain.lease_terms import lease_length, wait_length
 from orchestrator.domain.run_terms import RunTerms
@@ -188,7 +188,7 @@ class SlotLeasing:
         raise Unavailable(f"other requests changed the run's state in all {_ATTEMPTS} attempts", hint="try again")
 
     async def _grant(
-        self, node: Address, request: SlotRequest, state: RunState, membership: PoolMembership
+        self, node: Address, request: SlotRequest, state: RunState, membership: JoinedNode
     ) -> tuple[str, str]:
         on_trial = await self._check_deliveries(node, membership.provider)
         block = max(state.block, membership.block)
@@ -339,11 +339,11 @@ class SlotLeasing:
 
     # Cached ledger state
 
-    async def _membership(self, node: Address) -> PoolMembership:
+    async def _membership(self, node: Address) -> JoinedNode:
         known = (await self.store.memberships([node])).get(node)
         if known is not None:
             return known
-        state, active = await self.store.standing(node)
+        state, active = await self.store.node_state(node)
         if not active:  # checked before the chain is read, because any key can sign requests
             raise _not_active(state)
         membership = await self.ledger.membership(node)

@@ -90,7 +90,7 @@ READY = replace(MEMBER, member=False, free_stake=10 * UNIT, needed_stake=10 * UN
 
 
 @pytest.mark.parametrize(
-    ("standing", "words"),
+    ("status", "words"),
     [
         (READY, None),
         (MEMBER, None),
@@ -101,8 +101,8 @@ READY = replace(MEMBER, member=False, free_stake=10 * UNIT, needed_stake=10 * UN
         (replace(READY, free_stake=9 * UNIT), "9 MUST of free stake, but joining locks 10 MUST"),
     ],
 )
-def test_obstacles_to_joining_are_reported_with_advice(standing: NodeStatus, words: str | None) -> None:
-    obstacle = standing.obstacle()
+def test_obstacles_to_joining_are_reported_with_advice(status: NodeStatus, words: str | None) -> None:
+    obstacle = status.obstacle()
     if words is None:
         assert obstacle is None
     else:
