@@ -179,7 +179,7 @@ class HeartbeatLoop:
             acknowledged=acknowledged,
             draining=self._situation.draining,
         )
-        answer = await self._orchestrator.heartbeat(heartbeat, patience=REQUEST_TIMEOUT)
+        answer = await self._orchestrator.heartbeat(heartbeat, call_timeout=REQUEST_TIMEOUT)
         self._acknowledged = self._acknowledged[len(acknowledged) :]
         self._reported = () if report is None else (report.id, report.state, report.restarts)
         self._apply_answer(answer)

@@ -120,7 +120,7 @@ async def invites(
     found = await _directory(request).invites(
         node,
         ip=request.scope.get("muster.ip", "local"),
-        patience=timedelta(seconds=wait),
+        longest_wait=timedelta(seconds=wait),
         stopping=request.app.state.stopping,
     )
     return signed.answer(_key(request), InviteList(invites=found))

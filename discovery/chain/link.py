@@ -33,7 +33,7 @@ from protocol.runtime.clock import Clock, SystemClock
 K = TypeVar("K")
 V = TypeVar("V")
 
-ANSWER_PATIENCE = timedelta(seconds=5)
+ANSWER_TIMEOUT = timedelta(seconds=5)
 """Time limit of one read of the chain, for which an API request may have to wait."""
 COUNT_GOOD_FOR = timedelta(seconds=1)
 """Time for which the number of pools is cached. In this time, requests for unknown pools cause at most one read."""
@@ -262,7 +262,7 @@ class _Connection:
                 opening = Ledger.connect(
                     self._chain_url,
                     self._deployment,
-                    timeout=ANSWER_PATIENCE,
+                    timeout=ANSWER_TIMEOUT,
                     clock=self._clock,
                     transport=self._transport,
                 )

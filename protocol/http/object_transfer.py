@@ -33,7 +33,7 @@ __all__ = ["BytesRefused", "ObjectTransfer", "TransferError", "UrlRefused", "Url
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(seconds=60)
+SILENCE_TIMEOUT = timedelta(seconds=60)
 """Default time limit for the store's next bytes."""
 
 SHORTEST = timedelta(minutes=5)
@@ -56,7 +56,7 @@ class ObjectTransfer:
         orchestrator_url: URL of the pool's orchestrator. URLs of the same origin are allowed without further checks.
         clock: Clock that measures time limits.
         allow_plain_http: Whether plain http URLs, and URLs into private networks, are allowed.
-        patience: Time limit for the store's next bytes.
+        timeout: Time limit for the store's next bytes.
         transport: Transport that replaces the network when tests run the orchestrator in the same process.
     """
 
@@ -66,7 +66,7 @@ class ObjectTransfer:
         *,
         clock: Clock,
         allow_plain_http: bool = False,
-        patience: timedelta = PATIENCE,
+        timeout: timedelta = SILENCE_TIMEOUT,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._own = httpx.URL(orchestrator_url)
@@ -76,7 +76,7 @@ class ObjectTransfer:
             transport=transport,
             follow_redirects=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "muster"},
-            timeout=httpx.Timeout(patience.total_seconds(), connect=min(10.0, patience.total_seconds())),
+            timeout=httpx.Timeout(timeout.total_seconds(), connect=min(10.0, timeout.total_seconds())),
         )
 
     async def put(self, ticket: UploadTicket, path: Path, *, size: int) -> None:

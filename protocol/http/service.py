@@ -43,7 +43,7 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 Check = Callable[[], Awaitable[None]]
 """Readiness check: returns if a dependency is available, and raises an error otherwise."""
 
-CHECK_PATIENCE = timedelta(seconds=2)
+CHECK_TIMEOUT = timedelta(seconds=2)
 """Time limit of one readiness check."""
 DRAIN = timedelta(seconds=20)
 """Time limit of open requests at shutdown, below the 30 s after which Kubernetes kills a process."""
@@ -84,7 +84,7 @@ def create_service(
         version: Version of this release.
         description: Description in OpenAPI.
         lifespan: Context that opens and closes the service's resources. The loops run inside it.
-        checks: Readiness checks of `/readyz` by name. Each has a time limit of `CHECK_PATIENCE`.
+        checks: Readiness checks of `/readyz` by name. Each has a time limit of `CHECK_TIMEOUT`.
         loops: Background loops. If one is stalled, the service is not ready.
         clock: Clock of the service; the system's by default.
         body_limit: Maximum size of a request body, in bytes.
@@ -310,12 +310,12 @@ def _add_docs(app: FastAPI) -> None:
 
 async def _ask(check: Check) -> str:
     try:
-        async with asyncio.timeout(CHECK_PATIENCE.total_seconds()):
+        async with asyncio.timeout(CHECK_TIMEOUT.total_seconds()):
             await check()
     except MusterError as error:
         return error.detail
     except TimeoutError:
-        return f"no answer within {CHECK_PATIENCE.total_seconds():.0f} s"
+        return f"no answer within {CHECK_TIMEOUT.total_seconds():.0f} s"
     except Exception as error:  # noqa: BLE001 - a crash counts as a failed check; the log has the traceback
         _log.warning("readiness-check-crashed", exc_info=error)
         return "the check crashed; see the log"

@@ -117,10 +117,10 @@ async def test_cached_roles_are_used_while_the_chain_is_down(place: Place) -> No
     await place.client(NODE).register(registration())
     owner = place.client(OWNER)
     with pytest.raises(Unavailable):  # not Forbidden: the roles of this pool were never read
-        await owner.call("GET", f"/v1/pools/{POOL + 1}/nodes", patience=timedelta(milliseconds=1))
+        await owner.call("GET", f"/v1/pools/{POOL + 1}/nodes", call_timeout=timedelta(milliseconds=1))
     await place.clock.turn(timedelta(seconds=600))
     with pytest.raises(Unavailable):
-        await known.call("GET", f"/v1/pools/{POOL}/nodes", patience=timedelta(milliseconds=1))
+        await known.call("GET", f"/v1/pools/{POOL}/nodes", call_timeout=timedelta(milliseconds=1))
 
 
 async def test_a_stalled_chain_does_not_delay_callers_with_cached_roles(place: Place) -> None:

@@ -231,7 +231,7 @@ async def test_an_endlessly_slow_answer_times_out(clock: ManualClock) -> None:
             await asyncio.Event().wait()
 
     async with client_of(lambda request: httpx.Response(200, stream=Drip()), clock) as client:
-        task = asyncio.create_task(client.post("/v1/x", attempt_patience=timedelta(seconds=5)))
+        task = asyncio.create_task(client.post("/v1/x", attempt_timeout=timedelta(seconds=5)))
         await clock.turn(timedelta(seconds=6))
         with pytest.raises(NoAnswer):
             await task
@@ -250,7 +250,7 @@ async def test_the_look_up_of_the_services_address_counts_for_the_deadline(clock
             return httpx.Response(200, content=identity.model_dump_json())
 
     async with ServiceClient("http://127.0.0.1:1", key=NODE, clock=clock, backoff=QUICK, transport=Slow()) as client:
-        task = asyncio.create_task(client.get("/v1/x", patience=timedelta(seconds=3)))
+        task = asyncio.create_task(client.get("/v1/x", call_timeout=timedelta(seconds=3)))
         await clock.turn(timedelta(seconds=2))
         assert asked == ["/v1/identity", "/v1/x"]
         await clock.turn(timedelta(seconds=1))
