@@ -28,7 +28,7 @@ import uvloop
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.interface import Changes, NodeLedgerStatus, PoolLedgerStatus
 from orchestrator.settings import OrchestratorSettings
-from protocol.http.service import serve
+from protocol.http.serving.service import serve
 from protocol.identifiers import ZERO_ADDRESS, Address
 from protocol.identity.keys import Key
 from protocol.identity.secp256k1 import PrivateKey

@@ -30,8 +30,8 @@ from discovery.chain.ledger_cache import FactChanges, FactStore
 from discovery.chain.roles import PoolRole, PoolRoles
 from discovery.mailbox.store import Mailbox
 from discovery.settings import DiscoverySettings
-from protocol.http.service import serve
 from protocol.http.serving.descriptors import raise_descriptor_limit
+from protocol.http.serving.service import serve
 from protocol.identifiers import address
 from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request

@@ -36,8 +36,8 @@ from orchestrator.storage.signed_urls import PATH as BLOBS
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import MusterError
 from protocol.http.rates import CallerAddresses, IpRates, Rate
-from protocol.http.service import create_service
 from protocol.http.serving.connections import ConnectionLimits
+from protocol.http.serving.service import create_service
 from protocol.http.tokens import TokenBook
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key

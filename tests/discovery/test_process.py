@@ -178,7 +178,7 @@ async def test_an_invite_reaches_its_node_through_another_process_which_then_sto
             assert await waiting == ()
         assert await asyncio.to_thread(service.wait, 60) == 0
     written = [json.loads(line) for line in (operated.home / f"{here}.log").read_text().splitlines()]
-    assert {line["logger"] for line in written} >= {"protocol.http.service", "uvicorn.error"}
+    assert {line["logger"] for line in written} >= {"protocol.http.serving.service", "uvicorn.error"}
 
 
 def posted(pool: PoolOnChain) -> SignedInvite:

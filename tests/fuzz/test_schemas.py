@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from protocol.http.service import create_service
+from protocol.http.serving.service import create_service
 from tests.fuzz import test_discovery, test_orchestrator
 from tests.kit.openapi import dangling_references, lenient_requests
 from validator.api.routes import router

@@ -9,7 +9,7 @@ import pytest
 from fastapi import APIRouter, FastAPI
 
 from protocol.http.openapi import json_body
-from protocol.http.service import create_service
+from protocol.http.serving.service import create_service
 from protocol.wire.base import WireModel
 from tests.kit.openapi import dangling_references, lenient_requests
 
