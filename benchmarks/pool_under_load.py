@@ -26,9 +26,9 @@ import redis as sync_redis
 import uvloop
 
 from orchestrator.app import build_orchestrator
-from orchestrator.chain.interface import Changes, NodeStanding, PoolStanding
+from orchestrator.chain.interface import Changes, NodeLedgerStatus, PoolLedgerStatus
 from orchestrator.settings import OrchestratorSettings
-from protocol.http.service import serve
+from protocol.http.serving.service import serve
 from protocol.identifiers import ZERO_ADDRESS, Address
 from protocol.identity.keys import Key
 from protocol.identity.secp256k1 import PrivateKey
@@ -49,9 +49,9 @@ class QuietLedger:
 
     domain = SigningDomain(1, ZERO_ADDRESS)
 
-    async def pool(self) -> PoolStanding:
+    async def pool(self) -> PoolLedgerStatus:
         """Returns an active pool."""
-        return PoolStanding(
+        return PoolLedgerStatus(
             domain_id=1,
             active=True,
             owner=ZERO_ADDRESS,
@@ -64,9 +64,9 @@ class QuietLedger:
             members=0,
         )
 
-    async def standing(self, node: Address) -> NodeStanding:
-        """Returns the standing of a member."""
-        return NodeStanding(provider=node, member=True, banned=False, capacity=1, free_stake=0, needed_stake=0)
+    async def node_status(self, node: Address) -> NodeLedgerStatus:
+        """Returns the status of a member."""
+        return NodeLedgerStatus(provider=node, member=True, banned=False, capacity=1, free_stake=0, needed_stake=0)
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         """Does nothing."""

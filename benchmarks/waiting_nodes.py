@@ -30,8 +30,8 @@ from discovery.chain.ledger_cache import FactChanges, FactStore
 from discovery.chain.roles import PoolRole, PoolRoles
 from discovery.mailbox.store import Mailbox
 from discovery.settings import DiscoverySettings
-from protocol.http.service import serve
 from protocol.http.serving.descriptors import raise_descriptor_limit
+from protocol.http.serving.service import serve
 from protocol.identifiers import address
 from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request
@@ -77,7 +77,7 @@ class QuietLedger:
 
     async def read(self, facts: FactStore, _mailbox: Mailbox) -> None:
         """Reports that the pool exists."""
-        await facts.apply(FactChanges(pools={POOL}), as_of_ms=int(time.time() * 1000))
+        await facts.apply(FactChanges(pools={POOL: True}), as_of_ms=int(time.time() * 1000))
 
     async def aclose(self) -> None:
         """Does nothing: no connection is open."""

@@ -21,8 +21,8 @@ from discovery.settings import DiscoverySettings
 from discovery.store.record_store import KEYS, RecordLimits, RecordStore
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.replay_guard import ReplayGuard
-from protocol.http.service import Lifespan, create_service
 from protocol.http.serving.connections import ConnectionLimits
+from protocol.http.serving.service import Lifespan, create_service
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain

@@ -12,7 +12,7 @@ from discovery.settings import DiscoverySettings
 from ledger.artifacts import Contract
 from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
-from protocol.http.service import run_service
+from protocol.http.serving.service import run_service
 from protocol.identity.keystores import find_key
 from protocol.identity.typed_data import SigningDomain
 from protocol.redis.connection import connect_redis

@@ -106,18 +106,18 @@ class NodeDirectory:
         await self.mailbox.post(invite)
 
     async def invites(
-        self, node: Address, *, ip: str, patience: timedelta, stopping: asyncio.Event
+        self, node: Address, *, ip: str, longest_wait: timedelta, stopping: asyncio.Event
     ) -> tuple[SignedInvite, ...]:
-        """Returns a node's invites; waits up to `patience` for the first one.
+        """Returns a node's invites; waits up to `longest_wait` for the first one.
 
         Raises:
             NotFound: The node is not registered, so no invite can arrive.
             RateLimited: Too many long polls are waiting.
         """
-        if patience <= timedelta():
+        if longest_wait <= timedelta():
             return await self.mailbox.invites(node)
         with self.polls.one_from(ip):
-            return await self.mailbox.wait(node, patience, stopping=stopping)
+            return await self.mailbox.wait(node, longest_wait, stopping=stopping)
 
     async def _shown(self, record: StoredRecord) -> NodeRecord:
         facts = await self.facts.of(record.registration.pool_id, [record.address])

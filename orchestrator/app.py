@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
 
 import httpx
 import structlog
 from fastapi import APIRouter, FastAPI, Request
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from redis.asyncio import Redis
 
 from orchestrator.api import (
@@ -39,8 +36,8 @@ from orchestrator.storage.signed_urls import PATH as BLOBS
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import MusterError
 from protocol.http.rates import CallerAddresses, IpRates, Rate
-from protocol.http.service import create_service
 from protocol.http.serving.connections import ConnectionLimits
+from protocol.http.serving.service import create_service
 from protocol.http.tokens import TokenBook
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
@@ -48,15 +45,7 @@ from protocol.redis.connection import check_redis
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
 from protocol.versions import release
-from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.identity import ServiceIdentity
-from protocol.wire.pool import Cause, NewWebhook
-from protocol.wire.relayed import JoinRequest, SignedDispute, SubmissionRequest
-from protocol.wire.relays import RelayOffer
-from protocol.wire.runs import Demand, NewCheckpoint, TrainerWish
-from protocol.wire.slots import ReleasedSlots, SlotRequest
-from protocol.wire.tasks import NewTask, TaskPatch
-from protocol.wire.uploads import UploadRequest
 
 DESCRIPTION = """Nodes of a pool send heartbeats and receive assignments. The pool's owner posts tasks, sees nodes,
 logs, metrics and events, and restarts, drains or bans nodes.
@@ -70,26 +59,6 @@ BODY_LIMIT = 1024 * 1024
 _log = structlog.get_logger(__name__)
 
 TAGS = ("pool", "nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "identity")
-
-BODIES = (
-    Heartbeat,
-    LogBatch,
-    NewTask,
-    TaskPatch,
-    Cause,
-    NewWebhook,
-    Demand,
-    NewCheckpoint,
-    SlotRequest,
-    ReleasedSlots,
-    TrainerWish,
-    SubmissionRequest,
-    JoinRequest,
-    SignedDispute,
-    UploadRequest,
-    RelayOffer,
-)
-"""Models of the request bodies that routes parse themselves."""
 
 identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
@@ -193,7 +162,6 @@ def build_orchestrator(
     )
     for router in (page.router, heartbeat.router, identity_router, *owned):
         app.include_router(router)
-    _declare_bodies(app, BODIES)
     gauges = PoolGauges(
         app.state.registry,
         nodes=dependencies.nodes,
@@ -217,23 +185,3 @@ async def _check_store(objects: ObjectStore) -> None:
         await objects.check()
     except MusterError as error:
         _log.error("storage-unusable", detail=error.detail, hint=error.hint)
-
-
-def _declare_bodies(app: FastAPI, models: Sequence[type[BaseModel]]) -> None:
-    """Adds schemas of request bodies to OpenAPI.
-
-    FastAPI can't infer them, because routes parse a body themselves after they have checked access.
-    """
-    plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = plain()
-        _, extra = models_json_schema(
-            [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
-        )
-        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-        for name, definition in extra.get("$defs", {}).items():
-            schemas.setdefault(name, definition)
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI documents to extend its schema

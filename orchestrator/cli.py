@@ -14,7 +14,7 @@ from orchestrator.chain.pool import LedgerPool
 from orchestrator.chain.run import LedgerRun
 from orchestrator.settings import OrchestratorSettings
 from protocol.errors import NotFound
-from protocol.http.service import run_service
+from protocol.http.serving.service import run_service
 from protocol.identifiers import ZERO_DIGEST, run_id
 from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key

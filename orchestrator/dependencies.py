@@ -13,7 +13,7 @@ from orchestrator.chain.cached_pool import CachedPool
 from orchestrator.chain.interface import PoolLedger
 from orchestrator.chain.run_interface import RunLedger
 from orchestrator.nodes.heartbeat import HeartbeatService
-from orchestrator.nodes.membership import StandingCache
+from orchestrator.nodes.membership import NodeStatusCache
 from orchestrator.nodes.transitions import NodeTransitions
 from orchestrator.relayer.submissions import RelayerService
 from orchestrator.runs.checkpoint_relays import CheckpointRelays
@@ -58,7 +58,7 @@ class Dependencies:
     webhooks: WebhookStore
     transitions: NodeTransitions
     ledger: PoolLedger
-    standing_cache: StandingCache
+    status_cache: NodeStatusCache
     pool: CachedPool
     heartbeats: HeartbeatService
     objects: ObjectStore
@@ -93,7 +93,7 @@ def build_dependencies(
     transitions = NodeTransitions(
         nodes, heartbeat_interval=heartbeat_interval, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s)
     )
-    standing_cache = StandingCache(ledger, nodes=nodes, clock=clock)
+    status_cache = NodeStatusCache(ledger, nodes=nodes, clock=clock)
     pool = CachedPool(ledger, clock=clock)
     objects = build_store(settings, clock=clock)
     terms, slot_leasing = settings.run_terms(), None
@@ -128,7 +128,7 @@ def build_dependencies(
         webhooks=WebhookStore(database, cipher=cipher, clock=clock),
         transitions=transitions,
         ledger=ledger,
-        standing_cache=standing_cache,
+        status_cache=status_cache,
         pool=pool,
         heartbeats=HeartbeatService(
             pool_id=settings.pool_id,
@@ -136,7 +136,7 @@ def build_dependencies(
             nodes=nodes,
             tasks=tasks,
             transitions=transitions,
-            standing_cache=standing_cache,
+            status_cache=status_cache,
             admission=replay_guard,
             heartbeat_interval=heartbeat_interval,
             clock=clock,
@@ -147,7 +147,7 @@ def build_dependencies(
             store=objects,
             uploads=UploadStore(database, quota=settings.quota()),
             nodes=nodes,
-            standing_cache=standing_cache,
+            status_cache=status_cache,
             pool=pool,
             slots=None if slot_leasing is None else slot_leasing.store,
             clock=clock,

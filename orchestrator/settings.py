@@ -5,8 +5,8 @@ They are read from `[orchestrator]` in the settings file, from `MUSTER_ORCHESTRA
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,23 +20,12 @@ from orchestrator.scheduler.plan import SchedulerTimeouts
 from protocol.http.rates import Rate
 from protocol.http.tokens import TokenSetting
 from protocol.identifiers import run_id
-from protocol.runtime.settings import Settings
+from protocol.runtime.settings import Settings, default_directory
 from protocol.wire.base import Labels, Name, ShortText
 from protocol.wire.runs import MOST_GROUPS_PER_SLOT, MOST_GROUPS_PER_STEP, MOST_UNITS_PER_GROUP, RelayUrl
 from protocol.wire.uploads import LARGEST_OBJECT
 
 GIBIBYTE = 1 << 30
-
-
-def default_storage() -> Path:
-    """Returns the default of `storage_directory`.
-
-    For root it is `/var/lib/muster/objects`, for other users a directory below their data directory.
-    """
-    if os.geteuid() == 0:
-        return Path("/var/lib/muster/objects")
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "muster" / "objects"
 
 
 class Requirements(BaseModel):
@@ -245,7 +234,8 @@ class OrchestratorSettings(Settings):
     )
 
     storage_directory: Path = Field(
-        default_factory=default_storage, description="Directory of uploaded files, if storage_bucket is not set"
+        default_factory=partial(default_directory, "objects"),
+        description="Directory of uploaded files, if storage_bucket is not set",
     )
     storage_reserve_bytes: int = Field(
         GIBIBYTE,

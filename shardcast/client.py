@@ -29,7 +29,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.randomness import Random
 from protocol.runtime.retry import Deadline, DeadlinePassed
 from protocol.runtime.threads import run_in_thread
-from shardcast.download.context import DownloadContext, RequestLimits
+from shardcast.download.context import DownloadContext, TransferLimits
 from shardcast.download.download import Download, Fetched, OnProgress
 from shardcast.download.peer_catalog import PeerCatalog
 from shardcast.download.peer_client import PeerClient, PeerTimeouts, check_peers
@@ -92,7 +92,7 @@ class Client:
         signer: Address | Signers,
         announcements: Announcements | None = None,
         timeouts: PeerTimeouts | None = None,
-        requests: RequestLimits | None = None,
+        requests: TransferLimits | None = None,
         allow_plain_http: bool = False,
         tls: ssl.SSLContext | None = None,
         registry: CollectorRegistry | None = None,
@@ -108,7 +108,7 @@ class Client:
             client=PeerClient(timeouts=timeouts, tls=tls),
             metrics=self.metrics,
             clock=SystemClock() if clock is None else clock,
-            requests=requests or RequestLimits(),
+            requests=requests or TransferLimits(),
         )
         self._catalog = PeerCatalog(self._context, run=self.run, signers=signers_of(signer))
         self._stack = AsyncExitStack()
@@ -235,10 +235,12 @@ class Client:
                 continue
             try:
                 fetched = await self._download(key, to, on_progress, yields_to_newer=True).run()
-            except (VersionDropped, VersionGone, NoProgress, StaleRelays) as error:
+            except NoProgress as error:
+                _log.warning("version-retried", version=str(key), why=error.detail)  # continues with the blocks on disk
+                continue
+            except (VersionDropped, VersionGone, StaleRelays) as error:
                 _log.warning("version-skipped", version=str(key), why=error.detail)
-                if not isinstance(error, NoProgress):  # after NoProgress, continues with the blocks on disk
-                    skipped.add(key)
+                skipped.add(key)
                 continue
             if fetched is None:
                 continue

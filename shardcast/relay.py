@@ -36,7 +36,7 @@ from protocol.runtime.randomness import Random
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import wait_first
 from shardcast.delta.selection import stands_alone
-from shardcast.download.context import DownloadContext, RequestLimits
+from shardcast.download.context import DownloadContext, TransferLimits
 from shardcast.download.peer_catalog import PeerCatalog
 from shardcast.download.peer_client import PeerClient, PeerTimeouts, check_peers
 from shardcast.download.peers import Peers
@@ -105,7 +105,7 @@ class Relay:
         upstream_tls: ssl.SSLContext | None = None,
         limits: ServingLimits | None = None,
         timeouts: PeerTimeouts | None = None,
-        requests: RequestLimits | None = None,
+        requests: TransferLimits | None = None,
         allow_plain_http: bool = False,
         registry: CollectorRegistry | None = None,
         clock: Clock | None = None,
@@ -142,7 +142,7 @@ class Relay:
             client=PeerClient(timeouts=timeouts, tls=upstream_tls),
             metrics=self.metrics,
             clock=clock,
-            requests=requests or RequestLimits(),
+            requests=requests or TransferLimits(),
         )
         self._catalog = PeerCatalog(self._context, run=self.run_id, signers=signers)
         self._stack = AsyncExitStack()

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from protocol.http.rates import IpRates, Rate
 from protocol.http.replay_guard import ReplayGuard
-from protocol.http.service import create_service
+from protocol.http.serving.service import create_service
 from protocol.http.tokens import TokenBook
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key

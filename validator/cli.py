@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from protocol.http.service import run_service
+from protocol.http.serving.service import run_service
 from protocol.runtime.configuration_file import ConfigOption
 from protocol.runtime.logs import configure_logs
 from validator.settings import ValidatorSettings

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, SecretStr
 
 from protocol.http.tokens import TokenSetting
-from protocol.runtime.settings import Settings
+from protocol.runtime.settings import Settings, default_directory
 from protocol.wire.runs import RelayUrl
 from validator.audit.rate import RatePolicy
 from validator.queue.retry_policy import RetryPolicy
 
 MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30
-
-
-def default_directory() -> Path:
-    """Returns `/var/lib/muster/validator` for root, else a directory below the user's data directory."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/muster/validator")
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "muster" / "validator"
 
 
 class ValidatorSettings(Settings):
@@ -49,7 +41,8 @@ class ValidatorSettings(Settings):
         None, description="File with the keystore's password; or MUSTER_VALIDATOR_PASSWORD"
     )
     directory: Path = Field(
-        default_factory=default_directory, description="Directory of files and versions; no other process may use it"
+        default_factory=partial(default_directory, "validator"),
+        description="Directory of files and versions; no other process may use it",
     )
 
     workers: int = Field(2, ge=1, le=256, description="Examining processes; each examines one submission at a time")

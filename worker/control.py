@@ -14,8 +14,8 @@ from fastapi import FastAPI, Query
 from protocol import __version__
 from protocol.errors import NotFound, Unavailable
 from protocol.http.problems import error_of_answer
-from protocol.http.service import create_service
-from protocol.http.unix_server import short_path
+from protocol.http.serving.service import create_service
+from protocol.http.serving.unix_server import short_path
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.base import Identifier, WireModel, parse_answer
 from protocol.wire.heartbeat import LogLine

@@ -23,7 +23,7 @@ from fastapi import FastAPI
 
 from protocol.errors import MusterError
 from protocol.http.object_transfer import ObjectTransfer
-from protocol.http.unix_server import UnixServer
+from protocol.http.serving.unix_server import UnixServer
 from protocol.runtime.loops import BackgroundLoops
 from protocol.runtime.threads import run_in_thread
 from worker.chain.ledger_chain import describe_error
@@ -40,7 +40,7 @@ from worker.membership.relayed_join import RelayedJoin
 from worker.membership.relocation import Relocation
 from worker.session.orchestrator_client import OrchestratorSession
 from worker.situation import Phase, Situation, WorkerStatus
-from worker.slots.task_bridge import TaskBridge
+from worker.slots.bridge.task_bridge import TaskBridge
 from worker.status_report import SelfReport
 from worker.tasks.reconciler import Reconciler
 

@@ -14,16 +14,17 @@ from datetime import timedelta
 from enum import StrEnum
 
 import structlog
+from cachetools import LRUCache
 
 from protocol import __version__
 from protocol.errors import MusterError, RateLimited, Unauthenticated
 from protocol.identifiers import Address
+from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import jittered
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer, NodeState
-from worker.backoff import GrowingPause
 from worker.chain.ledger_chain import LedgerChain, NodeStatus, describe_error
 from worker.logs.push import LogPusher
 from worker.session.orchestrator_client import OrchestratorSession
@@ -132,7 +133,7 @@ class HeartbeatLoop:
         self._check_pause = GrowingPause(first=FIRST_CHECK_PAUSE, longest=LONGEST_CHECK_PAUSE)
         self._next_check = 0.0
         self._acknowledged: list[str] = []
-        self._executed: dict[str, None] = {}
+        self._executed: LRUCache[str, None] = LRUCache(MOST_REMEMBERED)
         self._reported: tuple[object, ...] = ()
         self.send_early = asyncio.Event()
         """Event that makes the loop send the next heartbeat early."""
@@ -178,7 +179,7 @@ class HeartbeatLoop:
             acknowledged=acknowledged,
             draining=self._situation.draining,
         )
-        answer = await self._orchestrator.heartbeat(heartbeat, patience=REQUEST_TIMEOUT)
+        answer = await self._orchestrator.heartbeat(heartbeat, call_timeout=REQUEST_TIMEOUT)
         self._acknowledged = self._acknowledged[len(acknowledged) :]
         self._reported = () if report is None else (report.id, report.state, report.restarts)
         self._apply_answer(answer)
@@ -206,9 +207,7 @@ class HeartbeatLoop:
         for command in answer.commands:
             if command.id not in self._executed:
                 self._execute(command)
-            self._executed[command.id] = self._executed.pop(command.id, None)  # moved to the end, as the newest
-            if len(self._executed) > MOST_REMEMBERED:
-                del self._executed[next(iter(self._executed))]
+            self._executed[command.id] = None  # the newest one, also if it was executed before
             if command.id not in self._acknowledged:
                 self._acknowledged.append(command.id)
 

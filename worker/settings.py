@@ -5,13 +5,12 @@ Settings can also come from `MUSTER_WORKER_…` variables and flags.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, SecretStr
 
-from protocol.runtime.settings import Settings
+from protocol.runtime.settings import Settings, default_directory
 from protocol.wire.base import Labels
 from protocol.wire.nodes import RuntimeKind
 
@@ -19,14 +18,8 @@ GIBIBYTE = 1 << 30
 
 
 def default_state() -> Path:
-    """Returns the default state directory.
-
-    It is `/var/lib/muster/worker` for root, else a directory below the user's data directory.
-    """
-    if os.geteuid() == 0:
-        return Path("/var/lib/muster/worker")
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "muster" / "worker"
+    """Returns the default state directory."""
+    return default_directory("worker")
 
 
 class WorkerSettings(Settings):

@@ -10,7 +10,7 @@ from worker.delivery.queue.store import QueueStore
 from worker.dependencies import Dependencies
 from worker.machine.hardware import read_load
 from worker.situation import Situation, WorkerStatus
-from worker.slots.task_bridge import TaskBridge
+from worker.slots.bridge.task_bridge import TaskBridge
 from worker.tasks.reconciler import Reconciler
 
 FINISHED = frozenset({"delivered", "given_up", "parked"})

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from discovery.directory import NodeDirectory
 from discovery.store.records import DEFAULT_PER_PAGE, MOST_PER_PAGE, read_cursor
 from protocol.errors import Forbidden
+from protocol.http.openapi import json_body
 from protocol.http.verification import SignedRequest, signed_request
 from protocol.identifiers import Address, WireAddress, address
 from protocol.identity.keys import Key
@@ -39,12 +40,6 @@ async def _require_own_record(signer: Address, request: Request) -> None:
         raise Forbidden(f"{signer} may not act for {named}", hint="sign with the node's own key", code="another-node")
 
 
-def _body(model: type[Registration | SignedInvite]) -> dict[str, object]:
-    """Returns the OpenAPI declaration of a body that the route parses from the signed request."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 ByNode = Annotated[SignedRequest, Depends(signed_request(authorize=_require_own_record, body_limit=REGISTRATION_LIMIT))]
 ByAnybody = Annotated[SignedRequest, Depends(signed_request(body_limit=INVITE_LIMIT))]
 NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
@@ -64,7 +59,7 @@ async def identity(request: Request) -> ServiceIdentity:
     )
 
 
-@router.put("/nodes/{node}", response_model=NodeRecord, tags=["nodes"], openapi_extra=_body(Registration))
+@router.put("/nodes/{node}", response_model=NodeRecord, tags=["nodes"], openapi_extra=json_body(Registration))
 async def register(node: NodePath, signed: ByNode, request: Request) -> Response:
     """Register a node or refresh its record.
 
@@ -104,7 +99,7 @@ async def list_nodes(
     return await _directory(request).page(pool_id, signed.address, after=read_cursor(cursor), most=limit)
 
 
-@router.post("/nodes/{node}/invites", status_code=204, tags=["invites"], openapi_extra=_body(SignedInvite))
+@router.post("/nodes/{node}/invites", status_code=204, tags=["invites"], openapi_extra=json_body(SignedInvite))
 async def invite(node: NodePath, signed: ByAnybody, request: Request) -> Response:
     """Store an invite. The pool's orchestrator key signs both the request and the invite."""
     await _directory(request).invite(node, signed.read(SignedInvite), poster=signed.address)
@@ -125,7 +120,7 @@ async def invites(
     found = await _directory(request).invites(
         node,
         ip=request.scope.get("muster.ip", "local"),
-        patience=timedelta(seconds=wait),
+        longest_wait=timedelta(seconds=wait),
         stopping=request.app.state.stopping,
     )
     return signed.answer(_key(request), InviteList(invites=found))

@@ -35,10 +35,8 @@ class FactChanges:
     """Active stake of each provider, in 10⁻¹⁸ MUST."""
     bans: dict[tuple[int, Address], bool] = field(default_factory=dict)
     """Whether a pool bans a node or provider, by the number of the pool and the address."""
-    pools: set[int] = field(default_factory=set)
-    """Numbers of pools that were created."""
-    joined: set[Address] = field(default_factory=set)
-    """Nodes that joined a pool by an invite."""
+    pools: dict[int, bool] = field(default_factory=dict)
+    """Whether a pool exists, by its number. A pool stops existing only if a reorg removes its creation."""
 
 
 class FactStore:
@@ -78,7 +76,7 @@ class FactStore:
             return bool(await self._redis.hexists(_PROVIDERS, node))
 
     async def has_pool(self, pool_id: int) -> bool:
-        """Returns whether a read event created the pool; False while that event has not been read."""
+        """Returns whether the pool exists; False while the event of its creation has not been read."""
         with store_errors():
             return bool(await self._redis.sismember(_POOLS, str(pool_id)))
 
@@ -110,8 +108,11 @@ class FactStore:
                     pipe.sadd(_bans(pool_id), who)
                 else:
                     pipe.srem(_bans(pool_id), who)
-            if changes.pools:
-                pipe.sadd(_POOLS, *(str(pool_id) for pool_id in changes.pools))
+            for pool_id, exists in changes.pools.items():
+                if exists:
+                    pipe.sadd(_POOLS, str(pool_id))
+                else:
+                    pipe.srem(_POOLS, str(pool_id))
             if as_of_ms is not None:
                 pipe.set(_AS_OF, as_of_ms)
             await pipe.execute()

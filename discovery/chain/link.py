@@ -33,7 +33,7 @@ from protocol.runtime.clock import Clock, SystemClock
 K = TypeVar("K")
 V = TypeVar("V")
 
-ANSWER_PATIENCE = timedelta(seconds=5)
+ANSWER_TIMEOUT = timedelta(seconds=5)
 """Time limit of one read of the chain, for which an API request may have to wait."""
 COUNT_GOOD_FOR = timedelta(seconds=1)
 """Time for which the number of pools is cached. In this time, requests for unknown pools cause at most one read."""
@@ -85,10 +85,10 @@ class LedgerSource(Protocol):
 
 @dataclass(slots=True)
 class Touched:
-    """Nodes, providers and bans that a batch of events mentions, and whose current state is read from the chain.
+    """Nodes, providers, pools and bans that a batch of events mentions, and whose current state is read from the chain.
 
     The values in the events are not used, because they may be outdated: a reorg may have removed the event, or another
-    instance may have read later events. `pools` and `joined` are exceptions: they are taken from the events.
+    instance may have read later events. `joined` is an exception: it is taken from the events.
     """
 
     nodes: set[Address] = field(default_factory=set)
@@ -96,7 +96,7 @@ class Touched:
     banned_nodes: set[tuple[int, Address]] = field(default_factory=set)
     banned_providers: set[tuple[int, Address]] = field(default_factory=set)
     pools: set[int] = field(default_factory=set)
-    """Numbers of pools that were created, also of those whose creation a reorg removed."""
+    """Numbers of pools that were created, or whose creation a reorg removed."""
     joined: set[Address] = field(default_factory=set)
     """Nodes that joined a pool, without joins that a reorg removed."""
 
@@ -233,12 +233,12 @@ class LedgerLink:
             return (await ledger.stake.of(provider)).active
 
         bans = await _each(touched.banned_nodes, lambda key: ledger.pools.is_banned(*key))
+        count = await ledger.pools.count() if touched.pools else 0  # pools are numbered from 1 without gaps
         return FactChanges(
             providers=await _each(touched.nodes, ledger.registry.provider_of),
             stakes=await _each(touched.providers, stake),
             bans=bans | await _each(touched.banned_providers, provider_ban),
-            pools=touched.pools,
-            joined=touched.joined,
+            pools={pool_id: pool_id <= count for pool_id in touched.pools},
         )
 
 
@@ -262,7 +262,7 @@ class _Connection:
                 opening = Ledger.connect(
                     self._chain_url,
                     self._deployment,
-                    timeout=ANSWER_PATIENCE,
+                    timeout=ANSWER_TIMEOUT,
                     clock=self._clock,
                     transport=self._transport,
                 )

@@ -105,16 +105,14 @@ class Mailbox:
             Conflict: The node wants to join another pool.
         """
         now = self._clock.now()
-        now_s = int(now.timestamp())
         outcome = await self._scripts.run(
             PostInvite(
                 node=invite.node,
                 pool=str(invite.pool_id),
                 invite=invite.model_dump_json(),
                 now_ms=unix_ms(now),
-                now_s=now_s,
+                now_s=int(now.timestamp()),
                 expiry_s=invite.expiry,
-                kept_s=max(1, invite.expiry - now_s) + 3600,
                 most_invites=MAX_INVITES,
                 channel=CHANNEL,
             )
@@ -146,18 +144,20 @@ class Mailbox:
             raise not_registered(node)
         return tuple(invite for text in texts if (invite := _parsed(text)) is not None)
 
-    async def wait(self, node: Address, patience: timedelta, *, stopping: asyncio.Event) -> tuple[SignedInvite, ...]:
-        """Returns a node's invites; waits up to `patience` for the first one, or until the service stops.
+    async def wait(
+        self, node: Address, longest_wait: timedelta, *, stopping: asyncio.Event
+    ) -> tuple[SignedInvite, ...]:
+        """Returns a node's invites; waits up to `longest_wait` for the first one, or until the service stops.
 
-        A poll without an invite ends at a random moment in the last fifth of `patience`. Otherwise thousands of polls
-        that began together would end together, and the next ones would overload Redis. For the same reason, a poll that
-        was not notified ends without a second read of Redis.
+        A poll without an invite ends at a random moment in the last fifth of `longest_wait`. Otherwise thousands of
+        polls that began together would end together, and the next ones would overload Redis. For the same reason, a
+        poll that was not notified ends without a second read of Redis.
         """
         with self._notifier.waiting(node) as notified:
             found = await self.invites(node)
             if found:
                 return found
-            time_over = self._clock.sleep(jittered(patience, least=0.8))
+            time_over = self._clock.sleep(jittered(longest_wait, least=0.8))
             await wait_first(notified.wait(), stopping.wait(), time_over)
             return await self.invites(node) if notified.is_set() else ()
 

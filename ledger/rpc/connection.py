@@ -31,6 +31,7 @@ from ledger.errors import (
 )
 from ledger.native_signing import require_native_signing
 from ledger.rpc.revert_decoder import RevertReader
+from protocol.http.url_safety import is_loopback
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import Backoff, retry
 
@@ -168,7 +169,7 @@ class ChainConnection(AsyncJSONBaseProvider):
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_IDLE.total_seconds()),
                 timeout=aiohttp.ClientTimeout(total=None),  # `_attempt` applies the time limit (docs/decisions/0042)
                 headers={"Content-Type": "application/json"},
-                trust_env=urlsplit(self._url).hostname not in {"127.0.0.1", "localhost", "::1"},
+                trust_env=not is_loopback(urlsplit(self._url).hostname or ""),
             )
         return self._opened
 

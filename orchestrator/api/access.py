@@ -6,10 +6,9 @@ Nodes, the pool's manager, publisher and validators sign their requests. The poo
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Path, Request
-from pydantic import BaseModel
 
 from orchestrator.dependencies import dependencies_of
 from protocol.http.tokens import OwnerRequest, owner_access
@@ -26,7 +25,7 @@ LOGS_BODY = 1024 * 1024
 """Maximum bytes of a node's request body with log lines."""
 
 
-FAVOURED_FOR = timedelta(minutes=1)
+ROLE_RATE_FOR = timedelta(minutes=1)
 """Time for which a role holder has a higher request rate after a request on which its role was checked."""
 
 
@@ -53,7 +52,7 @@ def _with_higher_rate(address: Address, request: Request) -> bool:
     that the role checks above can append it with `and`.
     """
     dependencies = dependencies_of(request)
-    dependencies.replay_guard.favour(address, rate=dependencies.settings.role_rate(), lasting=FAVOURED_FOR)
+    dependencies.replay_guard.set_rate_limit(address, rate=dependencies.settings.role_rate(), lasting=ROLE_RATE_FOR)
     return True
 
 
@@ -92,9 +91,3 @@ ObjectReader = Annotated[SignedRequest | OwnerRequest, Depends(_object_reader)]
 
 NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
 IdentifierPath = Annotated[str, Path(description="32 hex digits", pattern="^[0-9a-f]{32}$")]
-
-
-def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """Returns the OpenAPI declaration of a body that the route parses from the verified request."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

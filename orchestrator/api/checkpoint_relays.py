@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from orchestrator.api.access import Node, Operator, Reader, body
+from orchestrator.api.access import Node, Operator, Reader
 from orchestrator.dependencies import dependencies_of
+from protocol.http.openapi import json_body
 from protocol.identifiers import WireAddress
 from protocol.wire.relays import KnownRelay, RelayLease, RelayList, RelayOffer
 
@@ -16,7 +17,7 @@ router = APIRouter(prefix="/v1/relays", tags=["relays"])
 RelayPath = Annotated[WireAddress, Path(description="The relay's address", pattern="^0x[0-9a-fA-F]{40}$")]
 
 
-@router.put("", response_model=RelayLease, openapi_extra=body(RelayOffer))
+@router.put("", response_model=RelayLease, openapi_extra=json_body(RelayOffer))
 async def register(signed: Node, request: Request) -> Response:
     """Register the signing relay, or renew its lease.
 

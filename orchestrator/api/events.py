@@ -8,11 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from orchestrator.api.access import Admin, IdentifierPath, Reader, body
+from orchestrator.api.access import Admin, IdentifierPath, Reader
 from orchestrator.api.streams import follow
 from orchestrator.dependencies import dependencies_of
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable
+from protocol.http.openapi import json_body
 from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook, WebhookList
 
 EVENTS_AT_ONCE = 500
@@ -59,7 +60,7 @@ async def events(
     return follow(dependencies, request, read)
 
 
-@router.post("/webhooks", status_code=201, tags=["webhooks"], openapi_extra=body(NewWebhook))
+@router.post("/webhooks", status_code=201, tags=["webhooks"], openapi_extra=json_body(NewWebhook))
 async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
     """Create a webhook. Only this response shows the secret that signs deliveries."""
     dependencies = dependencies_of(request)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from orchestrator.api.access import NODE_BODY, Node, NodeWithLogs, body
+from orchestrator.api.access import NODE_BODY, Node, NodeWithLogs
 from orchestrator.api.views import node_views
 from orchestrator.dependencies import Dependencies, dependencies_of
+from protocol.http.openapi import json_body
 from protocol.http.verification import FastRoute, RequestVerifier, verifier_of
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
 from protocol.wire.pool import NodeSelf
@@ -28,7 +29,7 @@ def fast_heartbeat(verifier: RequestVerifier, dependencies: Dependencies) -> Fas
     return verifier.fast_route(dependencies.heartbeats.answer, key=dependencies.key, body_limit=NODE_BODY)
 
 
-@router.post("/heartbeat", response_model=HeartbeatAnswer, openapi_extra=body(Heartbeat))
+@router.post("/heartbeat", response_model=HeartbeatAnswer, openapi_extra=json_body(Heartbeat))
 async def heartbeat(request: Request) -> Response:
     """Store a node's state and return its assignment.
 
@@ -43,7 +44,7 @@ async def heartbeat(request: Request) -> Response:
     return response
 
 
-@router.post("/logs", response_model=LogReceipt, openapi_extra=body(LogBatch))
+@router.post("/logs", response_model=LogReceipt, openapi_extra=json_body(LogBatch))
 async def push_logs(signed: NodeWithLogs, request: Request) -> Response:
     """Store log lines that a node pushes; skip lines that are stored already."""
     dependencies = dependencies_of(request)

@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from orchestrator.api.access import Admin, NodePath, Operator, Reader, body
+from orchestrator.api.access import Admin, NodePath, Operator, Reader
 from orchestrator.api.views import node_views
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
 from orchestrator.store.database import new_id
 from protocol.errors import Conflict, Unprocessable
+from protocol.http.openapi import json_body
 from protocol.http.tokens import OwnerRequest
 from protocol.identifiers import Address, address
 from protocol.identity.signing import unix_ms
@@ -97,7 +98,7 @@ async def metrics(_owner: Reader, request: Request, node: NodePath) -> NodeMetri
     return NodeMetrics(time_ms=time_ms, metrics=gauges)
 
 
-@router.post("/{node}/restart", openapi_extra=body(Cause, required=False))
+@router.post("/{node}/restart", openapi_extra=json_body(Cause, required=False))
 async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """Make the node replace its task's container."""
     dependencies = dependencies_of(request)
@@ -118,7 +119,7 @@ async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView
     return await _view(dependencies, node)
 
 
-@router.post("/{node}/drain", openapi_extra=body(Cause, required=False))
+@router.post("/{node}/drain", openapi_extra=json_body(Cause, required=False))
 async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """Let the node finish its task, and assign no other task to it until `resume`."""
     dependencies = dependencies_of(request)
@@ -140,7 +141,7 @@ async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
     return await _view(dependencies, node)
 
 
-@router.post("/{node}/resume", openapi_extra=body(Cause, required=False))
+@router.post("/{node}/resume", openapi_extra=json_body(Cause, required=False))
 async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """End a drain."""
     dependencies = dependencies_of(request)
@@ -159,7 +160,7 @@ async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
     return await _view(dependencies, node)
 
 
-@router.post("/{node}/ban", openapi_extra=body(Cause, required=False))
+@router.post("/{node}/ban", openapi_extra=json_body(Cause, required=False))
 async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     """Ban the node on the ledger and in this orchestrator.
 
@@ -168,18 +169,18 @@ async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner banned it")
     await dependencies.ledger.ban(node, reason=cause)
-    dependencies.standing_cache.forget(node)
+    dependencies.status_cache.forget(node)
     await dependencies.transitions.apply(node, NodeEvent.BANNED, cause=cause, actor=owner.name, fields={"member": "0"})
     return await _view(dependencies, node)
 
 
-@router.post("/{node}/unban", openapi_extra=body(Cause, required=False))
+@router.post("/{node}/unban", openapi_extra=json_body(Cause, required=False))
 async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     """Lift the ban on the ledger and in this orchestrator; the node may be invited again."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner lifted the ban")
     await dependencies.ledger.unban(node)
-    dependencies.standing_cache.forget(node)
+    dependencies.status_cache.forget(node)
     await dependencies.transitions.apply(node, NodeEvent.UNBANNED, cause=cause, actor=owner.name)
     return await _view(dependencies, node)
 

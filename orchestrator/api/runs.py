@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from orchestrator.api.access import Node, NodePath, Reader, RunOperator, RunReader, body
+from orchestrator.api.access import Node, NodePath, Reader, RunOperator, RunReader
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.relayer.disputes import take_dispute
 from orchestrator.runs.control import RunControl, rollout_item
@@ -17,6 +17,7 @@ from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.store.relayer import RelayedKind
 from orchestrator.store.run_rows import SlotRow
 from protocol.errors import NotFound
+from protocol.http.openapi import json_body
 from protocol.identifiers import WireDigest
 from protocol.wire.listings import MOST_FIGURED_STEPS, FiguresPage, RolloutItem, RolloutPage
 from protocol.wire.relayed import (
@@ -59,7 +60,7 @@ async def step(signed: Node, request: Request) -> Response:
     return signed.answer(dependencies.key, await _run(dependencies).step())
 
 
-@router.post("/slots", response_model=SlotGrant, openapi_extra=body(SlotRequest))
+@router.post("/slots", response_model=SlotGrant, openapi_extra=json_body(SlotRequest))
 async def lease(signed: Node, request: Request) -> Response:
     """Lease a slot to the node; a repeated request id returns the same slot."""
     dependencies = dependencies_of(request)
@@ -67,7 +68,7 @@ async def lease(signed: Node, request: Request) -> Response:
     return signed.answer(dependencies.key, granted)
 
 
-@router.post("/slots/release", response_model=Deliveries, openapi_extra=body(ReleasedSlots))
+@router.post("/slots/release", response_model=Deliveries, openapi_extra=json_body(ReleasedSlots))
 async def release(signed: Node, request: Request) -> Response:
     """Release slots of the node.
 
@@ -86,7 +87,7 @@ async def my_leases(signed: Node, request: Request) -> Response:
     return signed.answer(dependencies.key, await _run(dependencies).deliveries(signed.address))
 
 
-@router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=body(SubmissionRequest))
+@router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=json_body(SubmissionRequest))
 async def submit(signed: Node, request: Request) -> Response:
     """Queue a node's work claim, which the relayer sends to the ledger.
 
@@ -108,7 +109,7 @@ async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
     return signed.answer(dependencies.key, receipt)
 
 
-@router.post("/joins", response_model=JoinReceipt, openapi_extra=body(JoinRequest))
+@router.post("/joins", response_model=JoinReceipt, openapi_extra=json_body(JoinRequest))
 async def join(signed: Node, request: Request) -> Response:
     """Queue a node's signed join, which the relayer sends to the ledger.
 
@@ -118,7 +119,7 @@ async def join(signed: Node, request: Request) -> Response:
     return signed.answer(dependencies.key, await dependencies.relayer.join(signed.address, signed.read(JoinRequest)))
 
 
-@router.post("/disputes", response_model=DisputeReceipt, openapi_extra=body(SignedDispute))
+@router.post("/disputes", response_model=DisputeReceipt, openapi_extra=json_body(SignedDispute))
 async def dispute(signed: Node, request: Request) -> Response:
     """Queue a node's signed dispute of a verdict, which the relayer sends to the ledger.
 
@@ -147,25 +148,25 @@ async def show(_reader: RunReader, request: Request) -> RunView:
     return await _control(dependencies).view(queued=await dependencies.relayer.store.waiting(RelayedKind.WORK))
 
 
-@router.put("/run/demand", openapi_extra=body(Demand))
+@router.put("/run/demand", openapi_extra=json_body(Demand))
 async def demand(operator: RunOperator, request: Request) -> StepView:
     """Set the total demand of a step in groups, or close the step."""
     return await _control(dependencies_of(request)).ask(operator.read(Demand), actor=operator.name)
 
 
-@router.put("/run/checkpoint", openapi_extra=body(NewCheckpoint))
+@router.put("/run/checkpoint", openapi_extra=json_body(NewCheckpoint))
 async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
     """Switch the leasing of slots to a version that is announced on the ledger."""
     return await _control(dependencies_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
 
 
-@router.put("/run/trainer", openapi_extra=body(TrainerWish))
+@router.put("/run/trainer", openapi_extra=json_body(TrainerWish))
 async def trainer(operator: RunOperator, request: Request) -> TrainerLease:
     """Grant, renew or release the trainer lease, which lets only one trainer control the run."""
     return await _control(dependencies_of(request)).hold(operator.read(TrainerWish))
 
 
-@router.put("/run/answers", openapi_extra=body(NewAnswers))
+@router.put("/run/answers", openapi_extra=json_body(NewAnswers))
 async def show_answers(operator: RunOperator, request: Request) -> RunAnswers:
     """Show a version's answers to held-out prompts beside those of the first evaluated version."""
     return await _control(dependencies_of(request)).show_answers(operator.read(NewAnswers))

@@ -6,10 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from orchestrator.api.access import IdentifierPath, Operator, Reader, body
+from orchestrator.api.access import IdentifierPath, Operator, Reader
 from orchestrator.api.views import group_views
 from orchestrator.dependencies import dependencies_of
 from orchestrator.scheduler.template_variables import check_variables
+from protocol.http.openapi import json_body
 from protocol.wire.pool import GroupList
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
 
@@ -30,7 +31,7 @@ IdempotencyKey = Annotated[
 ]
 
 
-@router.post("/tasks", status_code=201, openapi_extra=body(NewTask))
+@router.post("/tasks", status_code=201, openapi_extra=json_body(NewTask))
 async def create(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
     """Post a task.
 
@@ -56,7 +57,7 @@ async def show(_owner: Reader, request: Request, task_id: IdentifierPath) -> Tas
     return (await dependencies_of(request).tasks.get(task_id)).task
 
 
-@router.patch("/tasks/{task_id}", openapi_extra=body(TaskPatch))
+@router.patch("/tasks/{task_id}", openapi_extra=json_body(TaskPatch))
 async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
     """Change a task.
 

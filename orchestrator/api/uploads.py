@@ -10,11 +10,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
-from orchestrator.api.access import Node, ObjectReader, body
+from orchestrator.api.access import Node, ObjectReader
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.storage.interface import ObjectMissing
 from orchestrator.storage.local import LocalStore
 from protocol.errors import InvalidInput, NotFound
+from protocol.http.openapi import json_body
 from protocol.http.verification import SignedRequest
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
 
@@ -48,7 +49,7 @@ async def _url_query(
 UrlQuery = Annotated[dict[str, str], Depends(_url_query)]
 
 
-@router.post("/uploads", response_model=UploadTicket, openapi_extra=body(UploadRequest))
+@router.post("/uploads", response_model=UploadTicket, openapi_extra=json_body(UploadRequest))
 async def uploads(signed: Node, request: Request) -> Response:
     """Return an upload URL for a node's file or a validator's audit file.
 

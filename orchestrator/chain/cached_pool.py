@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from orchestrator.chain.interface import PoolLedger, PoolStanding
+from orchestrator.chain.interface import PoolLedger, PoolLedgerStatus
 from protocol.http.lookups import Lookups
 from protocol.runtime.clock import Clock
 
@@ -26,7 +26,7 @@ class CachedPool:
     """
 
     def __init__(self, ledger: PoolLedger, *, clock: Clock) -> None:
-        self._lookups: Lookups[None, PoolStanding] = Lookups(
+        self._lookups: Lookups[None, PoolLedgerStatus] = Lookups(
             lambda _: ledger.pool(),
             what=lambda _: "reading the pool from the ledger",
             fresh=lambda _: FRESH,
@@ -34,7 +34,7 @@ class CachedPool:
             clock=clock,
         )
 
-    async def get(self) -> PoolStanding:
+    async def get(self) -> PoolLedgerStatus:
         """Returns the pool, at most `FRESH` old while the chain answers.
 
         Raises:

@@ -12,7 +12,7 @@ from protocol.identity.typed_data import SigningDomain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStanding:
+class NodeLedgerStatus:
     """State of a node on the ledger: registration, membership, bans and stake."""
 
     provider: Address | None
@@ -29,7 +29,7 @@ class NodeStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolStanding:
+class PoolLedgerStatus:
     """State of the pool on the ledger, with its role keys."""
 
     domain_id: int
@@ -93,11 +93,11 @@ class PoolLedger(Protocol):
         """Signing domain of the contract that redeems invites."""
         ...
 
-    async def pool(self) -> PoolStanding:
+    async def pool(self) -> PoolLedgerStatus:
         """Reads the pool with its terms and role keys."""
         ...
 
-    async def standing(self, node: Address) -> NodeStanding:
+    async def node_status(self, node: Address) -> NodeLedgerStatus:
         """Reads the state of a node.
 
         Any client can cause such reads, so an implementation must not let them delay the other methods.

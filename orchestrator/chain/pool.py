@@ -18,7 +18,7 @@ from ledger.deployment import Deployment
 from ledger.errors import TransactionReverted
 from ledger.events import types as event_types
 from ledger.events.types import Departure, LedgerEvent
-from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
+from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeLedgerStatus, PoolLedgerStatus
 from protocol.errors import Forbidden
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
@@ -116,7 +116,7 @@ class LedgerPool:
         """Signing domain of the contract that redeems invites."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.COMPUTE_POOLS])
 
-    async def pool(self) -> PoolStanding:
+    async def pool(self) -> PoolLedgerStatus:
         """Reads the pool with its terms and role keys."""
         pools = (await self._connected()).pools
         pool, terms, manager, orchestrator, publisher, validators = await asyncio.gather(
@@ -128,7 +128,7 @@ class LedgerPool:
             pools.validators(self._pool_id),
         )
         now = self._clock.now()
-        return PoolStanding(
+        return PoolLedgerStatus(
             domain_id=pool.domain_id,
             active=pool.status is PoolStatus.ACTIVE,
             owner=pool.owner,
@@ -141,7 +141,7 @@ class LedgerPool:
             members=pool.member_count,
         )
 
-    async def standing(self, node: Address) -> NodeStanding:
+    async def node_status(self, node: Address) -> NodeLedgerStatus:
         """Reads a node's registration, membership, stake and bans."""
         ledger = await self._connected_for_nodes()
         registered, membership, terms = await asyncio.gather(
@@ -155,7 +155,7 @@ class LedgerPool:
         stake, banned = await asyncio.gather(
             ledger.stake.of(registered.provider), ledger.pools.is_banned(self._pool_id, node, registered.provider)
         )
-        return NodeStanding(
+        return NodeLedgerStatus(
             provider=registered.provider,
             member=membership is not None,
             banned=banned,
@@ -279,7 +279,7 @@ def _change(event: LedgerEvent) -> MembershipChange | None:
     return change
 
 
-def _unregistered(*, member: bool, banned: bool, terms: Terms) -> NodeStanding:
-    return NodeStanding(
+def _unregistered(*, member: bool, banned: bool, terms: Terms) -> NodeLedgerStatus:
+    return NodeLedgerStatus(
         provider=None, member=member, banned=banned, capacity=0, free_stake=0, needed_stake=terms.stake_per_capacity
     )

@@ -25,7 +25,7 @@ from orchestrator.chain.run_events import FOLLOWED
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     Funds,
-    PoolMembership,
+    JoinedNode,
     RunEvents,
     expiry_of,
 )
@@ -169,10 +169,10 @@ class LedgerRun:
         """Returns a provider's free stake, which is locked neither by memberships nor by open work."""
         return (await (await self._connected()).stake.of(provider)).free
 
-    async def membership(self, node: Address) -> PoolMembership | None:
+    async def membership(self, node: Address) -> JoinedNode | None:
         """Returns a node's membership; None if it is not a member."""
         found = await (await self._connected()).pools.membership(self._pool_id, node)
-        return None if found is None else PoolMembership(provider=found.provider, block=found.joined_block)
+        return None if found is None else JoinedNode(provider=found.provider, block=found.joined_block)
 
     async def held_until(self, node: Address) -> int:
         """Returns the latest expiry of leases under which a former member may still submit work.

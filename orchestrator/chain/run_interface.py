@@ -52,8 +52,8 @@ class Funds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolMembership:
-    """A node's membership in the pool."""
+class JoinedNode:
+    """A member of the pool: its provider, and the block of its joining."""
 
     provider: Address
     block: int
@@ -104,7 +104,7 @@ class RunLedger(Protocol):
         """Returns a provider's free stake, which is locked neither by memberships nor by open work."""
         ...
 
-    async def membership(self, node: Address) -> PoolMembership | None:
+    async def membership(self, node: Address) -> JoinedNode | None:
         """Returns a node's membership; None if it is not a member."""
         ...
 

@@ -184,10 +184,10 @@ class Inviter:
         missing = lacks(registration.hardware, dict(registration.labels), dependencies.settings.requirements)
         if missing is not None:
             return missing
-        standing = await dependencies.standing_cache.of(record.address)
-        if standing.member:
+        status = await dependencies.status_cache.of(record.address)
+        if status.member:
             return "it is a member already; the orchestrator has not read its join from the ledger yet"
-        return refusal(standing, await dependencies.pool.get())
+        return refusal(status, await dependencies.pool.get())
 
     async def _post(self, record: NodeRecord) -> None:
         dependencies = self._dependencies
@@ -202,7 +202,7 @@ class Inviter:
         )
         signature = invite.sign(dependencies.key, domain)
         # The node may join from now on. The cached answer that it is not a member would reject its first heartbeat.
-        dependencies.standing_cache.forget(record.address)
+        dependencies.status_cache.forget(record.address)
         await self._client.invite(SignedInvite.of(invite, domain=domain, signature=signature))
 
     def _may_return(self, row: NodeRow) -> bool:

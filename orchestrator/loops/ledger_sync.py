@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from orchestrator.chain.interface import MemberEvent, MembershipChange, NodeStanding
+from orchestrator.chain.interface import MemberEvent, MembershipChange, NodeLedgerStatus
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.node_states import NodeEvent
 from protocol.identifiers import Address
@@ -57,7 +57,7 @@ class LedgerSync:
             found = await self._dependencies.ledger.changes()
             for change in latest_changes(found.changes):
                 for node in await self._nodes_of(change):
-                    self._dependencies.standing_cache.forget(node)
+                    self._dependencies.status_cache.forget(node)
                     await self._apply(node, change)
             await found.commit()
             read += len(found.changes)
@@ -67,16 +67,16 @@ class LedgerSync:
 
     async def _apply(self, node: Address, change: MembershipChange) -> None:
         event = change.event
-        standing: NodeStanding | None = None
+        status: NodeLedgerStatus | None = None
         if event in {MemberEvent.REVERTED, MemberEvent.JOINED, MemberEvent.UNBANNED} or change.node is None:
             # After a loss of Redis all events are read again, and these events may be outdated. So the node's present
             # state is read from the ledger.
-            standing = await self._dependencies.ledger.standing(node)
-            event = _present_event(standing, event)
+            status = await self._dependencies.ledger.node_status(node)
+            event = _present_event(status, event)
         node_event, member, default_cause = _EVENTS[event]
         fields = {"member": member}
-        if standing is not None and standing.provider is not None:
-            fields["provider"] = standing.provider
+        if status is not None and status.provider is not None:
+            fields["provider"] = status.provider
         await self._dependencies.transitions.apply(
             node, node_event, cause=change.cause or default_cause, actor="ledger", fields=fields
         )
@@ -99,10 +99,10 @@ def latest_changes(changes: Sequence[MembershipChange]) -> list[MembershipChange
     return [change for index, change in enumerate(changes) if last[change.node, change.provider] == index]
 
 
-def _present_event(standing: NodeStanding, event: MemberEvent) -> MemberEvent:
+def _present_event(status: NodeLedgerStatus, event: MemberEvent) -> MemberEvent:
     """Returns the event that leads to a node's present state on the ledger."""
-    if standing.banned:
+    if status.banned:
         return MemberEvent.BANNED
-    if standing.member:
+    if status.member:
         return MemberEvent.JOINED
     return MemberEvent.UNBANNED if event is MemberEvent.UNBANNED else MemberEvent.LEFT

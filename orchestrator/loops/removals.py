@@ -61,7 +61,7 @@ class Removals:
             _log.warning("removal-failed", nodes=len(dead), code=error.code, reason=error.detail)
             raise
         for node in dead:
-            dependencies.standing_cache.forget(node)
+            dependencies.status_cache.forget(node)
             await dependencies.transitions.apply(
                 node,
                 NodeEvent.REMOVED,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.chain.interface import NodeStanding, PoolStanding
+from ledger.amounts import format_amount
+from orchestrator.chain.interface import NodeLedgerStatus, PoolLedgerStatus
 from orchestrator.scheduler.requirements import GIBIBYTE
 from orchestrator.settings import Requirements
 from protocol.wire.nodes import Hardware, gpu_fits
@@ -30,19 +31,20 @@ def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements
     return None
 
 
-def refusal(standing: NodeStanding, pool: PoolStanding) -> str | None:
+def refusal(status: NodeLedgerStatus, pool: PoolLedgerStatus) -> str | None:
     """Returns the reason why the ledger would refuse a node's join; None if it would accept the join."""
+    free, needed = format_amount(status.free_stake), format_amount(status.needed_stake)
     reasons = (
         (not pool.active, "the pool is not active on the ledger"),
-        (standing.provider is None, "no provider has registered it on the ledger"),
-        (standing.banned, "it, or its provider, is banned from the pool"),
+        (status.provider is None, "no provider has registered it on the ledger"),
+        (status.banned, "it, or its provider, is banned from the pool"),
         (
-            standing.capacity < pool.min_capacity,
-            f"its capacity on the ledger is {standing.capacity}, and the pool asks for {pool.min_capacity}",
+            status.capacity < pool.min_capacity,
+            f"its capacity on the ledger is {status.capacity}, and the pool asks for {pool.min_capacity}",
         ),
         (
-            standing.free_stake < standing.needed_stake,
-            f"its provider has {standing.free_stake} of free stake, and joining takes {standing.needed_stake}",
+            status.free_stake < status.needed_stake,
+            f"its provider has {free} MUST of free stake, and joining takes {needed} MUST",
         ),
         (pool.members >= pool.max_nodes, f"the pool is full: {pool.members} of {pool.max_nodes} nodes"),
     )

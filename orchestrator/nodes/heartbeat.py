@@ -7,15 +7,14 @@ again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import structlog
+from cachetools import LRUCache
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 from orchestrator.domain.node_states import NodeEvent
-from orchestrator.nodes.membership import StandingCache
+from orchestrator.nodes.membership import NodeStatusCache
 from orchestrator.nodes.transitions import NodeTransitions
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import NodeStore
@@ -46,7 +45,7 @@ class HeartbeatService:
         nodes: Store of nodes.
         tasks: Store of tasks.
         transitions: Writes state transitions.
-        standing_cache: Looks up whether a node is a member.
+        status_cache: Looks up whether a node is a member.
         admission: Replay guard, whose limits the Redis script applies.
         heartbeat_interval: Heartbeat interval, from which deadlines follow.
         clock: Clock of the time in answers.
@@ -60,7 +59,7 @@ class HeartbeatService:
         nodes: NodeStore,
         tasks: TaskStore,
         transitions: NodeTransitions,
-        standing_cache: StandingCache,
+        status_cache: NodeStatusCache,
         admission: ReplayGuard,
         heartbeat_interval: HeartbeatInterval,
         clock: Clock,
@@ -70,11 +69,11 @@ class HeartbeatService:
         self._nodes = nodes
         self._tasks = tasks
         self._transitions = transitions
-        self._standing_cache = standing_cache
+        self._status_cache = status_cache
         self._admission = admission
         self._heartbeat_interval = heartbeat_interval
         self._clock = clock
-        self._fragments: OrderedDict[str, bytes] = OrderedDict()
+        self._fragments: LRUCache[str, bytes] = LRUCache(MOST_FRAGMENTS)
         database.set_constants(
             RecordHeartbeat,
             nonce_kept_ms=admission.limits.nonce_kept_ms,
@@ -160,7 +159,7 @@ class HeartbeatService:
                 address, NodeEvent.RESUME, cause="the worker accepts tasks again", actor=address, fields={"drain": ""}
             )
             return True
-        if not (await self._standing_cache.membership(row)).member:
+        if not (await self._status_cache.membership(row)).member:
             return False
         if row.state not in {NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING, NodeState.DEAD}:
             await self._transitions.apply(
@@ -178,7 +177,7 @@ class HeartbeatService:
         return True
 
     def _provider(self, address: Address) -> dict[str, str]:
-        known = self._standing_cache.known(address)
+        known = self._status_cache.known(address)
         return {"provider": known.provider} if known is not None and known.provider else {}
 
     async def _refuse(self, address: Address) -> bytes:
@@ -224,13 +223,10 @@ class HeartbeatService:
         """Returns the task's part of an answer, cached by `reference`; None if the task was deleted."""
         known = self._fragments.get(reference)
         if known is not None:
-            self._fragments.move_to_end(reference)
             return known
         fragment = await self._tasks.fragment(reference)
         if fragment is not None:
             self._fragments[reference] = fragment
-            if len(self._fragments) > MOST_FRAGMENTS:
-                self._fragments.popitem(last=False)
         return fragment
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from orchestrator.chain.interface import NodeStanding, PoolLedger
+from orchestrator.chain.interface import NodeLedgerStatus, PoolLedger
 from orchestrator.store.nodes import NodeRow, NodeStore
 from protocol.errors import RateLimited
 from protocol.http.lookups import LookupLimits, Lookups
@@ -30,7 +30,7 @@ class NodeMembership:
     banned: bool = False
 
 
-class StandingCache:
+class NodeStatusCache:
     """Looks up the membership and the ledger state of single nodes.
 
     Strangers must not cause chain reads, and anybody can create keys that sign requests. So for a node that was not
@@ -47,26 +47,26 @@ class StandingCache:
     def __init__(self, ledger: PoolLedger, *, nodes: NodeStore, clock: Clock) -> None:
         self._nodes = nodes
         self._clock = clock
-        self._lookups: Lookups[Address, NodeStanding] = Lookups(
-            ledger.standing,
+        self._lookups: Lookups[Address, NodeLedgerStatus] = Lookups(
+            ledger.node_status,
             what=lambda node: f"asking the ledger about {node}",
-            fresh=lambda standing: MEMBER_FOR if standing.member else OTHER_FOR,
+            fresh=lambda status: MEMBER_FOR if status.member else OTHER_FOR,
             stale=timedelta(),
             clock=clock,
             limits=LookupLimits(remembered=65_536),
         )
 
-    async def of(self, node: Address) -> NodeStanding:
+    async def of(self, node: Address) -> NodeLedgerStatus:
         """Returns the ledger's state of a node.
 
         Raises:
             Unavailable: The chain is down or slow.
             RateLimited: Too many nodes are being looked up.
         """
-        standing = await self._lookups.get(node)
-        if standing.member:
+        status = await self._lookups.get(node)
+        if status.member:
             self._lookups.keep(node)
-        return standing
+        return status
 
     async def membership(self, row: NodeRow) -> NodeMembership:
         """Returns whether a node is a member.
@@ -88,14 +88,14 @@ class StandingCache:
         if followed and row.state is not NodeState.INVITED:
             return NodeMembership(member=False)
         try:
-            standing = await self.of(row.address)
+            status = await self.of(row.address)
         except RateLimited:
             if not followed:
                 raise
             return NodeMembership(member=False)
-        return NodeMembership(member=standing.member and not standing.banned, banned=standing.banned)
+        return NodeMembership(member=status.member and not status.banned, banned=status.banned)
 
-    def known(self, node: Address) -> NodeStanding | None:
+    def known(self, node: Address) -> NodeLedgerStatus | None:
         """Returns the cached ledger state of a node, without a read of the chain."""
         return self._lookups.known(node)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from orchestrator.chain.run_interface import PoolMembership, RunLedger
+from orchestrator.chain.run_interface import JoinedNode, RunLedger
 from orchestrator.domain.deliveries import Delivered, PastLease, judge_deliveries
 from orchestrator.domain.lease_terms import lease_length, wait_length
 from orchestrator.domain.run_terms import RunTerms
@@ -188,7 +188,7 @@ class SlotLeasing:
         raise Unavailable(f"other requests changed the run's state in all {_ATTEMPTS} attempts", hint="try again")
 
     async def _grant(
-        self, node: Address, request: SlotRequest, state: RunState, membership: PoolMembership
+        self, node: Address, request: SlotRequest, state: RunState, membership: JoinedNode
     ) -> tuple[str, str]:
         on_trial = await self._check_deliveries(node, membership.provider)
         block = max(state.block, membership.block)
@@ -312,8 +312,16 @@ class SlotLeasing:
     async def _delivered_by_provider(self, provider: Address) -> Delivered:
         """Returns the delivery record of all nodes of a provider together."""
         terms = self.terms.deliveries.of_provider()
-        rows = await self.store.leases_of_provider(provider, limit=terms.newest + self.terms.most_live)
-        return judge_deliveries(_past(rows), terms=terms, now_ms=self._now_ms())
+        past: list[PastLease] = []
+        skipped, limit = 0, terms.newest + self.terms.most_live
+        # Live leases don't count. Each node of the provider may hold `most_live` of them, so one page may be too few.
+        while sum(lease.counts for lease in past) < terms.newest:
+            rows = await self.store.leases_of_provider(provider, skipped=skipped, limit=limit)
+            past += _past(rows)
+            skipped += limit
+            if len(rows) < limit:
+                break
+        return judge_deliveries(past, terms=terms, now_ms=self._now_ms())
 
     def _judge(self, rows: Sequence[SlotRow]) -> Delivered:
         return judge_deliveries(_past(rows), terms=self.terms.deliveries, now_ms=self._now_ms())
@@ -331,11 +339,11 @@ class SlotLeasing:
 
     # Cached ledger state
 
-    async def _membership(self, node: Address) -> PoolMembership:
+    async def _membership(self, node: Address) -> JoinedNode:
         known = (await self.store.memberships([node])).get(node)
         if known is not None:
             return known
-        state, active = await self.store.standing(node)
+        state, active = await self.store.node_state(node)
         if not active:  # checked before the chain is read, because any key can sign requests
             raise _not_active(state)
         membership = await self.ledger.membership(node)

@@ -124,6 +124,8 @@ class SchedulerTimeouts:
     """Time for which a failure counts, unless the task is never restarted or runs on every node."""
     retry: timedelta = timedelta(seconds=30)
     """Pause before a node gets a task again that failed on it; each further failure doubles the pause."""
+    longest_retry: timedelta = timedelta(hours=8)
+    """Maximum of that pause."""
     placements: int = 3
     """Number of failures, on all nodes together, after which a task with one replica fails.
 

@@ -27,6 +27,7 @@ from orchestrator.scheduler.plan import (
 )
 from orchestrator.scheduler.requirements import explain, shortfalls, size
 from protocol.identifiers import Address
+from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import milliseconds
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.tasks import AssignmentState, GroupPlace, RestartKind, TaskState
@@ -296,7 +297,7 @@ class _Planner:
         failures = [outcome for outcome in self._failures(task) if outcome.node == address]
         if not failures:
             return False
-        wait = milliseconds(self.timeouts.retry) << min(len(failures) - 1, 10)
+        wait = milliseconds(backoff(self.timeouts.retry, self.timeouts.longest_retry, len(failures)))
         return self.now_ms < max(outcome.at_ms for outcome in failures) + wait
 
     def _failures(self, task: OpenTask) -> list[AssignmentOutcome]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from orchestrator.chain.cached_pool import CachedPool
 from orchestrator.domain.slots import SlotState
-from orchestrator.nodes.membership import StandingCache
+from orchestrator.nodes.membership import NodeStatusCache
 from orchestrator.storage.interface import ObjectFacts, ObjectMissing, ObjectStore
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.run_rows import SlotRow, slot_id
@@ -58,7 +58,7 @@ class UploadService:
         store: The pool's object store.
         uploads: Counts tickets against the upload quota of each node.
         nodes: Store of nodes.
-        standing_cache: Looks up whether a node is a member.
+        status_cache: Looks up whether a node is a member.
         pool: The pool's state on the ledger, with its role keys.
         slots: Store of the run's slots; None if the pool has no run and so accepts no rollout files.
         clock: Clock of expiry times.
@@ -76,7 +76,7 @@ class UploadService:
         store: ObjectStore,
         uploads: UploadStore,
         nodes: NodeStore,
-        standing_cache: StandingCache,
+        status_cache: NodeStatusCache,
         pool: CachedPool,
         slots: RunStore | None,
         clock: Clock,
@@ -89,7 +89,7 @@ class UploadService:
         self._store = store
         self._uploads = uploads
         self._nodes = nodes
-        self._standing_cache = standing_cache
+        self._status_cache = status_cache
         self._pool = pool
         self._slots = slots
         self._clock = clock
@@ -185,13 +185,13 @@ class UploadService:
                     code="not-a-validator",
                 )
             return
-        standing = await self._standing_cache.membership(await self._nodes.get(owner))
-        if not standing.member:
+        membership = await self._status_cache.membership(await self._nodes.get(owner))
+        if not membership.member:
             raise Forbidden(
                 f"{owner} is not a member of pool {self._pool_id}",
                 hint="join the pool again; if the node is banned, the pool's manager can lift the ban",
                 code="not-a-member",
-                retryable=not standing.banned,
+                retryable=not membership.banned,
             )
 
     async def _slot_of(self, owner: Address, slot: SlotName | None) -> SlotRow | None:

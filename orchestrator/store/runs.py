@@ -19,7 +19,7 @@ held:S                hash: leased groups of a step, by provider
 askers                sorted set: providers, by the time of their last request for a slot
 times                 list: delivery times, newest first
 stakes                hash: cached work units that a provider's free stake covers
-seats                 hash: cached memberships of nodes
+memberships           hash: cached memberships of nodes
 keys                  hash: slot by work key
 next:S                hash: next slot index of each node in a step
 request:NODE:ID       string: slot that a request got
@@ -34,7 +34,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from orchestrator.chain.run_interface import PoolMembership
+from orchestrator.chain.run_interface import JoinedNode
 from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
 from orchestrator.domain.slots import Slot
 from orchestrator.store.database import Database
@@ -251,9 +251,9 @@ class RunStore:
         names = await self._database.ask("LRANGE", self._key("node", node), 0, limit - 1)
         return await self.slots([name.decode() for name in names])
 
-    async def leases_of_provider(self, provider: Address, *, limit: int) -> list[SlotRow]:
-        """Returns the newest slots of all nodes of a provider, newest first."""
-        names = await self._database.ask("LRANGE", self._key("provider", provider), 0, limit - 1)
+    async def leases_of_provider(self, provider: Address, *, skipped: int = 0, limit: int) -> list[SlotRow]:
+        """Returns slots of all nodes of a provider, newest first, without the `skipped` newest ones."""
+        names = await self._database.ask("LRANGE", self._key("provider", provider), skipped, skipped + limit - 1)
         return await self.slots([name.decode() for name in names])
 
     # Delivery times
@@ -335,29 +335,29 @@ class RunStore:
 
     # Cached ledger state
 
-    async def memberships(self, nodes: Sequence[Address]) -> dict[Address, PoolMembership]:
+    async def memberships(self, nodes: Sequence[Address]) -> dict[Address, JoinedNode]:
         """Returns the cached memberships."""
         if not nodes:
             return {}
-        found = await self._database.ask("HMGET", self._key("seats"), *nodes)
+        found = await self._database.ask("HMGET", self._key("memberships"), *nodes)
         pairs = [(node, json.loads(membership)) for node, membership in zip(nodes, found, strict=True) if membership]
-        return {
-            node: PoolMembership(provider=address(membership[0]), block=membership[1]) for node, membership in pairs
-        }
+        return {node: JoinedNode(provider=address(membership[0]), block=membership[1]) for node, membership in pairs}
 
-    async def standing(self, node: Address) -> tuple[str, bool]:
+    async def node_state(self, node: Address) -> tuple[str, bool]:
         """Returns a node's state (`unknown` if it has none) and whether it is a healthy member."""
         state, member = await self._database.ask("HMGET", self._database.key("node", node), "state", "member")
         return (state or b"unknown").decode(), state == b"healthy" and member == b"1"
 
-    async def cache_membership(self, node: Address, membership: PoolMembership) -> None:
+    async def cache_membership(self, node: Address, membership: JoinedNode) -> None:
         """Caches a node's membership until an event changes it."""
-        await self._database.ask("HSET", self._key("seats"), node, json.dumps([membership.provider, membership.block]))
+        await self._database.ask(
+            "HSET", self._key("memberships"), node, json.dumps([membership.provider, membership.block])
+        )
 
     async def drop_cached_memberships(self, nodes: Sequence[Address]) -> None:
         """Deletes cached memberships, so that they are read from the ledger again."""
         if nodes:
-            await self._database.ask("HDEL", self._key("seats"), *nodes)
+            await self._database.ask("HDEL", self._key("memberships"), *nodes)
 
     async def known_stakes(self) -> list[Address]:
         """Returns providers whose stake is cached."""

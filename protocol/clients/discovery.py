@@ -68,8 +68,8 @@ class DiscoveryClient(ServiceClient):
             f"{self._own}/invites",
             query={"wait": max(0, int(wait.total_seconds()))},
             signed_answer=True,
-            patience=_long_poll_timeout(wait) * 2,
-            attempt_patience=_long_poll_timeout(wait),
+            call_timeout=_long_poll_timeout(wait) * 2,
+            attempt_timeout=_long_poll_timeout(wait),
         )
         return answer.read(InviteList).invites
 

@@ -22,7 +22,7 @@ from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotName, SlotRequest
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
 
-HEARTBEAT_PATIENCE = timedelta(seconds=15)
+HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 """Default time limit of a heartbeat."""
 
 
@@ -32,7 +32,7 @@ class NodeClient(ServiceClient):
     It accepts only answers that the orchestrator signed.
     """
 
-    async def heartbeat(self, heartbeat: Heartbeat, *, patience: timedelta = HEARTBEAT_PATIENCE) -> HeartbeatAnswer:
+    async def heartbeat(self, heartbeat: Heartbeat, *, call_timeout: timedelta = HEARTBEAT_TIMEOUT) -> HeartbeatAnswer:
         """Sends a heartbeat and returns the answer.
 
         Raises:
@@ -44,8 +44,8 @@ class NodeClient(ServiceClient):
             "/v1/heartbeat",
             body=heartbeat,
             signed_answer=True,
-            patience=patience,
-            attempt_patience=patience,
+            call_timeout=call_timeout,
+            attempt_timeout=call_timeout,
             repeatable=True,
         )
         return answer.read(HeartbeatAnswer)

@@ -12,6 +12,7 @@ from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
 from protocol.http.client import BadAnswer, ServiceClient
 from protocol.identifiers import Address, Digest
+from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.randomness import token_hex
 from protocol.wire.base import parse_answer
 from protocol.wire.heartbeat import LogLine, NodeState
@@ -60,7 +61,7 @@ PAGE = 200
 ALLOWED_PAGE = 1000
 """Number of nodes per page of the allowlist."""
 SHORTEST_PAUSE = timedelta(seconds=1)
-"""Pause before the first attempt to reopen a broken stream. It doubles with each further attempt."""
+"""Pause before the first attempt to reopen a broken stream. It doubles with each further attempt, and has jitter."""
 LONGEST_PAUSE = timedelta(seconds=15)
 """Maximum pause before an attempt to reopen a broken stream."""
 
@@ -398,8 +399,9 @@ class OrchestratorClient(ServiceClient):
         Raises:
             MusterError: The stream failed with an error that is not retryable, or the first connection failed.
         """
-        pause, connected, auth = SHORTEST_PAUSE, False, None
+        pause, connected, auth = GrowingPause(first=SHORTEST_PAUSE, longest=LONGEST_PAUSE), False, None
         while True:
+            least = timedelta()
             try:
                 auth = await self._authentication(refused=auth)  # the service's key may have been rotated
                 async with listening(
@@ -412,15 +414,14 @@ class OrchestratorClient(ServiceClient):
                     async for event in events:
                         if event.name == "error":
                             break
-                        pause = SHORTEST_PAUSE
+                        pause.succeeded()
                         yield event
             except RateLimited as error:
-                pause = max(pause, error.retry_after)
+                least = error.retry_after
             except MusterError as error:
                 if not error.retryable or not connected:
                     raise
-            await self._clock.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            await self._clock.sleep(max(pause.failed(), least))
 
 
 def _log_query(assignment: str | None, since: int | None, tail: int) -> Query:

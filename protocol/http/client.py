@@ -33,9 +33,9 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 """Default size limit of an answer, in bytes."""
 IDENTITY_LIMIT = 4096
 """Size limit of the answer that names the service's address, in bytes."""
-ATTEMPT_PATIENCE = timedelta(seconds=10)
+ATTEMPT_TIMEOUT = timedelta(seconds=10)
 """Default time limit of one attempt."""
-CALL_PATIENCE = timedelta(seconds=30)
+CALL_TIMEOUT = timedelta(seconds=30)
 """Default time limit of a call with all its attempts and pauses."""
 
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
@@ -219,16 +219,18 @@ class ServiceClient:
             headers={"Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN), "User-Agent": "muster"},
         )
 
-    async def identity(self, *, patience: timedelta = CALL_PATIENCE) -> ServiceIdentity:
+    async def identity(self, *, call_timeout: timedelta = CALL_TIMEOUT) -> ServiceIdentity:
         """Asks the service for its address and contract; the request is not authenticated.
 
         Args:
-            patience: Time limit of all attempts.
+            call_timeout: Time limit of all attempts.
 
         Raises:
             Unauthenticated: The address differs from the one that `location` pins.
         """
-        answer = await self.call("GET", "/v1/identity", anonymous=True, answer_limit=IDENTITY_LIMIT, patience=patience)
+        answer = await self.call(
+            "GET", "/v1/identity", anonymous=True, answer_limit=IDENTITY_LIMIT, call_timeout=call_timeout
+        )
         identity = answer.read(ServiceIdentity)
         if self.location.address is not None and identity.address != self.location.address:
             raise Unauthenticated(
@@ -246,8 +248,8 @@ class ServiceClient:
         query: Mapping[str, str | int] | None = None,
         body: BaseModel | bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        patience: timedelta = CALL_PATIENCE,
-        attempt_patience: timedelta = ATTEMPT_PATIENCE,
+        call_timeout: timedelta = CALL_TIMEOUT,
+        attempt_timeout: timedelta = ATTEMPT_TIMEOUT,
         repeatable: bool | None = None,
         signed_answer: bool = False,
         anonymous: bool = False,
@@ -264,9 +266,9 @@ class ServiceClient:
             query: Query parameters.
             body: Body of the request. A model is sent as JSON; bytes are sent unchanged.
             headers: Additional headers.
-            patience: Time limit of the whole call: the look-up of the service's address, all attempts, and the pauses
-                between them.
-            attempt_patience: Time limit of one attempt.
+            call_timeout: Time limit of the whole call: the look-up of the service's address, all attempts, and the
+                pauses between them.
+            attempt_timeout: Time limit of one attempt.
             repeatable: Whether the request is idempotent. By default GET, HEAD, PUT and DELETE requests are.
             signed_answer: Whether the answer is accepted only if the service signed it. Use it if the caller acts on
                 the answer.
@@ -279,8 +281,8 @@ class ServiceClient:
         """
         if signed_answer and (self._key is None or anonymous):
             raise InvalidInput("services sign only answers to signed requests", hint="give the client a key")
-        deadline = Deadline.after(patience, clock=self._clock)
-        auth = None if anonymous else await self._authentication(patience=deadline.remaining)
+        deadline = Deadline.after(call_timeout, clock=self._clock)
+        auth = None if anonymous else await self._authentication(call_timeout=deadline.remaining)
         may_repeat = method in _REPEATABLE if repeatable is None else repeatable
         url = self.location.url + path + ("?" + urlencode(query) if query else "")
         content, kind = _content(body)
@@ -292,9 +294,9 @@ class ServiceClient:
                 url,
                 content=content,
                 headers={**kind, **(headers or {})},
-                timeout=httpx.Timeout(min(attempt_patience, deadline.remaining).total_seconds() or 0.001),
+                timeout=httpx.Timeout(min(attempt_timeout, deadline.remaining).total_seconds() or 0.001),
             )
-            once = Deadline.after(min(attempt_patience, deadline.remaining), clock=self._clock)
+            once = Deadline.after(min(attempt_timeout, deadline.remaining), clock=self._clock)
             try:
                 return await once.bound(
                     self._attempt(request, auth, signed_answer=signed_answer, limit=limit), what=f"{method} {path}"
@@ -327,7 +329,7 @@ class ServiceClient:
         except Unauthenticated as error:
             if error.code != "wrong-audience" or self.location.address is not None:
                 raise
-        auth = await self._authentication(refused=auth, patience=deadline.remaining)
+        auth = await self._authentication(refused=auth, call_timeout=deadline.remaining)
         return await attempts()
 
     @property
@@ -370,20 +372,20 @@ class ServiceClient:
         await self.aclose()
 
     async def _authentication(
-        self, refused: httpx.Auth | None = None, *, patience: timedelta = CALL_PATIENCE
+        self, refused: httpx.Auth | None = None, *, call_timeout: timedelta = CALL_TIMEOUT
     ) -> RequestSigner | BearerToken:
         """Returns the token, or a signer for the service's address.
 
         Args:
             refused: The authentication of a request whose audience the service refused: the address is read again,
                 unless a concurrent call has done so.
-            patience: Time limit of reading the address.
+            call_timeout: Time limit of reading the address.
         """
         if self._token is not None:
             return self._token
         if self._signer is None or self._signer is refused:
             before = self._signer
-            audience = self.location.address or (await self.identity(patience=patience)).address
+            audience = self.location.address or (await self.identity(call_timeout=call_timeout)).address
             if before is not None and before.audience != audience:
                 _log.warning(
                     "service-address-changed",

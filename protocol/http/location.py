@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Self
 
 from protocol.errors import InvalidInput
-from protocol.http.url_safety import parse_http_url
+from protocol.http.url_safety import is_loopback, parse_http_url
 from protocol.identifiers import Address, address
 
 
@@ -46,16 +45,9 @@ def check_service_url(url: str, *, allow_plain_http: bool = False) -> None:
     """
     parts = parse_http_url(url, what="a service's URL")
     host = parts.hostname or ""
-    if parts.scheme == "http" and not allow_plain_http and not _is_loopback(host):
+    if parts.scheme == "http" and not allow_plain_http and not is_loopback(host):
         raise InvalidInput(
             f"plain http to {host} would let others on the network path read and change messages",
             hint="use https; inside an encrypted network, you can allow plain http in the settings",
             code="plain-http",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -9,7 +9,6 @@ hash are the expected ones. `verify` hashes a file without storing it.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
@@ -22,7 +21,7 @@ import httpx
 
 from protocol.errors import MusterError, TooLarge
 from protocol.http.object_store_errors import BytesRefused, TransferError, UrlRefused, UrlStale, refusal
-from protocol.http.url_safety import addresses_of, is_link_local, is_public
+from protocol.http.url_safety import addresses_of, is_link_local, is_loopback, is_public
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
 from protocol.runtime.disk import DiskClaim
@@ -34,7 +33,7 @@ __all__ = ["BytesRefused", "ObjectTransfer", "TransferError", "UrlRefused", "Url
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(seconds=60)
+SILENCE_TIMEOUT = timedelta(seconds=60)
 """Default time limit for the store's next bytes."""
 
 SHORTEST = timedelta(minutes=5)
@@ -57,7 +56,7 @@ class ObjectTransfer:
         orchestrator_url: URL of the pool's orchestrator. URLs of the same origin are allowed without further checks.
         clock: Clock that measures time limits.
         allow_plain_http: Whether plain http URLs, and URLs into private networks, are allowed.
-        patience: Time limit for the store's next bytes.
+        timeout: Time limit for the store's next bytes.
         transport: Transport that replaces the network when tests run the orchestrator in the same process.
     """
 
@@ -67,7 +66,7 @@ class ObjectTransfer:
         *,
         clock: Clock,
         allow_plain_http: bool = False,
-        patience: timedelta = PATIENCE,
+        timeout: timedelta = SILENCE_TIMEOUT,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._own = httpx.URL(orchestrator_url)
@@ -77,7 +76,7 @@ class ObjectTransfer:
             transport=transport,
             follow_redirects=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "muster"},
-            timeout=httpx.Timeout(patience.total_seconds(), connect=min(10.0, patience.total_seconds())),
+            timeout=httpx.Timeout(timeout.total_seconds(), connect=min(10.0, timeout.total_seconds())),
         )
 
     async def put(self, ticket: UploadTicket, path: Path, *, size: int) -> None:
@@ -247,7 +246,7 @@ class ObjectTransfer:
                 f"the store's host {parsed.host} has the address {private[0]} in a private network",
                 hint="ask the pool's owner; allow_plain_http in the settings also allows stores in private networks",
             )
-        if parsed.scheme == "http" and not self._allow_plain_http and not _all_loopback(found):
+        if parsed.scheme == "http" and not self._allow_plain_http and not all(map(is_loopback, found)):
             raise UrlRefused(
                 f"plain http to {parsed.host} would let others on the network path read files",
                 hint="ask the pool's owner to use https; or allow plain http inside an encrypted network",
@@ -270,10 +269,6 @@ _PORTS = {"http": 80, "https": 443}
 
 def _origin(url: httpx.URL) -> tuple[str, str, int]:
     return url.scheme, url.host, url.port or _PORTS.get(url.scheme, 0)
-
-
-def _all_loopback(addresses: list[str]) -> bool:
-    return all(ipaddress.ip_address(one.split("%")[0]).is_loopback for one in addresses)
 
 
 def _checked_headers(given: Mapping[str, str], size: int) -> dict[str, str]:

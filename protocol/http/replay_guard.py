@@ -8,10 +8,10 @@ The check is one Redis script. A route under heavy load saves a round trip: its 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cachetools import LRUCache
 from redis.asyncio import Redis
 
 from protocol.errors import Conflict, RateLimited, Unavailable
@@ -31,12 +31,12 @@ NONCE_KEPT = 2 * CLOCK_WINDOW + timedelta(seconds=60)
 differences between instances of the service.
 """
 
-MOST_FAVOURED = 256
+MOST_OWN_LIMITS = 256
 """Maximum number of addresses with a rate limit of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLimits:
+class AdmissionLimits:
     """Limits that the replay guard's script needs; see `Admit` for the fields."""
 
     nonce_kept_ms: int
@@ -44,7 +44,7 @@ class RequestLimits:
     tolerance_us: int
 
     @classmethod
-    def of(cls, rate: Rate) -> RequestLimits:
+    def of(cls, rate: Rate) -> AdmissionLimits:
         """Returns the limits for this rate."""
         return cls(
             nonce_kept_ms=math.ceil(NONCE_KEPT.total_seconds() * 1000),
@@ -69,18 +69,15 @@ class ReplayGuard:
     def __init__(self, redis: Redis, *, keys: RedisKeys, rate: Rate, clock: Clock) -> None:
         self._clock = clock
         self._scripts = ScriptRunner(redis, keys=keys)
-        self.limits = RequestLimits.of(rate)
-        self._favoured: OrderedDict[Address, tuple[float, RequestLimits]] = OrderedDict()
+        self.limits = AdmissionLimits.of(rate)
+        self._own_limits: LRUCache[Address, tuple[float, AdmissionLimits]] = LRUCache(MOST_OWN_LIMITS)
 
-    def favour(self, address: Address, *, rate: Rate, lasting: timedelta) -> None:
+    def set_rate_limit(self, address: Address, *, rate: Rate, lasting: timedelta) -> None:
         """Sets another rate limit for an address for the time `lasting`.
 
         This serves role holders such as the pool's manager. It applies in this process only.
         """
-        self._favoured[address] = (self._clock.monotonic() + lasting.total_seconds(), RequestLimits.of(rate))
-        self._favoured.move_to_end(address)
-        if len(self._favoured) > MOST_FAVOURED:
-            self._favoured.popitem(last=False)
+        self._own_limits[address] = (self._clock.monotonic() + lasting.total_seconds(), AdmissionLimits.of(rate))
 
     def now_us(self) -> int:
         """Returns the current Unix time in microseconds, for the script."""
@@ -114,7 +111,7 @@ class ReplayGuard:
             RateLimited: The address exceeds its rate.
             StoreUnavailable: Redis does not answer. Requests are then refused, because replays can't be detected.
         """
-        until, limits = self._favoured.get(address, (float("-inf"), self.limits))
+        until, limits = self._own_limits.get(address, (float("-inf"), self.limits))
         if until <= self._clock.monotonic():
             limits = self.limits
         admission = await self._scripts.run(

@@ -94,6 +94,18 @@ def is_public(address: str) -> bool:
     return parsed.is_global and not parsed.is_multicast and not parsed.is_reserved and not special
 
 
+def is_loopback(host: str) -> bool:
+    """Returns whether a host, given by its name or IP address, is this machine.
+
+    The names are `localhost` and those below it (RFC 6761); they are not resolved.
+    """
+    try:
+        return ipaddress.ip_address(host.split("%", 1)[0]).is_loopback
+    except ValueError:
+        name = host.lower()
+        return name == "localhost" or name.endswith(".localhost")
+
+
 def is_link_local(address: str) -> bool:
     """Returns whether an IP address is link-local, as cloud metadata services are.
 

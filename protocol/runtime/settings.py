@@ -38,6 +38,17 @@ MOST_SECRET_BYTES = 64 * 1024
 _FILE = "_file"
 
 
+def default_directory(name: str) -> Path:
+    """Returns the default directory of a service's data.
+
+    It is `/var/lib/muster/NAME` for root, else a directory below the user's data directory.
+    """
+    if os.geteuid() == 0:
+        return Path("/var/lib/muster") / name
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "muster" / name
+
+
 class InvalidSetting(InvalidInput):
     """A setting is unknown or its value is invalid."""
 

@@ -46,6 +46,19 @@ async def run_unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | 
         await cancel_all([running])
 
 
+async def finish_with(main: asyncio.Future[T], others: Iterable[asyncio.Future[Any]]) -> T:
+    """Returns the result of `main`; raises the error of each of the other tasks that fails before `main` is done.
+
+    The caller cancels the tasks that still run after that.
+    """
+    pending: set[asyncio.Future[Any]] = {main, *others}
+    while not main.done():
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    return main.result()
+
+
 async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancels tasks and waits until they have ended; ignores their exceptions."""
     tasks = list(tasks)

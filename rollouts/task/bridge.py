@@ -61,7 +61,10 @@ class Bridge:
     async def release(self, slot: SlotName) -> None:
         """Releases a slot. Not retried: if the request is lost, the lease expires instead."""
         await self._client.post(
-            "/v1/slots/release", ReleasedSlots(slots=(slot,)), patience=_SHORT_TIMEOUT, attempt_patience=_SHORT_TIMEOUT
+            "/v1/slots/release",
+            ReleasedSlots(slots=(slot,)),
+            call_timeout=_SHORT_TIMEOUT,
+            attempt_timeout=_SHORT_TIMEOUT,
         )
 
     async def hand_over(self, file: HandOver) -> HandedOver:
@@ -70,14 +73,14 @@ class Bridge:
         The request is retried, because requests with the same key are idempotent.
         """
         answer = await self._client.post(
-            "/v1/files", file, repeatable=True, patience=_HAND_OVER_TIMEOUT, attempt_patience=_COPY_TIMEOUT
+            "/v1/files", file, repeatable=True, call_timeout=_HAND_OVER_TIMEOUT, attempt_timeout=_COPY_TIMEOUT
         )
         return answer.read(HandedOver)
 
     async def report(self, metrics: Mapping[str, float]) -> None:
         """Reports gauges. Not retried: the next report replaces these metrics."""
         await self._client.post(
-            "/v1/metrics", Metrics(metrics=dict(metrics)), patience=_SHORT_TIMEOUT, attempt_patience=_SHORT_TIMEOUT
+            "/v1/metrics", Metrics(metrics=dict(metrics)), call_timeout=_SHORT_TIMEOUT, attempt_timeout=_SHORT_TIMEOUT
         )
 
     async def aclose(self) -> None:

@@ -67,7 +67,7 @@ class Overtaken(Conflict):
     default_hint = "no action is needed: the task releases the slot and leases one of the newest version"
 
 
-class DiskTrouble(Unavailable):
+class DiskError(Unavailable):
     """A volume can't be read or written now."""
 
     code = "disk-trouble"
@@ -146,7 +146,7 @@ class RolloutTask:
             except MusterError as error:
                 pause = self._put_off(error)
             except OSError as error:
-                pause = self._put_off(DiskTrouble(f"{error.filename or 'a volume'}: {error.strerror or error}"))
+                pause = self._put_off(DiskError(f"{error.filename or 'a volume'}: {error.strerror or error}"))
             else:
                 self._put_offs = 0
             await self._wait(pause)
@@ -280,7 +280,7 @@ class RolloutTask:
             except OSError as error:
                 if self._clock.monotonic() >= ends:
                     raise
-                _log.warning("file-not-written", why=str(error), hint=DiskTrouble.default_hint)
+                _log.warning("file-not-written", why=str(error), hint=DiskError.default_hint)
                 await self._clock.sleep(_PAUSE)
 
     def _give_up_on(self, digest: Digest, error: InvalidInput) -> InvalidInput:

@@ -12,7 +12,7 @@ from shardcast.metrics import DownloadMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLimits:
+class TransferLimits:
     """Limits of the requests of one transfer."""
 
     connections: int = 4
@@ -30,7 +30,7 @@ class DownloadContext:
     client: PeerClient
     metrics: DownloadMetrics
     clock: Clock
-    requests: RequestLimits = field(default_factory=RequestLimits)
+    requests: TransferLimits = field(default_factory=TransferLimits)
 
     @property
     def timeouts(self) -> PeerTimeouts:

@@ -172,7 +172,9 @@ class Download:
     async def _fetch_base(self) -> Path:
         """Downloads the base of this version's deltas; returns its folder."""
         base = self.catalog.base_of(self.key)
-        if base is None or self.depth == LONGEST_CHAIN:
+        if base is None:
+            raise VersionGone(f"no relay lists version {self.key} any more, so its base can't be found")
+        if self.depth == LONGEST_CHAIN:
             raise VersionDropped(f"version {self.key} is built on a chain of more than {LONGEST_CHAIN} deltas")
         key = VersionKey(base.version, base.attempt)
         gone = VersionGone(f"no relay has version {key}, the base of version {self.key}")

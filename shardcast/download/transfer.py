@@ -19,6 +19,7 @@ import structlog
 
 from protocol.runtime.retry import Deadline, DeadlinePassed
 from protocol.runtime.threads import run_in_thread
+from protocol.runtime.waiting import cancel_all, finish_with
 from shardcast.download.connection import BlockConnection
 from shardcast.download.context import DownloadContext
 from shardcast.download.peers import INVALID_DATA
@@ -127,18 +128,12 @@ class Transfer:
         threads = ThreadPoolExecutor(self._context.requests.connections, thread_name_prefix="shardcast")
         readers = min(MOST_MANIFEST_READERS, len(self._context.peers))
         dispatcher = asyncio.create_task(self._dispatch(threads))
-        tasks = {dispatcher, asyncio.create_task(self._watch()), asyncio.create_task(self._check_disk())}
-        tasks |= {asyncio.create_task(self._follow_manifest(number)) for number in range(readers)}
+        others = [asyncio.create_task(self._watch()), asyncio.create_task(self._check_disk())]
+        others += [asyncio.create_task(self._follow_manifest(number)) for number in range(readers)]
         try:
-            while not dispatcher.done():
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
+            await finish_with(dispatcher, others)
         finally:
-            tasks |= self._requests
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all([dispatcher, *others, *self._requests])
             for connections in self._idle.values():
                 for connection in connections:
                     connection.close()

@@ -6,7 +6,7 @@
     GET /v1/versions/{version}/{attempt}/files/{n}  a Range of file n; each block is sent as soon as it is present
     GET /healthz, /readyz, /metrics                 liveness, readiness, Prometheus metrics
 
-The server uses aiohttp instead of `protocol.http.service`, because aiohttp can send files by `sendfile`
+The server uses aiohttp instead of `protocol.http.serving.service`, because aiohttp can send files by `sendfile`
 (docs/decisions/0012).
 """
 

@@ -189,6 +189,25 @@ async def test_a_reorg_reverts_facts(pool: PoolOnChain, redis: Redis) -> None:
         assert not await facts.knows(node.address)
 
 
+async def test_a_pool_whose_creation_a_reorg_removed_is_unknown_again(pool: PoolOnChain, redis: Redis) -> None:
+    facts, mailbox = FactStore(redis), mailbox_on(redis)
+    async with (
+        linked(pool, redis) as link,
+        ChainControls(pool.chain.url) as controls,
+        pool.ledger(pool.owner) as ledger,
+    ):
+        await link.read(facts, mailbox)
+        snapshot = await controls.snapshot()
+        other = await ledger.pools.create(domain_id=1, roles=roles_of(pool), terms=terms(), data_uri="x")
+        await link.read(facts, mailbox)
+        assert await facts.has_pool(other)
+        await controls.revert(snapshot)
+        await controls.mine()
+        await link.read(facts, mailbox)
+        assert not await facts.has_pool(other)
+        assert await facts.has_pool(POOL)
+
+
 async def test_the_invites_of_a_node_that_has_joined_are_removed(pool: PoolOnChain, redis: Redis) -> None:
     node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
     await pool.register(node, stake=2 * UNIT)

@@ -215,6 +215,14 @@ async def test_a_mailbox_is_bounded_and_drops_the_invite_that_expires_first(plac
     assert waiting == tuple(reversed(posted[2:]))
 
 
+async def test_a_mailbox_lasts_as_long_as_its_longest_invite(place: Place, redis: Redis) -> None:
+    await place.client(NODE).register(registration())
+    for lasts in (timedelta(days=7), timedelta(minutes=1)):
+        await place.client(ORCHESTRATOR).invite(invite(place.clock.now(), lasts=lasts))
+    kept_s = await redis.ttl(f"muster:{{discovery}}:invites:{NODE.address}")
+    assert timedelta(days=7) < timedelta(seconds=kept_s) < timedelta(days=7, hours=2)
+
+
 async def test_posting_the_same_invite_twice_stores_it_once(place: Place) -> None:
     await place.client(NODE).register(registration())
     posted = invite(place.clock.now())
@@ -224,7 +232,7 @@ async def test_posting_the_same_invite_twice_stores_it_once(place: Place) -> Non
 
 
 async def test_a_node_that_switches_pools_loses_the_invites_of_the_former_pool(place: Place) -> None:
-    await place.learn(pools={POOL, POOL + 1})
+    await place.learn(pools={POOL: True, POOL + 1: True})
     await place.client(NODE).register(registration())
     await place.client(ORCHESTRATOR).invite(invite(place.clock.now()))
     await place.client(NODE).register(registration(pool_id=POOL + 1))
@@ -286,7 +294,7 @@ async def test_an_invite_for_another_nodes_mailbox_is_refused(place: Place) -> N
 
 
 async def test_a_node_that_registered_for_another_pool_cannot_be_invited(place: Place) -> None:
-    await place.learn(pools={POOL, POOL + 1})
+    await place.learn(pools={POOL: True, POOL + 1: True})
     await place.client(NODE).register(registration(pool_id=POOL + 1))
     with pytest.raises(Conflict) as refused:
         await place.client(ORCHESTRATOR).invite(invite(place.clock.now()))

@@ -60,7 +60,7 @@ async def test_pages_hold_every_node_once_in_order(open_place: Opening) -> None:
 
 async def test_a_page_omits_expired_records_and_nodes_that_moved_to_another_pool(place: Place) -> None:
     moving, staying = Key.generate(), Key.generate()
-    await place.learn(pools={POOL, POOL + 1})
+    await place.learn(pools={POOL: True, POOL + 1: True})
     await place.client(NODE).register(registration())
     await place.clock.turn(timedelta(seconds=200))
     for key in (moving, staying):
@@ -117,10 +117,10 @@ async def test_cached_roles_are_used_while_the_chain_is_down(place: Place) -> No
     await place.client(NODE).register(registration())
     owner = place.client(OWNER)
     with pytest.raises(Unavailable):  # not Forbidden: the roles of this pool were never read
-        await owner.call("GET", f"/v1/pools/{POOL + 1}/nodes", patience=timedelta(milliseconds=1))
+        await owner.call("GET", f"/v1/pools/{POOL + 1}/nodes", call_timeout=timedelta(milliseconds=1))
     await place.clock.turn(timedelta(seconds=600))
     with pytest.raises(Unavailable):
-        await known.call("GET", f"/v1/pools/{POOL}/nodes", patience=timedelta(milliseconds=1))
+        await known.call("GET", f"/v1/pools/{POOL}/nodes", call_timeout=timedelta(milliseconds=1))
 
 
 async def test_a_stalled_chain_does_not_delay_callers_with_cached_roles(place: Place) -> None:

@@ -141,7 +141,7 @@ async def test_records_and_invites_survive_kill_9_of_the_service_and_of_redis(op
 
         with killed(service):
             with pytest.raises(Unavailable):
-                await node.call("GET", f"/v1/nodes/{NODE.address}", patience=timedelta(seconds=1))
+                await node.call("GET", f"/v1/nodes/{NODE.address}", call_timeout=timedelta(seconds=1))
             service = operated.start(port)
         assert (await node.record()).first_seen_ms == first.first_seen_ms
         assert [record.address async for record in orchestrator.nodes(POOL)] == [NODE.address]
@@ -178,7 +178,7 @@ async def test_an_invite_reaches_its_node_through_another_process_which_then_sto
             assert await waiting == ()
         assert await asyncio.to_thread(service.wait, 60) == 0
     written = [json.loads(line) for line in (operated.home / f"{here}.log").read_text().splitlines()]
-    assert {line["logger"] for line in written} >= {"protocol.http.service", "uvicorn.error"}
+    assert {line["logger"] for line in written} >= {"protocol.http.serving.service", "uvicorn.error"}
 
 
 def posted(pool: PoolOnChain) -> SignedInvite:

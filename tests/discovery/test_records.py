@@ -94,7 +94,7 @@ async def test_the_number_of_nodes_per_ip_is_limited(open_place: Opening) -> Non
                 "PUT",
                 f"/v1/nodes/{keys[3].address}",
                 body=registration(),
-                patience=timedelta(milliseconds=1),
+                call_timeout=timedelta(milliseconds=1),
             )
         assert refused.value.code == "too-many-nodes"
         await place.client(keys[0]).register(registration())  # a registered node may refresh
@@ -109,7 +109,7 @@ async def test_signing_off_frees_no_place_for_another_node_on_the_same_ip(open_p
         http = place.client(OTHER_NODE)
         with pytest.raises(RateLimited):
             await http.call(
-                "PUT", f"/v1/nodes/{OTHER_NODE.address}", body=registration(), patience=timedelta(milliseconds=1)
+                "PUT", f"/v1/nodes/{OTHER_NODE.address}", body=registration(), call_timeout=timedelta(milliseconds=1)
             )
         await place.clock.turn(timedelta(seconds=301))
         await place.client(OTHER_NODE).register(registration())
@@ -121,10 +121,10 @@ async def test_half_of_a_pools_places_are_reserved_for_nodes_registered_on_the_l
         late = place.client(OTHER_NODE)
         path, soon = f"/v1/nodes/{OTHER_NODE.address}", timedelta(milliseconds=1)
         with pytest.raises(RateLimited) as refused:
-            await late.call("PUT", path, body=registration(), patience=soon)
+            await late.call("PUT", path, body=registration(), call_timeout=soon)
         assert refused.value.code == "pool-full"
         await place.learn(providers={OTHER_NODE.address: PROVIDER.address})
-        assert (await late.call("PUT", path, body=registration(), patience=soon)).status == 200
+        assert (await late.call("PUT", path, body=registration(), call_timeout=soon)).status == 200
 
 
 async def test_registration_for_an_unknown_pool_is_refused(place: Place) -> None:

@@ -70,6 +70,31 @@ def test_tests_import_helpers_from_the_kit_or_their_own_folder() -> None:
     assert not wrong, "move shared helpers to tests/kit"
 
 
+KNOWN_CYCLES = {("cli/devnet", "cli/devnet/report")}
+"""Folders that import each other although they should not."""
+
+
+def test_nested_folders_do_not_import_each_other() -> None:
+    """The layers in `pyproject.toml` order the folders and modules directly in a package; this orders the others."""
+    imports = {
+        (str(Path(path).parent), _folder_of(name))
+        for path, used in _names_of_modules().items()
+        for name in used
+        if name.partition(".")[0] in PACKAGES
+    }
+    nested = {(own, other) for own, other in imports if own != other and "/" in own and "/" in other}
+    assert {pair for pair in nested if pair[::-1] in nested and pair[0] < pair[1]} <= KNOWN_CYCLES
+
+
+@cache
+def _folder_of(name: str) -> str:
+    """Returns the folder of a dotted name: the package itself, or the one that contains its module or object."""
+    path = Path(*name.split("."))
+    while not (ROOT / path).is_dir():
+        path = path.parent
+    return str(path)
+
+
 COMMANDS = {"cli/": "commands and the devnet, in processes of their own"}
 TASKS = {"rollouts/": "tasks, engines and sandboxes, in processes of their own"}
 

@@ -144,7 +144,7 @@ def open_place(redis_url: str, clock: ManualClock) -> Opening:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(app.router.lifespan_context(app))
             place = Place(app, clock, ledger, stack)
-            await place.learn(pools={POOL})
+            await place.learn(pools={POOL: True})
             yield place
 
     return opening

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
+from ledger.amounts import UNIT
+from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeLedgerStatus, PoolLedgerStatus
 from orchestrator.dependencies import Dependencies
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
@@ -43,7 +44,7 @@ class MemoryLedger:
     """A pool's ledger in memory; `down` makes every call fail as a chain does, `stalled` makes them hang."""
 
     orchestrator: Address
-    nodes: dict[Address, NodeStanding] = field(default_factory=dict)
+    nodes: dict[Address, NodeLedgerStatus] = field(default_factory=dict)
     waiting: list[MembershipChange] = field(default_factory=list)
     removed: list[list[Address]] = field(default_factory=list)
     publishers: set[Address] = field(default_factory=set)
@@ -54,9 +55,14 @@ class MemoryLedger:
     domain: SigningDomain = field(default_factory=lambda: SigningDomain(1337, CONTRACT))
     active: bool = True
 
-    def register(self, node: Address, *, member: bool = False, stake: int = 100) -> None:
-        self.nodes[node] = NodeStanding(
-            provider=PROVIDER.address, member=member, banned=False, capacity=1, free_stake=stake, needed_stake=100
+    def register(self, node: Address, *, member: bool = False, stake: int = 100 * UNIT) -> None:
+        self.nodes[node] = NodeLedgerStatus(
+            provider=PROVIDER.address,
+            member=member,
+            banned=False,
+            capacity=1,
+            free_stake=stake,
+            needed_stake=100 * UNIT,
         )
 
     def happen(self, node: Address, event: MemberEvent, **change: Any) -> None:
@@ -70,10 +76,10 @@ class MemoryLedger:
         if self.down:
             raise Unavailable("the chain is down", code="chain-unavailable")
 
-    async def pool(self) -> PoolStanding:
+    async def pool(self) -> PoolLedgerStatus:
         await self._answer()
-        members = sum(standing.member for standing in self.nodes.values())
-        return PoolStanding(
+        members = sum(status.member for status in self.nodes.values())
+        return PoolLedgerStatus(
             domain_id=1,
             active=self.active,
             owner=OWNER.address,
@@ -86,9 +92,9 @@ class MemoryLedger:
             members=members,
         )
 
-    async def standing(self, node: Address) -> NodeStanding:
+    async def node_status(self, node: Address) -> NodeLedgerStatus:
         await self._answer()
-        unknown = NodeStanding(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
+        unknown = NodeLedgerStatus(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
         return self.nodes.get(node, unknown)
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:

@@ -31,7 +31,7 @@ from orchestrator.chain.run import LedgerRun
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     Funds,
-    PoolMembership,
+    JoinedNode,
     RunEvents,
 )
 from orchestrator.domain.slots import SlotEvent
@@ -128,7 +128,7 @@ class MemoryRunLedger:
     money: Funds = field(default_factory=funds)
     stake: int = 10**9
     versions: dict[int, AnnouncedCheckpoint] = field(default_factory=dict)
-    memberships: dict[Address, PoolMembership] = field(default_factory=dict)
+    memberships: dict[Address, JoinedNode] = field(default_factory=dict)
     held: dict[Address, int] = field(default_factory=dict)
     """Up to when leases of former members may expire, in Unix seconds."""
     works: dict[Digest, WorkRecord] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class MemoryRunLedger:
 
     def add_member(self, node: Address) -> None:
         self.head += 1
-        self.memberships[node] = PoolMembership(provider=PROVIDER.address, block=self.head)
+        self.memberships[node] = JoinedNode(provider=PROVIDER.address, block=self.head)
         self.emit(MemberJoined, node=node, provider=PROVIDER.address, nonce=1, stake_lock=0)
 
     def remove_member(self, node: Address, *, held_until: int, expelled: bool = False) -> None:
@@ -257,7 +257,7 @@ class MemoryRunLedger:
         self._answer()
         return self.stake
 
-    async def membership(self, node: Address) -> PoolMembership | None:
+    async def membership(self, node: Address) -> JoinedNode | None:
         self._answer()
         return self.memberships.get(node)
 

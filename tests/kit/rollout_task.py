@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
-from protocol.http.unix_server import UnixServer
+from protocol.http.serving.unix_server import UnixServer
 from protocol.identifiers import Address, Digest, digest, run_id
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain

@@ -104,7 +104,7 @@ async def origin(tmp_path: Path, stack: AsyncExitStack) -> Origin:
 
 @pytest.fixture
 def client_of() -> Callable[..., Client]:
-    """Makes clients of the test run that soon lose patience."""
+    """Makes clients of the test run with short time-outs."""
 
     def make(*urls: str, **other: Any) -> Client:
         settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "timeouts": QUICK}

@@ -92,7 +92,7 @@ class Host:
     transport: httpx.AsyncBaseTransport | None = None
     orchestrator: str | None = None
     """Where it is reached over TCP."""
-    store_patience: timedelta = timedelta(minutes=1)
+    store_timeout: timedelta = timedelta(minutes=1)
     sending: SendPolicy = SENDING
 
 
@@ -141,7 +141,7 @@ class PoolWithValidators:
                 reader=OrchestratorClient(url, **shared),
                 writer=NodeClient(url, **shared),
                 transfer=ObjectTransfer(
-                    url, clock=clock, transport=transport, allow_plain_http=True, patience=host.store_patience
+                    url, clock=clock, transport=transport, allow_plain_http=True, timeout=host.store_timeout
                 ),
             ),
             examiner=examiner,

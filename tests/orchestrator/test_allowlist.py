@@ -84,7 +84,7 @@ async def test_a_banned_node_leaves_the_list_at_once_and_returns_once_unbanned(
     assert await allowed(pool) == {good.address: "203.0.113.7"}
     await pool.owner("POST", f"/v1/nodes/{bad.address}/unban", {})
     pool.ledger.register(bad.address, member=True)
-    await pool.clock.turn(timedelta(minutes=1))  # standings are cached for a moment
+    await pool.clock.turn(timedelta(minutes=1))  # statuses are cached for a moment
     await speak_from(pool, bad, "203.0.113.10")
     assert await allowed(pool) == {good.address: "203.0.113.7", bad.address: "203.0.113.10"}
 

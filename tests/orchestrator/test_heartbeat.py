@@ -149,8 +149,8 @@ async def test_an_invited_node_that_cannot_be_looked_up_stays_invited_while_even
     pool.ledger.register(key.address)
     for event in (NodeEvent.SEEN, NodeEvent.INVITE_POSTED):
         await pool.dependencies.transitions.apply(key.address, event, cause="test", actor="test")
-    pool.dependencies.standing_cache.forget(key.address)
-    monkeypatch.setattr(pool.dependencies.standing_cache._lookups, "_limits", LookupLimits(waiting=0))
+    pool.dependencies.status_cache.forget(key.address)
+    monkeypatch.setattr(pool.dependencies.status_cache._lookups, "_limits", LookupLimits(waiting=0))
     assert (await pool.send(key, "/v1/heartbeat", BODY)).status_code == 429
     await pool.sync.round()
     assert (await pool.beat(key)).state is NodeState.INVITED
@@ -162,7 +162,7 @@ async def test_the_number_of_strangers_waiting_for_the_chain_is_limited(pool: Po
     pool.ledger.stalled = True
     before = pool.ledger.calls
     asking = [
-        asyncio.create_task(pool.dependencies.standing_cache.of(Key.generate().address)) for _ in range(limits.waiting)
+        asyncio.create_task(pool.dependencies.status_cache.of(Key.generate().address)) for _ in range(limits.waiting)
     ]
     for _ in range(20):
         await asyncio.sleep(0)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from ledger.amounts import UNIT
 from orchestrator.chain.interface import MemberEvent
 from orchestrator.loops.invites import FIRST_HEARTBEAT_WITHIN, Inviter
 from orchestrator.settings import Requirements
@@ -146,7 +147,7 @@ async def test_an_expired_invite_is_replaced_by_one_with_a_new_nonce(pool: PoolU
     ("ledger", "requirements", "reason"),
     [
         (None, {}, "no provider has registered it"),
-        ({"stake": 99}, {}, "has 99 of free stake, and joining takes 100"),
+        ({"stake": 99}, {}, "has 99 MUST of free stake, and joining takes 100 MUST"),
         ({"banned": True}, {}, "is banned"),
         ({"capacity": 0}, {}, "capacity on the ledger is 0"),
         ({}, {"min_gpus": 1}, "0 of fitting GPUs and the pool asks for 1"),
@@ -163,7 +164,7 @@ async def test_an_ineligible_node_is_listed_with_the_reason(
     if ledger is not None:
         ledger = dict(ledger)
         pool.ledger.active = ledger.pop("pool", None) is None
-        pool.ledger.register(node, stake=ledger.pop("stake", 100))
+        pool.ledger.register(node, stake=ledger.pop("stake", 100) * UNIT)
         pool.ledger.happen(node, MemberEvent.REVERTED, **ledger)
     listing = Listing([node])
     assert await inviter(pool, listing).round() == 0
@@ -191,7 +192,7 @@ async def test_a_node_is_invited_once_it_has_enough_stake(pool: PoolUnderTest) -
     listing = Listing([node])
     loop = inviter(pool, listing)
     assert await loop.round() == 0
-    pool.ledger.register(node, stake=100)
+    pool.ledger.register(node, stake=100 * UNIT)
     await pool.clock.turn(timedelta(seconds=5))
     assert await loop.round() == 1
 

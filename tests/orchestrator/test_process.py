@@ -405,10 +405,10 @@ async def test_repeating_a_ban_succeeds(chain_pool: PoolOnChain, redis: Redis) -
     async with ledger_pool(chain_pool, redis) as ledger:
         for _ in range(2):
             await ledger.ban(node, reason="forged")
-            assert (await ledger.standing(node)).banned
+            assert (await ledger.node_status(node)).banned
         for _ in range(2):
             await ledger.unban(node)
-            assert not (await ledger.standing(node)).banned
+            assert not (await ledger.node_status(node)).banned
 
 
 async def test_nodes_are_looked_up_over_a_separate_connection(
@@ -417,7 +417,7 @@ async def test_nodes_are_looked_up_over_a_separate_connection(
     async with ledger_pool(chain_pool, redis) as ledger:
         own, for_nodes = await ledger._connected(), await ledger._connected_for_nodes()
         reads: tuple[tuple[Ledger, Callable[[], Awaitable[object]]], ...] = (
-            (own, lambda: ledger.standing(Key.generate().address)),
+            (own, lambda: ledger.node_status(Key.generate().address)),
             (for_nodes, ledger.pool),
             (for_nodes, ledger.changes),
         )

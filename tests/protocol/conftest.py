@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from protocol.http.rates import Rate
 from protocol.http.replay_guard import ReplayGuard
-from protocol.http.service import create_service
+from protocol.http.serving.service import create_service
 from protocol.http.verification import RequestVerifier, SignedRequest, only, signed_request
 from protocol.identity.keys import Key
 from protocol.redis.connection import RedisKeys

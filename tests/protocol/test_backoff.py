@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.runtime.backoff import backoff
+from protocol.runtime.backoff import GrowingPause, backoff
 
 DURATIONS = st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=365))
 
@@ -29,3 +29,11 @@ def test_the_delay_is_bounded_never_shrinks_and_at_most_doubles(
 @given(first=DURATIONS, most=DURATIONS)
 def test_the_delay_reaches_the_longest(first: timedelta, most: timedelta) -> None:
     assert backoff(first, most, 10**12) == most
+
+
+def test_a_growing_pause_has_jitter_and_begins_again_after_a_success() -> None:
+    pause = GrowingPause(first=timedelta(seconds=2), longest=timedelta(seconds=8))
+    for most in (2, 4, 8, 8):
+        assert timedelta(seconds=most / 2) <= pause.failed() <= timedelta(seconds=most)
+    pause.succeeded()
+    assert pause.failed() <= timedelta(seconds=2)

@@ -20,6 +20,7 @@ from protocol.http.client import (
 )
 from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import MEDIA_TYPE, Problem, error_of, problem_of
+from protocol.http.url_safety import is_loopback
 from protocol.identity.signing import sign_response
 from protocol.runtime.clock import ManualClock
 from protocol.runtime.retry import Backoff
@@ -230,7 +231,7 @@ async def test_an_endlessly_slow_answer_times_out(clock: ManualClock) -> None:
             await asyncio.Event().wait()
 
     async with client_of(lambda request: httpx.Response(200, stream=Drip()), clock) as client:
-        task = asyncio.create_task(client.post("/v1/x", attempt_patience=timedelta(seconds=5)))
+        task = asyncio.create_task(client.post("/v1/x", attempt_timeout=timedelta(seconds=5)))
         await clock.turn(timedelta(seconds=6))
         with pytest.raises(NoAnswer):
             await task
@@ -249,7 +250,7 @@ async def test_the_look_up_of_the_services_address_counts_for_the_deadline(clock
             return httpx.Response(200, content=identity.model_dump_json())
 
     async with ServiceClient("http://127.0.0.1:1", key=NODE, clock=clock, backoff=QUICK, transport=Slow()) as client:
-        task = asyncio.create_task(client.get("/v1/x", patience=timedelta(seconds=3)))
+        task = asyncio.create_task(client.get("/v1/x", call_timeout=timedelta(seconds=3)))
         await clock.turn(timedelta(seconds=2))
         assert asked == ["/v1/identity", "/v1/x"]
         await clock.turn(timedelta(seconds=1))
@@ -304,6 +305,24 @@ def test_only_https_or_local_services_are_allowed(url: str, taken: bool) -> None
     with pytest.raises(InvalidInput) as caught:
         check_service_url(url)
     assert "pw@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        ("localhost", True),
+        ("Node.localhost", True),
+        ("localhost.example", False),
+        ("10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("", False),
+    ],
+)
+def test_this_machine_has_several_names_and_addresses(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
 
 
 def test_plain_http_needs_explicit_permission() -> None:

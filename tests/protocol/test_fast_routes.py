@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope
 
 from protocol.errors import Forbidden, Unauthenticated
 from protocol.http.rates import IpRates, Rate
-from protocol.http.service import create_service
+from protocol.http.serving.service import create_service
 from protocol.http.verification import FastResponse, SignedRequest, read_body
 from protocol.identity.signing import check_response
 from protocol.runtime.clock import ManualClock

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 
 from protocol.errors import Unavailable
 from protocol.http.rates import HEALTH_RATE, CallerAddresses, IpRates, Rate
-from protocol.http.service import create_service, serve
+from protocol.http.serving.service import create_service, serve
 from protocol.redis.connection import check_redis
 from protocol.runtime.clock import ManualClock
 from protocol.runtime.loops import BackgroundLoops
@@ -276,7 +276,7 @@ SLOW_SERVICE = """
     import resource
     from datetime import timedelta
     from protocol.runtime.logs import configure_logs
-    from protocol.http.service import create_service, run_service
+    from protocol.http.serving.service import create_service, run_service
 
     configure_logs()
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -18,12 +18,12 @@ from fastapi.responses import StreamingResponse
 
 from protocol.http.problems import Problem
 from protocol.http.rates import CallerAddresses
-from protocol.http.service import create_service
 from protocol.http.serving.answers import LEAST_RATE, STALLED_S, AnswerBudget
 from protocol.http.serving.bodies import UNCOUNTED, BodyBudget
 from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
 from protocol.http.serving.http import BODY_S, HEAD_S, LINGER_S, MOST_HEAD, BoundedServer
+from protocol.http.serving.service import create_service
 from protocol.runtime.clock import ManualClock
 
 MEBIBYTE = 1 << 20

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from protocol.errors import NotFound
-from protocol.runtime.settings import InvalidSetting, Settings
+from protocol.runtime.settings import InvalidSetting, Settings, default_directory
 
 
 class Limits(BaseModel, extra="forbid"):
@@ -233,3 +233,11 @@ def test_settings_and_commands_find_the_same_file(tmp_path: Path, monkeypatch: p
     assert ExampleSettings.load().port == 3
     written(tmp_path, "[shardcast.relay]\nport = 4\n")
     assert ExampleSettings.load().port == 4
+
+
+def test_the_default_directory_depends_on_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert default_directory("worker") == Path("/var/lib/muster/worker")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_directory("worker") == tmp_path / "muster" / "worker"

@@ -4,7 +4,7 @@ from datetime import timedelta
 import pytest
 
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.waiting import run_unless, sleep_or, wait_first
+from protocol.runtime.waiting import finish_with, run_unless, sleep_or, wait_first
 
 SECOND = timedelta(seconds=1)
 
@@ -65,3 +65,26 @@ async def test_errors_of_the_awaited_work_are_raised() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         await run_unless(asyncio.Event(), work())
+
+
+async def test_a_task_ends_with_its_own_result_or_with_the_error_of_another_task() -> None:
+    clock = ManualClock()
+
+    async def work() -> str:
+        await clock.sleep(2 * SECOND)
+        return "done"
+
+    async def fail() -> None:
+        await clock.sleep(SECOND)
+        raise ValueError("broken")
+
+    for other, outcome in ((clock.sleep(SECOND), "done"), (fail(), "broken")):
+        main, helper = asyncio.ensure_future(work()), asyncio.ensure_future(other)
+        ending = asyncio.ensure_future(finish_with(main, [helper]))
+        await clock.turn(SECOND)
+        await clock.turn(SECOND)
+        if outcome == "done":
+            assert await ending == "done"
+        else:
+            with pytest.raises(ValueError, match="broken"):
+                await ending

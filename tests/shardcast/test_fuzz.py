@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import MusterError
 from shardcast.client import Client
-from shardcast.download.context import RequestLimits
+from shardcast.download.context import TransferLimits
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from tests.kit.manifests import PUBLISHER
@@ -63,7 +63,7 @@ def test_corrupted_bytes_never_produce_a_wrong_file(
             await origin.publish_folder(1, folder / "source")
             async with ManglingProxy("127.0.0.1", origin.server.port, corruptions) as proxy:
                 urls = [proxy.url, origin.url] if with_good else [proxy.url]
-                limits = RequestLimits(connections=2, span_blocks=2)
+                limits = TransferLimits(connections=2, span_blocks=2)
                 async with Client(
                     urls, run=RUN_NAME, signer=PUBLISHER.address, timeouts=SHORT, requests=limits
                 ) as client:

@@ -13,7 +13,7 @@ import pytest
 
 from protocol.errors import MusterError
 from shardcast.client import Client
-from shardcast.download.context import RequestLimits
+from shardcast.download.context import TransferLimits
 from shardcast.download.peers import Peers
 from shardcast.download.transfer import MANIFEST_READERS
 from shardcast.manifest.manifest import VersionKey
@@ -45,7 +45,7 @@ SAFE = replace(
 LONG = replace(QUICK, answer=timedelta(seconds=30), stall=timedelta(seconds=30), progress=timedelta(seconds=60))
 CONCURRENT = 6
 """Number of hostile relays that are tested at the same time."""
-SINGLE_BLOCKS = RequestLimits(connections=2, span_blocks=1)
+SINGLE_BLOCKS = TransferLimits(connections=2, span_blocks=1)
 FILES = content(1)
 
 CASES = [

@@ -12,11 +12,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from protocol.errors import Conflict
 from protocol.identifiers import digest
 from protocol.runtime.clock import ManualClock
 from shardcast.client import Client
+from shardcast.download.download import Download, Fetched
 from shardcast.errors import NoProgress, StaleRelays, VersionDiskFull, VersionDropped, VersionGone
 from shardcast.freshness import AnnouncedVersion
 from shardcast.manifest.manifest import VersionKey
@@ -144,6 +146,24 @@ async def test_a_version_whose_files_do_not_match_its_blocks_is_dropped_and_the_
         assert (await next_one).version == 2
         await following.aclose()
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["2"]
+
+
+async def test_a_following_client_retries_a_version_without_progress(
+    origin: Origin, client_of: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    run, failures = Download.run, [NoProgress("no relay sends a block")]
+
+    async def failing_once(self: Download) -> Fetched | None:
+        if failures:
+            raise failures.pop()
+        return await run(self)
+
+    monkeypatch.setattr(Download, "run", failing_once)
+    with capture_logs() as lines:
+        async with client_of(origin.url) as client:
+            assert (await anext(client.follow(tmp_path / "to"))).version == 1
+    assert [line["event"] for line in lines if line["event"].startswith("version-")] == ["version-retried"]
 
 
 async def fetch_with_another_client(client_of: Clients, origin: Origin, to: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from protocol.http.unix_server import UnixServer, short_path
+from protocol.http.serving.unix_server import UnixServer, short_path
 from protocol.identifiers import Address, Digest
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from ledger.amounts import UNIT
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import InvalidInput, Unavailable
 from protocol.identifiers import Address, address
@@ -85,11 +86,11 @@ def test_a_membership_is_remembered_only_for_its_pool(state: StateDirectory) -> 
     assert load_membership(state, 1) is None
 
 
-READY = replace(MEMBER, member=False, free_stake=10, needed_stake=10)
+READY = replace(MEMBER, member=False, free_stake=10 * UNIT, needed_stake=10 * UNIT)
 
 
 @pytest.mark.parametrize(
-    ("standing", "words"),
+    ("status", "words"),
     [
         (READY, None),
         (MEMBER, None),
@@ -97,11 +98,11 @@ READY = replace(MEMBER, member=False, free_stake=10, needed_stake=10)
         (replace(READY, banned=True), "banned"),
         (replace(READY, active=False), "not active"),
         (replace(READY, min_capacity=2), "capacity"),
-        (replace(READY, free_stake=9), "stake"),
+        (replace(READY, free_stake=9 * UNIT), "9 MUST of free stake, but joining locks 10 MUST"),
     ],
 )
-def test_obstacles_to_joining_are_reported_with_advice(standing: NodeStatus, words: str | None) -> None:
-    obstacle = standing.obstacle()
+def test_obstacles_to_joining_are_reported_with_advice(status: NodeStatus, words: str | None) -> None:
+    obstacle = status.obstacle()
     if words is None:
         assert obstacle is None
     else:

@@ -19,9 +19,18 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import InvalidInput, NotFound, RateLimited, TooLarge, Unavailable
+from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.clock import ManualClock
 from worker.delivery.queue.item import DeliveryStage, QueueItem
-from worker.delivery.queue.runner import LONGEST_LOOK, LONGEST_WAIT, GivenUp, NotYet, QueueRunner, StepBack
+from worker.delivery.queue.runner import (
+    FIRST_WAIT,
+    LONGEST_LOOK,
+    LONGEST_WAIT,
+    GivenUp,
+    NotYet,
+    QueueRunner,
+    StepBack,
+)
 from worker.delivery.queue.store import QueueFull, QueueStore
 
 CONTENT = b"rollouts" * 1000
@@ -269,10 +278,11 @@ def test_a_copy_without_an_item_is_removed(store: QueueStore, tmp_path: Path) ->
 def test_items_delivered_by_an_earlier_release_are_still_known(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "queue.sqlite")) as old:
         old.execute("CREATE TABLE finished (key TEXT PRIMARY KEY, id TEXT, sha256 TEXT, at_ms INTEGER)")
-        old.execute("INSERT INTO finished VALUES ('k', 'i', '0x', 1)")
+        old.execute("INSERT INTO finished VALUES ('k', 'i', ?, 1)", (ZERO_DIGEST,))
         old.commit()
     store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
-    assert store.finished("i").given_up == ""
+    ended = store.finished("i")
+    assert (ended.given_up, ended.sha256) == ("", ZERO_DIGEST)
     assert (store.counts()["delivered"], store.given_up()) == (1, [])
 
 
@@ -304,6 +314,38 @@ async def test_waiting_for_an_acknowledgement_is_checked_often_and_is_no_failure
     assert delivery.calls.count("acknowledge") == 6
 
 
+async def test_waits_neither_park_an_item_nor_lengthen_the_pause_after_a_failure(
+    store: QueueStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("acknowledge", *(NotYet("soon") for _ in range(20)), Unavailable("the chain is down"))
+    runner = QueueRunner(store, delivery, clock=clock, attempts=3)
+    for _ in range(21):
+        await runner.work()
+        await clock.turn(LONGEST_LOOK)
+    failed = store.items()[0]
+    assert (failed.attempts, failed.parked, failed.error) == (1, "", "the chain is down")
+    assert failed.not_before_ms <= (clock.now() - LONGEST_LOOK + FIRST_WAIT).timestamp() * 1000
+    assert await runner.work() == 1
+
+
+async def test_the_pause_between_waits_grows_up_to_its_maximum(
+    store: QueueStore, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.delivery.queue.runner.jittered", lambda pause: pause)
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("acknowledge", *(NotYet("soon") for _ in range(5)))
+    runner = QueueRunner(store, delivery, clock=clock)
+    pauses = []
+    for _ in range(5):
+        await runner.work()
+        pauses.append(store.items()[0].not_before_ms / 1000 - clock.now().timestamp())
+        await clock.turn(LONGEST_LOOK)
+    assert pauses == pytest.approx([2, 4, 8, 10, 10], abs=0.01)
+
+
 async def test_delivery_at_shutdown_waits_for_submitted_items_only(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -324,6 +366,7 @@ async def test_delivery_at_shutdown_waits_for_submitted_items_only(
 PROGRAM = """
 import asyncio, os, signal, sys
 from pathlib import Path
+from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.clock import SystemClock
 from worker.delivery.queue.runner import QueueRunner
 from worker.delivery.queue.store import QueueStore

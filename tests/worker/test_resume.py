@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from protocol.http.unix_server import UnixServer
+from protocol.http.serving.unix_server import UnixServer
 from protocol.identifiers import ZERO_ADDRESS
 from worker import cli
 from worker.control import create_control

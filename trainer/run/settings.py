@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, SecretStr
 
-from protocol.runtime.settings import Settings
+from protocol.runtime.settings import Settings, default_directory
 from protocol.wire.base import Name
 from protocol.wire.runs import MOST_GROUPS_PER_STEP, MOST_RELAYS, RelayUrl
 from rollouts.precision import Dtype
@@ -17,14 +17,6 @@ from trainer.run.asynchrony import NAMED, Asynchrony, AsynchronyName
 from trainer.run.pools import PoolSettings
 
 MEBIBYTE = 1 << 20
-
-
-def default_state() -> Path:
-    """Returns `/var/lib/muster/trainer` for root, else a directory below the user's data directory."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/muster/trainer")
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "muster" / "trainer"
 
 
 class TrainerSettings(Settings):
@@ -47,7 +39,9 @@ class TrainerSettings(Settings):
 
     start: Path = Field(description="The base: a version's folder with weights, tokenizer and recipe.json")
     policies: Path = Field(description="The origin's folder; each version gets a subfolder named by its number")
-    state: Path = Field(default_factory=default_state, description="The trainer's own directory; one per run")
+    state: Path = Field(
+        default_factory=partial(default_directory, "trainer"), description="The trainer's own directory; one per run"
+    )
     relays: tuple[RelayUrl, ...] = Field(
         (),
         max_length=MOST_RELAYS,

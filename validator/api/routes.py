@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel
 
 from protocol.errors import MusterError, NotFound, Unavailable
+from protocol.http.openapi import json_body
 from protocol.http.tokens import OwnerRequest, owner_access
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope
@@ -50,11 +50,6 @@ Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is
 Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_me, body_limit=BODY))]
 """Access for a bearer token with scope `operate`, or for a request signed with the validator's own key."""
 ItemPath = Annotated[str, Path(max_length=100, description="A work key (its first verdict), or WORKKEY.KIND")]
-
-
-def _body(model: type[BaseModel]) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 @router.get("/status")
@@ -132,7 +127,7 @@ async def retry(_operator: Operator, request: Request, item: ItemPath) -> Unpark
     return _some(await _unpark(dependencies_of(request), [read_item_id(item)]), item)
 
 
-@router.post("/parked/{item}/resolve", openapi_extra=_body(Resolve))
+@router.post("/parked/{item}/resolve", openapi_extra=json_body(Resolve))
 async def resolve(operator: Operator, request: Request, item: ItemPath) -> Unparked:
     """Decide a parked item by hand: accept it, or reject it without a slash. The contributor can read the reason."""
     decided = operator.read(Resolve)

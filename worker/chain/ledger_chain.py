@@ -74,6 +74,7 @@ class NodeStatus:
 
     def obstacle(self) -> tuple[str, str] | None:
         """Returns an obstacle to joining and how to remove it; None if there is none."""
+        free, needed = format_amount(self.free_stake), format_amount(self.needed_stake)
         checks = (
             (
                 self.provider is None,
@@ -97,7 +98,7 @@ class NodeStatus:
             ),
             (
                 self.free_stake < self.needed_stake,
-                f"the provider has {self.free_stake} of free stake, but joining locks {self.needed_stake}",
+                f"the provider has {free} MUST of free stake, but joining locks {needed} MUST",
                 "add stake with `muster stake add`",
             ),
         )

@@ -22,7 +22,7 @@ import structlog
 from ledger.errors import TransactionReverted
 from protocol.errors import MusterError, NotFound, Unavailable
 from protocol.http.object_transfer import BytesRefused, ObjectTransfer, UrlStale
-from protocol.identifiers import Digest, digest
+from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
@@ -244,7 +244,7 @@ class PoolDelivery:
         return await pool.request_upload(
             UploadRequest(
                 kind=UploadKind.ROLLOUT if is_work else UploadKind.FILE,
-                sha256=digest(item.sha256),
+                sha256=item.known_sha256,
                 size=item.size,
                 task_id=item.metadata.get("task_id"),
                 slot=None if lease is None else SlotName(step=lease.step, index=lease.index),

@@ -60,7 +60,7 @@ def sign_work(item: QueueItem, *, key: Key, pool_id: int, domain: SigningDomain)
     for is_so, what in wrong:
         if is_so:
             raise GivenUp(what)
-    sha256 = digest(item.sha256)
+    sha256 = item.known_sha256
     signature = WorkClaim(lease_hash=lease.lease.hash, sha256=sha256, units=work.units).sign(key, domain)
     return SignedWorkClaim(lease=lease, sha256=sha256, units=work.units, signature="0x" + signature.hex())
 
@@ -93,7 +93,7 @@ def check_copy(item: QueueItem, *, thoroughly: bool) -> None:
         with item.path.open("rb") as file:
             right = os.fstat(file.fileno()).st_size == item.size
             if right and thoroughly:
-                right = "0x" + hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
+                right = digest(hashlib.file_digest(file, "sha256").digest()) == item.sha256
     except FileNotFoundError:
         raise GivenUp("the copy in the worker's spool is missing") from None
     if not right:

@@ -10,11 +10,11 @@ from datetime import timedelta
 import structlog
 
 from protocol.errors import MusterError
+from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.heartbeat import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
-from worker.backoff import GrowingPause
 from worker.logs.store import LogStore
 from worker.session.orchestrator_client import OrchestratorSession
 

@@ -14,9 +14,9 @@ from protocol.errors import Forbidden, InvalidInput, MusterError
 from protocol.http.location import check_service_url
 from protocol.identifiers import Address, address
 from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
 from protocol.wire.invites import SignedInvite
-from worker.backoff import GrowingPause
 from worker.chain.ledger_chain import LedgerChain, NodeStatus, describe_error
 from worker.membership.registration import Registrar
 from worker.membership.relayed_join import RelayedJoin

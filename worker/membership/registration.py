@@ -13,12 +13,12 @@ import structlog
 
 from protocol.clients import DiscoveryClient
 from protocol.errors import MusterError
+from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import Registration
-from worker.backoff import GrowingPause
 from worker.chain.ledger_chain import describe_error
 from worker.situation import Situation
 

@@ -19,12 +19,12 @@ _PERIOD_US = 100_000
 def make_control_groups(name: str, resources: Resources, *, root: Path = ROOT) -> tuple[Path, ...]:
     """Creates control groups with the task's limits.
 
-    If one of them can't be created, it removes the others and returns none.
+    If one of them, or one of their limits, can't be set up, it removes all of them and returns none.
     """
     made: list[Path] = []
     try:
         if (root / "cgroup.controllers").exists():
-            made.append(_version_2(name, resources, root))
+            _version_2(name, resources, root, made)
         else:
             _version_1(name, resources, root, made)
     except OSError:
@@ -49,19 +49,19 @@ def find_control_groups(name: str, *, root: Path = ROOT) -> tuple[Path, ...]:
     return tuple(place for place in places if place.is_dir())
 
 
-def _version_2(name: str, resources: Resources, root: Path) -> Path:
+def _version_2(name: str, resources: Resources, root: Path, made: list[Path]) -> None:
     parent = root / "muster"
     parent.mkdir(exist_ok=True)
     for place in (root, parent):
         (place / "cgroup.subtree_control").write_text("+memory +pids +cpu")
     group = parent / name
     group.mkdir(exist_ok=True)
+    made.append(group)
     (group / "memory.max").write_text(str(resources.memory_bytes))
     with contextlib.suppress(OSError):  # absent without swap accounting
         (group / "memory.swap.max").write_text("0")
     (group / "pids.max").write_text(str(resources.pids))
     (group / "cpu.max").write_text(f"{_quota(resources)} {_PERIOD_US}")
-    return group
 
 
 def _version_1(name: str, resources: Resources, root: Path, made: list[Path]) -> None:

@@ -99,7 +99,6 @@ class PostInvite(ScriptCall[str]):
         now_ms: Current time, in Unix milliseconds.
         now_s: Current time, in Unix seconds.
         expiry_s: Expiry of the invite, in Unix seconds.
-        kept_s: Seconds until Redis deletes the node's mailbox, unless another invite arrives.
         most_invites: Maximum number of stored invites for one node; the latest expiries are kept.
         channel: Redis channel on which all instances listen for new invites.
     """
@@ -110,6 +109,5 @@ class PostInvite(ScriptCall[str]):
     now_ms: int
     now_s: int
     expiry_s: int
-    kept_s: int
     most_invites: int
     channel: str

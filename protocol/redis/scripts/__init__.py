@@ -38,22 +38,3 @@ class Admit(ScriptCall[Admission]):
     nonce_kept_ms: int
     interval_us: int
     tolerance_us: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldLease(ScriptCall[str]):
-    """Acquires, renews or releases a leader lease.
-
-    The reply is the lease's value; it is empty while another holder has the lease.
-
-    Args:
-        loop: Name of the work that the lease protects.
-        holder: Random id of the calling process.
-        held: Value of the lease that the caller holds; empty if it holds none.
-        lifetime_ms: Milliseconds after which the lease expires unless it is renewed; 0 releases it.
-    """
-
-    loop: str
-    holder: str
-    held: str
-    lifetime_ms: int

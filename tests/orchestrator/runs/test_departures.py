@@ -28,9 +28,9 @@ async def end_membership(
 ) -> None:
     """Ends a node's membership on both test ledgers (run and pool), and reads the events."""
     run.chain.remove_member(key.address, held_until=0 if forged else grant.lease.expiry, expelled=expelled)
-    standing = run.pool.ledger.nodes[key.address]
-    run.pool.ledger.nodes[key.address] = replace(standing, member=False, banned=expelled)
-    run.pool.dependencies.standing_cache.forget(key.address)
+    status = run.pool.ledger.nodes[key.address]
+    run.pool.ledger.nodes[key.address] = replace(status, member=False, banned=expelled)
+    run.pool.dependencies.status_cache.forget(key.address)
     await run.pool.dependencies.nodes.learn(key.address, {"member": "0"})
     await run.sync.round()
 

@@ -116,9 +116,9 @@ async def test_a_node_without_gas_disputes_through_the_relayer(world: World, red
         body = {"key": work, "evidence_hash": sha(78), "deadline": deadline, "signature": "0x" + word.hex()}
         assert (await run.pool.send(key, "/v1/disputes", body)).json()["state"] == "queued"
         assert await run.relayer.round() == 1
-        standing = await ledger.work.get(work)
-        assert standing is not None
-        assert (standing.status, standing.disputer) == (WorkStatus.DISPUTED, key.address)
+        record = await ledger.work.get(work)
+        assert record is not None
+        assert (record.status, record.disputer) == (WorkStatus.DISPUTED, key.address)
         assert (await run.pool.send(key, "/v1/disputes", body)).json()["state"] == "carried"
 
 

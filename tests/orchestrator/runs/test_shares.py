@@ -351,6 +351,24 @@ async def test_nodes_of_one_provider_share_a_delivery_record(make_run: MakeRun) 
     assert "one slot at a time" in await refused(run, another)
 
 
+async def test_live_leases_of_many_nodes_do_not_hide_a_providers_failures(make_run: MakeRun) -> None:
+    run = make_run(
+        run_delivery_least=4, run_delivery_window=4, run_provider_window=4, run_slots_per_node=2, run_groups=100
+    )
+    await run.sync.round()
+    await run.publish(0)
+    provider = Key.generate()
+    oldest = [await member_of(run, provider) for _ in range(4)]
+    indexes = [(await run.lease(node, groups=1)).lease.index for node in oldest]
+    for _ in range(4):
+        node = await member_of(run, provider)
+        for _ in range(2):
+            await run.lease(node, groups=1)
+    for node, index in zip(oldest, indexes, strict=True):
+        await run.pool.send(node, "/v1/slots/release", {"slots": [{"step": 0, "index": index}]})
+    assert "the nodes of this provider together" in await refused(run, await member_of(run, provider))
+
+
 # Funds and terms
 
 

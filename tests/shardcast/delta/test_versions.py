@@ -15,9 +15,10 @@ from protocol.checkpoints import folder_files, version_digest
 from shardcast.client import Client
 from shardcast.delta.segments import HEADER
 from shardcast.delta.selection import stands_alone
-from shardcast.download.download import Fetched
+from shardcast.download.download import Download, Fetched
 from shardcast.errors import VersionDropped, VersionGone
 from shardcast.folder_watcher import FolderWatcher
+from shardcast.manifest.manifest import VersionKey
 from shardcast.manifest.records import Whole
 from shardcast.origin import Origin
 from shardcast.publish.publication import Published
@@ -227,6 +228,13 @@ async def test_a_delta_that_does_not_produce_the_signed_content_drops_the_versio
         with pytest.raises(VersionDropped, match="can't be rebuilt from its base"):
             await client.fetch(2, tmp_path / "to")
     assert names(tmp_path / "to")[-1] == "1"
+
+
+async def test_a_version_without_a_known_base_is_reported_as_gone(client_of: Clients, tmp_path: Path) -> None:
+    async with client_of("http://127.0.0.1:9") as client:
+        download = Download(key=VersionKey(2, 1), to=tmp_path / "to", context=client._context, catalog=client._catalog)
+        with pytest.raises(VersionGone, match="no relay lists version"):
+            await download._fetch_base()
 
 
 PLANS: dict[str, list[tuple[int, int | None, bool]]] = {

@@ -189,7 +189,7 @@ async def test_validators_wait_out_any_failure_of_the_store_and_never_blame_a_no
 
     async with reachable(pool) as (url, wire):
         patient = timedelta(seconds=2)  # for the store's next sign of life: a busy machine may use up one of them
-        validator = pool.validator(attempts=2, host=Host(orchestrator=url, store_patience=patient))
+        validator = pool.validator(attempts=2, host=Host(orchestrator=url, store_timeout=patient))
         key = await pool.submit(FILE)
         wire.answer = answer
         await rounds(pool, validator, count=3, pause=timedelta(minutes=1))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from protocol.identifiers import Digest
+
 
 class DeliveryStage(StrEnum):
     """The last completed stage of an item.
@@ -43,11 +45,12 @@ class QueueItem:
         kind: Type of the file.
         key: Idempotency key. Adding a file with a known key returns the existing item.
         metadata: Metadata given when the file was added.
+        sha256: SHA-256 of the copy; None before the stage `hashed`.
         data: Results of completed stages, by name. No value of `data` is empty.
-        attempts: Number of failures and waits (`NotYet`) since the last reset; see `QueueStore.advance`.
+        attempts: Number of failures since the last reset; see `QueueStore.advance`.
         not_before_ms: Wall time before which the stage is not tried again, in Unix milliseconds.
         parked: Reason why the item waits for the contributor; empty if it is not parked.
-        error: Text of the last failure.
+        error: Text of the last failure, or what the item waits for.
     """
 
     id: str
@@ -59,12 +62,19 @@ class QueueItem:
     metadata: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
-    sha256: str = ""
+    sha256: Digest | None = None
     attempts: int = 0
     not_before_ms: int = 0
     created_ms: int = 0
     parked: str = ""
     error: str = ""
+
+    @property
+    def known_sha256(self) -> Digest:
+        """SHA-256 of the copy of an item that has passed the stage `hashed`."""
+        if self.sha256 is None:
+            raise ValueError(f"item {self.id} is not hashed yet")
+        return self.sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +82,13 @@ class FinishedItem:
     """Outcome of a file that has left the queue.
 
     Args:
+        sha256: SHA-256 of the file; None if it was given up before it was hashed.
         given_up: Reason why the file was not delivered; empty if it was delivered.
     """
 
     id: str
     name: str
-    sha256: str
+    sha256: Digest | None
     metadata: Mapping[str, str]
     at_ms: int
     given_up: str

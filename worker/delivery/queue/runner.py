@@ -20,6 +20,7 @@ from typing import Protocol
 import structlog
 
 from protocol.errors import MusterError, RateLimited
+from protocol.identifiers import Digest, digest
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import jittered
@@ -68,7 +69,7 @@ class StepBack(Exception):
 class NotYet(Exception):
     """Raised when a stage waits for another party that still has time to act.
 
-    The wait never parks the item. It does increase `QueueItem.attempts`, and with it the next pause.
+    A wait is no failure: it neither counts in `QueueItem.attempts` nor parks the item.
 
     Args:
         why: The reason, as text.
@@ -125,6 +126,8 @@ class QueueRunner:
         self._clock = clock
         self._attempts = attempts
         self._wake = asyncio.Event()
+        self._waits: dict[str, int] = {}
+        """Number of waits (`NotYet`) in a row by item id; they begin again after a restart."""
         self._steps: dict[DeliveryStage, Callable[[QueueItem], Awaitable[Mapping[str, str]]]] = {
             DeliveryStage.HASHED: delivery.request,
             DeliveryStage.REQUESTED: delivery.put,
@@ -190,13 +193,16 @@ class QueueRunner:
         """Runs the stages of an item until it finishes or fails; returns whether it advanced."""
         moved = False
         while item.stage is not DeliveryStage.ACKNOWLEDGED:
+            waits = self._waits.pop(item.id, 0)
             try:
                 await self._step(item)
             except StepBack as order:
                 await self._failed(item, order.stage, str(order), wait=None)
                 return moved
             except NotYet as reason:
-                await self._put_off(item, item.stage, str(reason), pause=self._pause(item, most=LONGEST_LOOK))
+                self._waits[item.id] = waits + 1
+                until_ms = self._after(_pause(waits + 1, most=LONGEST_LOOK))
+                await run_in_thread(self._store.wait, item, until_ms=until_ms, reason=str(reason))
                 return moved
             except GivenUp as end:
                 _log.warning("delivery-given-up", item=item.id, name=item.name, why=str(end))
@@ -231,20 +237,9 @@ class QueueRunner:
         if item.attempts + 1 >= self._attempts:
             await self._park(item, f"parked after {item.attempts + 1} attempts: {why}")
             return
-        pause = max(self._pause(item, most=LONGEST_WAIT), wait or timedelta())
+        pause = max(_pause(item.attempts + 1, most=LONGEST_WAIT), wait or timedelta())
         _log.warning("delivery-put-off", item=item.id, stage=item.stage, why=why, wait_s=pause.total_seconds())
-        await self._put_off(item, stage, why, pause=pause)
-
-    async def _put_off(self, item: QueueItem, stage: DeliveryStage, why: str, *, pause: timedelta) -> None:
-        until_ms = self._now_ms() + int(pause.total_seconds() * 1000)
-        await run_in_thread(self._store.put_off, item, stage=stage, until_ms=until_ms, error=why)
-
-    def _pause(self, item: QueueItem, *, most: timedelta) -> timedelta:
-        """Returns the back-off of the current stage.
-
-        It has jitter, so that the retries of several items do not coincide.
-        """
-        return jittered(backoff(FIRST_WAIT, most, item.attempts + 1))
+        await run_in_thread(self._store.put_off, item, stage=stage, until_ms=self._after(pause), error=why)
 
     async def _park(self, item: QueueItem, why: str) -> None:
         _log.error("delivery-parked", item=item.id, stage=item.stage, why=why)
@@ -261,8 +256,20 @@ class QueueRunner:
     def _now_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1000)
 
+    def _after(self, pause: timedelta) -> int:
+        """Returns the end of a pause that begins now, in Unix milliseconds."""
+        return self._now_ms() + int(pause.total_seconds() * 1000)
 
-def _hash(path: Path) -> tuple[int, str]:
+
+def _pause(attempts: int, *, most: timedelta) -> timedelta:
+    """Returns the back-off after this many failures or waits in a row.
+
+    It has jitter, so that the retries of several items do not coincide.
+    """
+    return jittered(backoff(FIRST_WAIT, most, attempts))
+
+
+def _hash(path: Path) -> tuple[int, Digest]:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return file.tell(), "0x" + digest.hexdigest()
+        found = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest(found.digest())

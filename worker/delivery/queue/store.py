@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import NotFound, TooLarge
+from protocol.identifiers import Digest, digest
 from protocol.runtime.files import sync_path
 from protocol.runtime.randomness import token_hex
 from worker.delivery.queue.item import DeliveryStage, FinishedItem, QueueItem
@@ -180,7 +181,7 @@ class QueueStore:
         *,
         data: Mapping[str, str],
         size: int | None = None,
-        sha256: str | None = None,
+        sha256: Digest | None = None,
     ) -> None:
         """Records that a stage of the item is complete.
 
@@ -196,14 +197,14 @@ class QueueStore:
                 stage,
                 json.dumps(merged),
                 item.size if size is None else size,
-                item.sha256 if sha256 is None else sha256,
+                sha256 or item.sha256 or "",
                 item.attempts if stage in _REQUEST_STAGES else 0,
                 item.id,
             ),
         )
 
     def put_off(self, item: QueueItem, *, stage: DeliveryStage, until_ms: int, error: str) -> None:
-        """Records a failure or a wait (`NotYet`) and postpones the item.
+        """Counts a failure and postpones the item.
 
         `stage` may be an earlier stage, to which the item returns.
         """
@@ -211,6 +212,10 @@ class QueueStore:
             "UPDATE items SET stage = ?, attempts = attempts + 1, not_before_ms = ?, error = ? WHERE id = ?",
             (stage, until_ms, error[:2000], item.id),
         )
+
+    def wait(self, item: QueueItem, *, until_ms: int, reason: str) -> None:
+        """Postpones an item that waits for another party. The wait does not count as a failure."""
+        self._execute("UPDATE items SET not_before_ms = ?, error = ? WHERE id = ?", (until_ms, reason[:2000], item.id))
 
     def park(self, item: QueueItem, *, why: str) -> None:
         """Parks the item until the contributor retries it."""
@@ -238,7 +243,15 @@ class QueueStore:
             self._connection.execute(
                 "INSERT OR REPLACE INTO finished (key, id, sha256, at_ms, name, metadata, given_up) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (item.key, item.id, item.sha256, now_ms, item.name, json.dumps(dict(item.metadata)), given_up[:2000]),
+                (
+                    item.key,
+                    item.id,
+                    item.sha256 or "",
+                    now_ms,
+                    item.name,
+                    json.dumps(dict(item.metadata)),
+                    given_up[:2000],
+                ),
             )
             self._connection.execute("DELETE FROM items WHERE id = ?", (item.id,))
             self._connection.execute(
@@ -298,7 +311,7 @@ class QueueStore:
             metadata=json.loads(row["metadata"]),
             data=json.loads(row["data"]),
             size=row["size"],
-            sha256=row["sha256"],
+            sha256=_digest(row["sha256"]),
             attempts=row["attempts"],
             not_before_ms=row["not_before_ms"],
             created_ms=row["created_ms"],
@@ -319,11 +332,15 @@ def _finished(row: sqlite3.Row) -> FinishedItem:
     return FinishedItem(
         id=row["id"],
         name=row["name"],
-        sha256=row["sha256"],
+        sha256=_digest(row["sha256"]),
         metadata=json.loads(row["metadata"]),
         at_ms=row["at_ms"],
         given_up=row["given_up"],
     )
+
+
+def _digest(text: str) -> Digest | None:
+    return digest(text) if text else None
 
 
 def _copy(source: int, target: Path, *, most_bytes: int, room: int) -> None:

@@ -29,7 +29,7 @@ from fastapi import Depends, FastAPI, Header, Request
 from protocol import __version__
 from protocol.errors import InvalidInput, NotFound, RateLimited, Unauthenticated
 from protocol.http.rates import IpRates, Rate
-from protocol.http.service import create_service
+from protocol.http.serving.service import create_service
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock

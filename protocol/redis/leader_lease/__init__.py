@@ -8,11 +8,30 @@ If a loop's scripts do not compare it, the loop's work must be harmless when two
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 
-from protocol.redis.script_call import ScriptRunner
-from protocol.redis.scripts import HoldLease
+from protocol.redis.script_call import ScriptCall, ScriptRunner
 from protocol.runtime.randomness import token_hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldLease(ScriptCall[str]):
+    """Acquires, renews or releases a leader lease.
+
+    The reply is the lease's value; it is empty while another holder has the lease.
+
+    Args:
+        loop: Name of the work that the lease protects.
+        holder: Random id of the calling process.
+        held: Value of the lease that the caller holds; empty if it holds none.
+        lifetime_ms: Milliseconds after which the lease expires unless it is renewed; 0 releases it.
+    """
+
+    loop: str
+    holder: str
+    held: str
+    lifetime_ms: int
 
 
 class LeaderLease:

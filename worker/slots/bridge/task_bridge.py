@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from protocol.http.unix_server import UnixServer
+from protocol.http.serving.unix_server import UnixServer
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
 from protocol.runtime.threads import run_in_thread

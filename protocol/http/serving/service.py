@@ -25,14 +25,15 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
 
 from protocol.errors import MusterError, Unavailable
-from protocol.http.middleware import HttpLimits, HttpMetrics, RequestMiddleware
+from protocol.http.openapi import complete_openapi
 from protocol.http.parameters import declared_parameters_only
-from protocol.http.problems import MEDIA_TYPE, Problem, install_problem_answers
+from protocol.http.problems import install_problem_answers
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
 from protocol.http.serving.http import BoundedServer, Serving
 from protocol.http.serving.metrics_page import MetricsPage
+from protocol.http.serving.middleware import HttpLimits, HttpMetrics, RequestMiddleware
 from protocol.http.verification import DEFAULT_BODY_LIMIT, FastRoute
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
@@ -42,7 +43,7 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 Check = Callable[[], Awaitable[None]]
 """Readiness check: returns if a dependency is available, and raises an error otherwise."""
 
-CHECK_PATIENCE = timedelta(seconds=2)
+CHECK_TIMEOUT = timedelta(seconds=2)
 """Time limit of one readiness check."""
 DRAIN = timedelta(seconds=20)
 """Time limit of open requests at shutdown, below the 30 s after which Kubernetes kills a process."""
@@ -83,7 +84,7 @@ def create_service(
         version: Version of this release.
         description: Description in OpenAPI.
         lifespan: Context that opens and closes the service's resources. The loops run inside it.
-        checks: Readiness checks of `/readyz` by name. Each has a time limit of `CHECK_PATIENCE`.
+        checks: Readiness checks of `/readyz` by name. Each has a time limit of `CHECK_TIMEOUT`.
         loops: Background loops. If one is stalled, the service is not ready.
         clock: Clock of the service; the system's by default.
         body_limit: Maximum size of a request body, in bytes.
@@ -142,7 +143,7 @@ def create_service(
     )
     install_problem_answers(app)
     _add_health(app, checks, registry)
-    _declare_problems(app)
+    complete_openapi(app)
     _add_docs(app)
     return app
 
@@ -309,44 +310,16 @@ def _add_docs(app: FastAPI) -> None:
 
 async def _ask(check: Check) -> str:
     try:
-        async with asyncio.timeout(CHECK_PATIENCE.total_seconds()):
+        async with asyncio.timeout(CHECK_TIMEOUT.total_seconds()):
             await check()
     except MusterError as error:
         return error.detail
     except TimeoutError:
-        return f"no answer within {CHECK_PATIENCE.total_seconds():.0f} s"
+        return f"no answer within {CHECK_TIMEOUT.total_seconds():.0f} s"
     except Exception as error:  # noqa: BLE001 - a crash counts as a failed check; the log has the traceback
         _log.warning("readiness-check-crashed", exc_info=error)
         return "the check crashed; see the log"
     return "ok"
-
-
-def _declare_problems(app: FastAPI) -> None:
-    """Declares in OpenAPI that every error response is a problem.
-
-    Without this, OpenAPI would show FastAPI's own error format.
-    """
-    plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = plain()
-            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            for unused in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(unused, None)
-            schemas["Problem"] = Problem.model_json_schema()
-            answer = {
-                "description": "A problem (RFC 9457)",
-                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            }
-            for path in schema.get("paths", {}).values():
-                for operation in path.values():
-                    operation["responses"].pop("422", None)
-                    operation["responses"]["default"] = answer
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
 
 
 @asynccontextmanager
