@@ -24,6 +24,7 @@ from validator.assignment.liveness import awake_of, rank_here
 from validator.assignment.turns import delay_of
 from validator.chain.connection import PoolChain
 from validator.domain.items import ItemKind
+from validator.domain.progress import LoopProgress
 from validator.domain.submissions import SubmittedWork
 from validator.queue.queue_plan import Periods, QueueChanges, plan_of
 from validator.queue.store import NewItem, WorkQueue
@@ -52,6 +53,7 @@ class LedgerIntake:
         takeover: Time that a validator leaves to each validator before it in the order for a piece of work.
         awake_within: Time for which a validator counts as live after its last activity on the ledger.
         notify: Wakes the judging loops.
+        progress: Gets the position in the ledger's events.
         clock: Clock of pauses.
     """
 
@@ -69,6 +71,7 @@ class LedgerIntake:
         takeover: timedelta,
         awake_within: timedelta,
         notify: Callable[[], None],
+        progress: LoopProgress,
         clock: Clock,
     ) -> None:
         self._me = me
@@ -83,8 +86,7 @@ class LedgerIntake:
         self._awake_within = awake_within
         self._notify = notify
         self._clock = clock
-        self.read_to: tuple[int, int] | None = None
-        """Next block to read and newest block of the chain; None before the first read of this process."""
+        self._progress = progress
 
     async def round(self) -> int:
         """Reads new events up to the newest block; returns their number. Does nothing without the leader lease.
@@ -126,7 +128,7 @@ class LedgerIntake:
                 await self._apply(ledger, batch)
             await self._following.commit(batch)
             read += len(batch.events)
-            self.read_to = (batch.position.next_block, batch.head)
+            self._progress.read_to = (batch.position.next_block, batch.head)
             if self._following.at_head(batch):
                 return read
 

@@ -23,6 +23,7 @@ from tests.kit.redis_aging import age
 from tests.kit.submissions import POOL, sha
 from tests.validator.service.test_decisions import LOG, judged, submitted
 from validator.domain.items import Item
+from validator.domain.progress import LoopProgress
 from validator.loops.intake import LedgerIntake
 from validator.queue.retry_policy import RetryPolicy
 from validator.queue.store import NewItem, WorkQueue
@@ -98,6 +99,7 @@ class Far:
             takeover=timedelta(),
             awake_within=minute,
             notify=lambda: None,
+            progress=LoopProgress(),
             clock=clock,
         )
 
