@@ -20,7 +20,6 @@ from protocol.identity.signing import unix_ms
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all, run_unless
 from trainer.errors import NothingToLearn
-from trainer.files import sync_names
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.metrics import LearnedStep
 from trainer.run.batches import SeenFile, after_batch, choose, groups_at
@@ -31,6 +30,7 @@ from trainer.run.journal import StepBatch
 from trainer.run.reporting import IdleShare, StepDone, StepTimes, step_facts
 from trainer.run.state import TrainerState
 from trainer.run.versions import VersionPublisher
+from trainer.saving.files import sync_names
 
 _log = structlog.get_logger(__name__)
 

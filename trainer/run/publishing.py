@@ -24,10 +24,10 @@ from protocol.runtime.budgets import KeepRule, Needs, OverBudget, stored_version
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
 from trainer.errors import AnotherTrainer
-from trainer.files import put_in_place
 from trainer.run.journal import Journal, Written
 from trainer.run.lease import RunLease
 from trainer.run.outages import OutageRetry
+from trainer.saving.files import put_in_place
 
 KEPT_VERSIONS = 16
 """Number of version folders kept if the disk has space; relays that were offline fetch them later."""
