@@ -36,7 +36,7 @@ from protocol.runtime.extras import MissingExtra, require_extra
 from protocol.wire.nodes import RuntimeKind
 from rollouts.precision import EngineName
 from trainer.presets import devnet_base
-from trainer.run.asynchrony import AsynchronyName
+from trainer.run.gathering.asynchrony import AsynchronyName
 
 
 def devnet(

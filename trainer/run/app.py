@@ -29,24 +29,23 @@ from trainer.distributed.ranks import RankInfo, device_of
 from trainer.errors import BadSettings
 from trainer.policy.base_model import PolicyBase, copy_base, open_base
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.config_history import learned_under
-from trainer.run.demand import DemandPublisher
 from trainer.run.dependencies import Dependencies
 from trainer.run.evaluation_process import EvaluationProcess
-from trainer.run.intake import RolloutIntake, step_folder
-from trainer.run.journal import Journal
-from trainer.run.learner_thread import LearnerThread
-from trainer.run.lease import RunLease
+from trainer.run.gathering.intake import RolloutIntake, step_folder
+from trainer.run.gathering.rollout_files import FileRules
+from trainer.run.gathering.verdicts import LedgerVerdicts
+from trainer.run.learner.setup import learned_under, learning_settings, open_learner
+from trainer.run.learner.thread import LearnerThread
 from trainer.run.loop import TrainingRun
-from trainer.run.outages import OutageRetry
+from trainer.run.orchestrator.demand import DemandPublisher
+from trainer.run.orchestrator.lease import RunLease
+from trainer.run.orchestrator.outages import OutageRetry
 from trainer.run.progress import ProgressLog
-from trainer.run.publishing import KEPT_VERSIONS, Publisher
+from trainer.run.publishing.publisher import KEPT_VERSIONS, Publisher
 from trainer.run.resuming import Resumption, resume
-from trainer.run.rollout_files import FileRules
 from trainer.run.settings import TrainerSettings
-from trainer.run.setup import learning_settings, open_learner
-from trainer.run.state import TrainerState, lock_state
-from trainer.run.verdicts import LedgerVerdicts
+from trainer.run.state.journal import Journal
+from trainer.run.state.trainer_state import TrainerState, lock_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ async def run_trainer(
         stop: Ends the run at the next safe point.
         key: The publisher's key; by default from its keystore or the environment.
         outside: Clock and connections.
-        place: Rank of this process under torchrun; the other processes follow it (`trainer.run.follower`).
+        place: Rank of this process under torchrun; the other processes follow it (`trainer.run.learner.follower`).
 
     Raises:
         MeshBroken: Another process of the mesh has ended.

@@ -11,13 +11,13 @@ import structlog
 from protocol.errors import MusterError
 from protocol.wire.runs import RunView
 from trainer.errors import NotWritten
-from trainer.run.asynchrony import DemandDecision, Move, StepStanding, next_move
-from trainer.run.batches import signal_share
-from trainer.run.demand import standings
 from trainer.run.dependencies import Dependencies, Where
-from trainer.run.intake import RolloutIntake
+from trainer.run.gathering.asynchrony import DemandDecision, Move, StepStanding, next_move
+from trainer.run.gathering.batches import signal_share
+from trainer.run.gathering.intake import RolloutIntake
+from trainer.run.learner.streaming import StreamedStep
+from trainer.run.orchestrator.demand import standings
 from trainer.run.reporting import StepTimes
-from trainer.run.streaming import StreamedStep
 from trainer.run.versions import VersionPublisher
 
 _log = structlog.get_logger(__name__)

@@ -22,13 +22,13 @@ from protocol.runtime.waiting import cancel_all, run_unless
 from trainer.errors import NothingToLearn
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.metrics import LearnedStep
-from trainer.run.batches import SeenFile, after_batch, choose, groups_at
 from trainer.run.collector import Gathered, RolloutCollector
 from trainer.run.dependencies import Dependencies
-from trainer.run.intake import step_folder
-from trainer.run.journal import StepBatch
+from trainer.run.gathering.batches import SeenFile, after_batch, choose, groups_at
+from trainer.run.gathering.intake import step_folder
 from trainer.run.reporting import IdleShare, StepDone, StepTimes, step_facts
-from trainer.run.state import TrainerState
+from trainer.run.state.journal import StepBatch
+from trainer.run.state.trainer_state import TrainerState
 from trainer.run.versions import VersionPublisher
 from trainer.saving.files import sync_names
 

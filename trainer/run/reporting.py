@@ -14,11 +14,11 @@ import psutil
 from rollouts.environments.mixture import Parts
 from trainer.by_environment import ResultsByEnvironment
 from trainer.learning.metrics import LearnedStep
-from trainer.run.asynchrony import StepStanding
-from trainer.run.batches import Chosen, SeenFile, SeenGroup, groups_at, staleness
-from trainer.run.journal import StepBatch
-from trainer.run.pools import PoolSettings
-from trainer.run.state import TrainerState
+from trainer.run.gathering.asynchrony import StepStanding
+from trainer.run.gathering.batches import Chosen, SeenFile, SeenGroup, groups_at, staleness
+from trainer.run.state.journal import StepBatch
+from trainer.run.state.pools import PoolSettings
+from trainer.run.state.trainer_state import TrainerState
 
 
 @dataclass(slots=True)

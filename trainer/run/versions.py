@@ -14,10 +14,10 @@ import structlog
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import RunView
 from trainer.run.dependencies import Dependencies, Where
-from trainer.run.intake import remove_files
-from trainer.run.publishing import Writer
+from trainer.run.gathering.intake import remove_files
+from trainer.run.publishing.publisher import Writer
 from trainer.run.reporting import StepTimes
-from trainer.run.state import save_state
+from trainer.run.state.trainer_state import save_state
 
 _log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from trainer.errors import BadSettings
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner
 from trainer.run.app import run_trainer
-from trainer.run.asynchrony import (
+from trainer.run.gathering.asynchrony import (
     NAMED,
     Asynchrony,
     AsynchronyName,
@@ -29,11 +29,11 @@ from trainer.run.asynchrony import (
     next_move,
     steps_to_open,
 )
-from trainer.run.batches import choose, groups_at, in_lease_order, signal_share, staleness
-from trainer.run.learner_thread import LearnerThread
-from trainer.run.pools import DifficultyPools, PoolSettings
+from trainer.run.gathering.batches import choose, groups_at, in_lease_order, signal_share, staleness
+from trainer.run.learner.streaming import StreamedStep
+from trainer.run.learner.thread import LearnerThread
 from trainer.run.settings import TrainerSettings
-from trainer.run.streaming import StreamedStep
+from trainer.run.state.pools import DifficultyPools, PoolSettings
 
 groups = st.integers(0, 30)
 standing = st.builds(

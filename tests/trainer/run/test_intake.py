@@ -21,10 +21,10 @@ from rollouts.files.samples import Sample
 from tests.kit.trained_pool import RECIPE
 from tests.trainer.run.made import seen_file
 from trainer.errors import NotWritten
-from trainer.run import intake as module
-from trainer.run.asynchrony import Move, StepStanding, next_move
-from trainer.run.intake import RolloutIntake
-from trainer.run.rollout_files import FileRules, UnusableFile, _check_tokens
+from trainer.run.gathering import intake as module
+from trainer.run.gathering.asynchrony import Move, StepStanding, next_move
+from trainer.run.gathering.intake import RolloutIntake
+from trainer.run.gathering.rollout_files import FileRules, UnusableFile, _check_tokens
 
 POLICY = digest(b"p" * 32)
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=20, most_bytes=1 << 20)

@@ -25,15 +25,15 @@ from trainer.errors import NotWritten
 from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
 from trainer.policy.base_model import open_base
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.batches import groups_at
 from trainer.run.evaluation_process import EvaluationProcess
-from trainer.run.journal import Journal, StepBatch, Written
-from trainer.run.outages import OutageRetry
+from trainer.run.gathering.batches import groups_at
+from trainer.run.gathering.rollout_files import FileRules
+from trainer.run.orchestrator.outages import OutageRetry
 from trainer.run.progress import ProgressLog
-from trainer.run.publishing import Publisher
+from trainer.run.publishing.publisher import Publisher
 from trainer.run.resuming import Resumption, resume
-from trainer.run.rollout_files import FileRules
-from trainer.run.state import TrainerState, save_state
+from trainer.run.state.journal import Journal, StepBatch, Written
+from trainer.run.state.trainer_state import TrainerState, save_state
 
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=64, most_bytes=1 << 20)
 ABOUT = {"run": "main"}

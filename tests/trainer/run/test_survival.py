@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import trainer.run.publishing
+import trainer.run.publishing.publisher
 import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
@@ -21,16 +21,16 @@ from tests.kit.trained_pool import TrainedPool
 from tests.kit.world import POOL
 from tests.trainer.run.killed import Killed, dies
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.journal import Journal, Recorded, StepBatch, Written
-from trainer.run.publishing import Publisher
-from trainer.run.state import TrainerState, save_state
+from trainer.run.publishing.publisher import Publisher
+from trainer.run.state.journal import Journal, Recorded, StepBatch, Written
+from trainer.run.state.trainer_state import TrainerState, save_state
 from trainer.run.versions import VersionPublisher
 
 STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Journal, "append", lambda _, entry: isinstance(entry, StepBatch) and entry.step == 0, True),
     (PolicyLearner, "begin", lambda *_, step: step == 1, True),
     (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
-    (trainer.run.publishing, "put_in_place", lambda _, folder: folder.name == "4", False),
+    (trainer.run.publishing.publisher, "put_in_place", lambda _, folder: folder.name == "4", False),
     (Publisher, "announce", lambda _, version: version == 5, False),
     (Publisher, "publish_to_orchestrator", lambda _, version: version == 6, False),
     (trainer.run.versions, "save_state", lambda *_, state, **__: state.step >= 7, False),

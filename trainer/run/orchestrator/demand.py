@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.wire.runs import Demand, RunView, StepView
-from trainer.run.asynchrony import StepStanding, first_demand, steps_to_open
-from trainer.run.lease import RunLease
-from trainer.run.outages import OutageRetry
+from trainer.run.gathering.asynchrony import StepStanding, first_demand, steps_to_open
+from trainer.run.orchestrator.lease import RunLease
+from trainer.run.orchestrator.outages import OutageRetry
 from trainer.run.settings import TrainerSettings
 
 

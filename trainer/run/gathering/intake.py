@@ -22,10 +22,10 @@ from protocol.wire.audits import LARGEST_AUDIT_FILE
 from protocol.wire.listings import RolloutItem
 from rollouts.sandboxed_decoder import Decoder
 from trainer.errors import NotWritten
-from trainer.run.batches import SeenFile, in_lease_order
-from trainer.run.journal import JournalFile
-from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted
-from trainer.run.verdicts import LedgerVerdicts, NotOnLedger
+from trainer.run.gathering.batches import SeenFile, in_lease_order
+from trainer.run.gathering.rollout_files import FileRules, UnusableFile, read_accepted
+from trainer.run.gathering.verdicts import LedgerVerdicts, NotOnLedger
+from trainer.run.state.journal import JournalFile
 
 _log = structlog.get_logger(__name__)
 

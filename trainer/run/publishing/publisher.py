@@ -24,9 +24,9 @@ from protocol.runtime.budgets import KeepRule, Needs, OverBudget, stored_version
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
 from trainer.errors import AnotherTrainer
-from trainer.run.journal import Journal, Written
-from trainer.run.lease import RunLease
-from trainer.run.outages import OutageRetry
+from trainer.run.orchestrator.lease import RunLease
+from trainer.run.orchestrator.outages import OutageRetry
+from trainer.run.state.journal import Journal, Written
 from trainer.saving.files import put_in_place
 
 KEPT_VERSIONS = 16

@@ -25,8 +25,8 @@ from rollouts.files.schema import ReadLimits
 from rollouts.recipe import Recipe
 from rollouts.sandboxed_decoder import Decoder
 from trainer.learning.groups import TrainingGroup, TrainingSample
-from trainer.run.batches import SeenFile, SeenGroup
-from trainer.run.journal import JournalFile
+from trainer.run.gathering.batches import SeenFile, SeenGroup
+from trainer.run.state.journal import JournalFile
 
 _BYTES_PER_TOKEN = 64
 """Decoded bytes allowed per token with its log-probability; a row's other columns count as 4096 tokens."""
