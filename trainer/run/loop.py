@@ -116,7 +116,7 @@ class TrainingRun:
             files=files,
             chosen=chosen,
             dropped=gathered.intake.dropped,
-            standing=gathered.standing,
+            progress=gathered.progress,
             learned=learned,
         )
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollouts.environments.mixture import Parts
 from tests.trainer.run.made import seen_file
-from trainer.run.gathering.asynchrony import StepStanding
+from trainer.run.gathering.asynchrony import StepProgress
 from trainer.run.gathering.batches import Chosen
 from trainer.run.reporting import StepDone, StepTimes, step_facts
 from trainer.run.state.journal import StepBatch
@@ -24,7 +24,7 @@ def environments_of(parts: Parts) -> object:
         files=[file],
         chosen=Chosen(places=(), left=Counter()),
         dropped=Counter(),
-        standing=StepStanding(demand=1, rounds=1),
+        progress=StepProgress(demand=1, rounds=1),
         learned=None,
     )
     facts = step_facts(done, StepTimes(), state=TrainerState(), pools=PoolSettings(), parts=parts)

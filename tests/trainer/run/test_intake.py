@@ -22,7 +22,7 @@ from tests.kit.trained_pool import RECIPE
 from tests.trainer.run.made import seen_file
 from trainer.errors import NotWritten
 from trainer.run.gathering import intake as module
-from trainer.run.gathering.asynchrony import Move, StepStanding, next_move
+from trainer.run.gathering.asynchrony import Move, StepProgress, next_move
 from trainer.run.gathering.intake import RolloutIntake
 from trainer.run.gathering.rollout_files import FileRules, UnusableFile, _check_tokens
 
@@ -125,7 +125,7 @@ async def test_a_store_outage_is_waited_for_before_a_step_ends_short(
     intake = intake_of(outside, tmp_path, clock, monkeypatch)
 
     def move() -> Move:
-        now = StepStanding(demand=4, rounds=2, closed=True, accepted=1)
+        now = StepProgress(demand=4, rounds=2, closed=True, accepted=1)
         words = {"wanted": 2, "useful": 0, "share": 1.0, "max_rounds": 2, "lingered": True}
         return next_move(now, coming=intake.coming(), held_up=intake.held_up(), **cast("Any", words)).move
 
