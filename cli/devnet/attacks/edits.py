@@ -215,9 +215,9 @@ def without_the_worst(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def best_first(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Sorts the rows by ascending reward, across groups; reverses them if they are sorted already.
+    """Sorts the rows by descending reward, across groups; reverses them if they are sorted already.
 
     A reader that numbers rows by position then assigns them to the wrong groups.
     """
-    ordered = sorted(samples, key=lambda sample: sample.reward)
+    ordered = sorted(samples, key=lambda sample: sample.reward, reverse=True)
     return ordered if ordered != list(samples) else list(reversed(samples))
