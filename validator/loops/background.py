@@ -15,10 +15,12 @@ from validator.chain.checkpoints import CheckpointLookup
 from validator.dependencies import Dependencies
 from validator.loops.audit import AuditLoops
 from validator.loops.disputes import LookResults
+from validator.loops.examining import FileExamination
 from validator.loops.finalising import Finalising
 from validator.loops.intake import LedgerIntake
 from validator.loops.judging import Judging
 from validator.loops.juries import Juries
+from validator.loops.leased_items import LeasedItems
 from validator.loops.queue_metrics import QueueMetrics
 from validator.loops.verdicts import PendingVerdict, SendQueue, Verdicts
 from validator.queue.queue_plan import FOLLOWED
@@ -167,32 +169,48 @@ def _intake(dependencies: Dependencies) -> LedgerIntake:
 
 
 def _judging(dependencies: Dependencies, *, verdicts: Verdicts, juries: Juries) -> Judging:
-    settings, redis, keys, me = dependencies.settings, dependencies.redis, dependencies.keys, dependencies.key.address
-    chain, clock = dependencies.chain, dependencies.clock
-    return Judging(
+    me, chain, settings = dependencies.key.address, dependencies.chain, dependencies.settings
+    items = LeasedItems(
         me,
         chain=chain,
         queue=dependencies.queue,
         held=dependencies.held,
         health=dependencies.health,
-        files=dependencies.files,
-        versions=CheckpointLookup(chain, orchestrator=dependencies.remote.reader, relays=settings.relays, clock=clock),
-        drawing=RowSampling(
-            chain,
-            records=dependencies.records,
-            policy=settings.rate_policy(),
-            clock=clock,
-            every=min(LOOK_AGAIN, timedelta(seconds=settings.poll_s)),
-        ),
-        examiner=dependencies.examiner,
-        seen=SeenOutputs(redis, keys=keys),
-        near_ties=NearTieBudgets(redis, keys=keys, validator=me),
+        retry_policy=settings.retry_policy(),
+        metrics=dependencies.metrics,
+    )
+    return Judging(
+        me,
+        chain=chain,
+        items=items,
+        examination=_examination(dependencies),
         verdicts=verdicts,
         looks=LookResults(chain.ledger, read=dependencies.files.audit, pool_id=settings.pool_id),
         juries=juries,
-        retry_policy=settings.retry_policy(),
-        metrics=dependencies.metrics,
+        clock=dependencies.clock,
+    )
+
+
+def _examination(dependencies: Dependencies) -> FileExamination:
+    settings, chain, clock = dependencies.settings, dependencies.chain, dependencies.clock
+    redis, keys = dependencies.redis, dependencies.keys
+    versions = CheckpointLookup(chain, orchestrator=dependencies.remote.reader, relays=settings.relays, clock=clock)
+    drawing = RowSampling(
+        chain,
+        records=dependencies.records,
+        policy=settings.rate_policy(),
         clock=clock,
+        every=min(LOOK_AGAIN, timedelta(seconds=settings.poll_s)),
+    )
+    return FileExamination(
+        chain=chain,
+        files=dependencies.files,
+        versions=versions,
+        drawing=drawing,
+        examiner=dependencies.examiner,
+        seen=SeenOutputs(redis, keys=keys),
+        near_ties=NearTieBudgets(redis, keys=keys, validator=dependencies.key.address),
+        metrics=dependencies.metrics,
     )
 
 
