@@ -67,7 +67,7 @@ class ValidatorUnderTest:
         """Reads, examines, and gives verdicts; returns how many the ledger took."""
         await self.read()
         await self.loops.judging.round()
-        return await self.loops.send_queues[0].round()
+        return await self.loops.verdict_senders[0].round()
 
     async def get(self, path: str, method: str = "GET", body: Any = None, *, key: Key | None = None) -> httpx.Response:
         """A request to its API, signed by its own key, or another."""

@@ -22,7 +22,7 @@ from validator.loops.judging import Judging
 from validator.loops.juries import Juries
 from validator.loops.leased_items import LeasedItems
 from validator.loops.queue_metrics import QueueMetrics
-from validator.loops.verdicts import PendingVerdict, SendQueue, Verdicts
+from validator.loops.verdicts import PendingVerdict, PendingVerdicts, VerdictSender
 from validator.queue.queue_plan import FOLLOWED
 from validator.store.copies import SeenOutputs
 from validator.store.near_ties import NearTieBudgets
@@ -45,9 +45,9 @@ class ValidatorLoops:
 
     intake: LedgerIntake
     judging: Judging
-    verdicts: Verdicts
+    verdicts: PendingVerdicts
     """Verdicts that wait for a transaction."""
-    send_queues: Sequence[SendQueue]
+    verdict_senders: Sequence[VerdictSender]
     finalising: Finalising
     juries: Juries
     audit: AuditLoops
@@ -71,13 +71,13 @@ def build_loops(dependencies: Dependencies, *, registry: CollectorRegistry) -> V
         registry: Registry of the service, for the gauges of the queue.
     """
     juries = Juries(dependencies.key.address, chain=dependencies.chain, clock=dependencies.clock)
-    verdicts = Verdicts(waiting=dependencies.settings.verdicts_waiting)
+    verdicts = PendingVerdicts(waiting=dependencies.settings.verdicts_waiting)
     return ValidatorLoops(
         intake=_intake(dependencies),
         judging=_judging(dependencies, verdicts=verdicts, juries=juries),
         verdicts=verdicts,
-        send_queues=tuple(
-            _send_queue(dependencies, verdicts) for _ in range(dependencies.settings.verdict_transactions)
+        verdict_senders=tuple(
+            _verdict_sender(dependencies, verdicts) for _ in range(dependencies.settings.verdict_transactions)
         ),
         finalising=_finalising(dependencies),
         juries=juries,
@@ -106,10 +106,10 @@ def add_loops(loops: BackgroundLoops, dependencies: Dependencies, *, built: Vali
     for number, wakeup in enumerate(dependencies.wakeups, 1):
         name = f"judging-{number}"
         loops.add(name, patient(name, _judging_round(loops, built.judging, name)), every=IDLE, woken=wakeup)
-    for number, send_queue in enumerate(built.send_queues, 1):
+    for number, verdict_sender in enumerate(built.verdict_senders, 1):
         name = f"verdicts-{number}"
         loops.add(
-            name, patient(name, send_queue.round), every=IDLE, stalled_after=STALLED * 5, woken=built.verdicts.news
+            name, patient(name, verdict_sender.round), every=IDLE, stalled_after=STALLED * 5, woken=built.verdicts.news
         )
     loops.add("leases", dependencies.held.renew, every=dependencies.queue.lease / 3, stalled_after=STALLED)
     loops.add("health", lambda: update_health(dependencies), every=IDLE, stalled_after=STALLED * 5)
@@ -168,7 +168,7 @@ def _intake(dependencies: Dependencies) -> LedgerIntake:
     )
 
 
-def _judging(dependencies: Dependencies, *, verdicts: Verdicts, juries: Juries) -> Judging:
+def _judging(dependencies: Dependencies, *, verdicts: PendingVerdicts, juries: Juries) -> Judging:
     me, chain, settings = dependencies.key.address, dependencies.chain, dependencies.settings
     items = LeasedItems(
         me,
@@ -214,7 +214,7 @@ def _examination(dependencies: Dependencies) -> FileExamination:
     )
 
 
-def _send_queue(dependencies: Dependencies, verdicts: Verdicts) -> SendQueue:
+def _verdict_sender(dependencies: Dependencies, verdicts: PendingVerdicts) -> VerdictSender:
     metrics, counts = dependencies.metrics, dependencies.counts
 
     async def on_recorded(recorded: Sequence[PendingVerdict]) -> None:
@@ -222,7 +222,7 @@ def _send_queue(dependencies: Dependencies, verdicts: Verdicts) -> SendQueue:
             metrics.given(each.item, each.staged.outcome, each.staged.reason)
         await counts.add(Counter((each.staged.outcome, each.staged.reason) for each in recorded))
 
-    return SendQueue(
+    return VerdictSender(
         verdicts,
         chain=dependencies.chain,
         queue=dependencies.queue,

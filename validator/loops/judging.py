@@ -26,7 +26,7 @@ from validator.loops.disputes import LookResults
 from validator.loops.examining import CannotJudge, FileExamination
 from validator.loops.juries import Juries
 from validator.loops.leased_items import LeasedItems
-from validator.loops.verdicts import NOT_OURS_STEP, TURN_CODE, Verdicts, until_turn
+from validator.loops.verdicts import NOT_OURS_STEP, TURN_CODE, PendingVerdicts, until_turn
 from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
 
 SOONEST = timedelta(seconds=1)
@@ -65,7 +65,7 @@ class Judging:
         chain: PoolChain,
         items: LeasedItems,
         examination: FileExamination,
-        verdicts: Verdicts,
+        verdicts: PendingVerdicts,
         looks: LookResults,
         juries: Juries,
         clock: Clock,
@@ -131,7 +131,7 @@ class Judging:
                 item, until_turn(wait), code=TURN_CODE, why="other validators decide the dispute first"
             )
         elif item.staged is not None and self._items.has_staged(item):
-            await self._verdicts.hand(item, item.staged, looked_at=looked_at)
+            await self._verdicts.add(item, item.staged, looked_at=looked_at)
         elif item.resolution is not None:
             await self._conclude(item, by_hand(item.resolution), drawn=None, looked_at=looked_at)
         else:
@@ -178,7 +178,7 @@ class Judging:
             validator=self._me, outcome=conclusion.outcome, reason=int(conclusion.reason), audit_hash=sha256
         )
         if await self._items.stage(item, staged):
-            await self._verdicts.hand(item, staged, looked_at=looked_at)
+            await self._verdicts.add(item, staged, looked_at=looked_at)
 
 
 def _given_up(item: Item) -> MusterError:

@@ -115,11 +115,11 @@ def _before_it_is_staged(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -
 
 
 def _before_it_is_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.loops.send_queues[0]), "_send", _die)
+    patch.setattr(type(dying.loops.verdict_senders[0]), "_send", _die)
 
 
 def _after_it_was_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.loops.send_queues[0]), "_settle", _die)
+    patch.setattr(type(dying.loops.verdict_senders[0]), "_settle", _die)
 
 
 STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bool], ...] = (
@@ -233,7 +233,7 @@ async def test_a_verdict_with_an_unknown_outcome_is_looked_up_before_it_is_sent_
             patch.setattr(ledger.work, "judge", lost)
             with pytest.raises(TransactionNotMined):
                 await validator.judge()
-        assert await validator.loops.send_queues[0].round() == (0 if mined else 1)
+        assert await validator.loops.verdict_senders[0].round() == (0 if mined else 1)
         assert (await pool.work(key)).outcome is Outcome.ACCEPTED
         assert len(await verdicts(pool)) == number
         assert await queued(validator) == (0, 0)
@@ -255,7 +255,7 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     other.examiner.answers[key] = FORGED
     assert await other.judge() == 1
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
-    assert await late.loops.send_queues[0].round() == 0
+    assert await late.loops.verdict_senders[0].round() == 0
     assert (await pool.work(key)).status is WorkStatus.DISPUTED, "only an examination of the dispute decides it"
     assert await queued(late) == (0, 0)
     late.examiner.answers[key] = concluded()
@@ -781,7 +781,7 @@ async def test_a_verdict_on_a_replaced_submission_is_refused_and_the_new_one_is_
     await world.controls.revert(before)
     another = await again(pool, replace(events[replaced], units=6))
     assert await ledger.work.submit_batch([another, await again(pool, events[other])]) == []
-    assert await validator.loops.send_queues[0].round() == 1, "the other verdict of the batch"
+    assert await validator.loops.verdict_senders[0].round() == 1, "the other verdict of the batch"
     assert (await pool.work(replaced)).status is WorkStatus.SUBMITTED
     assert (await pool.work(other)).status is WorkStatus.PROVISIONAL
     await world.controls.mine(2)

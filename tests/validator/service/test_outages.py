@@ -85,7 +85,7 @@ async def test_killing_and_restarting_redis_loses_no_work_and_causes_no_second_v
             with pytest.raises(StoreUnavailable):
                 await work()
     with pytest.raises(StoreUnavailable):
-        await first.loops.send_queues[0].round()
+        await first.loops.verdict_senders[0].round()
     assert sum((await given(pool)).values()) == 1, "transactions already sent were mined"
     keys.append(await pool.submit())
     own_redis.start()

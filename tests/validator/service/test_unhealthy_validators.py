@@ -232,7 +232,7 @@ async def test_work_of_a_validator_that_cannot_continue_is_given_to_the_other(
             with suppress(MusterError):
                 await cut.read()
     assert (await pool.work(key)).judge == well.key.address
-    await cut.loops.send_queues[0].round()
+    await cut.loops.verdict_senders[0].round()
     assert await judged(pool) == [key], "the late verdict is looked up, and dropped"
 
 

@@ -182,7 +182,7 @@ async def live(order: Order) -> None:
     await update_health(parts.dependencies)
     await parts.loops.intake.round()
     await parts.loops.judging.round()
-    await parts.loops.send_queues[0].round()
+    await parts.loops.verdict_senders[0].round()
     await parts.loops.finalising.round()
 
 
