@@ -281,7 +281,7 @@ def _check_cheat(name: str) -> None:
     if name in NOT_SHOWN:
         raise InvalidInput(
             f"a devnet can't show {name}: {NOT_SHOWN[name]}",
-            hint="`python -m pytest tests/attacks/test_doors.py` runs it against the real orchestrator and ledger",
+            hint="`python -m pytest tests/attacks/test_refusals.py` runs it against the real orchestrator and ledger",
         )
     _require_attacks()
     from cli.devnet.attacks.registry import ATTACKS  # noqa: PLC0415 - loads torch, which a devnet without attacks does not need
