@@ -17,7 +17,8 @@ from trainer.run.learner.thread import LearnerThread
 from trainer.run.orchestrator.demand import DemandPublisher
 from trainer.run.orchestrator.lease import RunLease
 from trainer.run.progress import ProgressLog
-from trainer.run.publishing.publisher import Publisher
+from trainer.run.publishing.announcer import Announcer
+from trainer.run.publishing.folders import VersionFolders
 from trainer.run.settings import TrainerSettings
 from trainer.run.state.journal import Journal
 from trainer.run.state.trainer_state import TrainerState
@@ -38,7 +39,8 @@ class Dependencies:
     parts: Parts
     """The environments that the recipe's prompts belong to."""
     journal: Journal
-    publisher: Publisher
+    folders: VersionFolders
+    announcer: Announcer
     demand: DemandPublisher
     lease: RunLease
     intake: Callable[[int], RolloutIntake]

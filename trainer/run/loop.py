@@ -183,4 +183,4 @@ class TrainingRun:
         if self._dependencies.evaluation is None or not every:
             return
         if first or version % every == 0 or version >= self._settings.steps:
-            self._dependencies.evaluation.ask(version, self._dependencies.publisher.folder(version))
+            self._dependencies.evaluation.ask(version, self._dependencies.folders.folder(version))
