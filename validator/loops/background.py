@@ -23,6 +23,7 @@ from validator.loops.juries import Juries
 from validator.loops.leased_items import LeasedItems
 from validator.loops.queue_metrics import QueueMetrics
 from validator.loops.verdicts import PendingVerdict, PendingVerdicts, VerdictSender
+from validator.loops.work_order import WorkOrder
 from validator.queue.queue_plan import FOLLOWED
 from validator.store.copies import SeenOutputs
 from validator.store.near_ties import NearTieBudgets
@@ -151,20 +152,22 @@ def _judging_round(loops: BackgroundLoops, judging: Judging, name: str) -> Calla
 
 def _intake(dependencies: Dependencies) -> LedgerIntake:
     settings = dependencies.settings
+    order = WorkOrder(
+        dependencies.chain,
+        known=dependencies.known,
+        members=dependencies.members,
+        takeover=timedelta(seconds=settings.takeover_s),
+        awake_within=timedelta(seconds=settings.awake_s),
+    )
     return LedgerIntake(
-        dependencies.key.address,
-        chain=dependencies.chain,
+        dependencies.chain,
         following=dependencies.follower("submissions", FOLLOWED),
         queue=dependencies.queue,
         deadlines=dependencies.deadlines,
-        known=dependencies.known,
-        members=dependencies.members,
+        order=order,
         lease=dependencies.leader_lease("intake"),
-        takeover=timedelta(seconds=settings.takeover_s),
-        awake_within=timedelta(seconds=settings.awake_s),
         notify=dependencies.notify,
         progress=dependencies.progress,
-        clock=dependencies.clock,
     )
 
 
