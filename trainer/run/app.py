@@ -32,8 +32,8 @@ from trainer.policy.base_model import PolicyBase, copy_base, open_base
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.dependencies import Dependencies
 from trainer.run.evaluation_process import EvaluationProcess
-from trainer.run.gathering.intake import RolloutIntake, step_folder
-from trainer.run.gathering.rollout_files import FileRules
+from trainer.run.gathering.intake import IntakeLimits, IntakeSources, RolloutIntake, step_folder
+from trainer.run.gathering.rollout_files import FileReader, FileRules
 from trainer.run.gathering.verdicts import LedgerVerdicts
 from trainer.run.learner.setup import learned_under, learning_settings, open_learner
 from trainer.run.learner.thread import LearnerThread
@@ -160,7 +160,7 @@ async def _prepare(
     stack.push_async_callback(lease.give_up)
     await lease.take()
     journal = Journal(settings.state)
-    reader = _FileReader(decoder=await _decoder(stack), rules=_rules(settings, base))
+    reader = FileReader(decoder=await _decoder(stack), rules=_rules(settings, base))
     identity = {
         "run": run_id(settings.run),
         "pool": str(settings.pool_id),
@@ -212,14 +212,6 @@ async def _prepare(
     return dependencies, state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FileReader:
-    """The decoder of rollout files, and the rules that the files must obey."""
-
-    decoder: Decoder
-    rules: FileRules
-
-
 def _rules(settings: TrainerSettings, base: PolicyBase) -> FileRules:
     return FileRules(
         run=run_id(settings.run),
@@ -236,7 +228,7 @@ def _resumption(
     *,
     journal: Journal,
     recorded: Recorded,
-    reader: _FileReader,
+    reader: FileReader,
     identity: dict[str, str],
 ) -> Resumption:
     return Resumption(
@@ -266,25 +258,27 @@ def _folders(settings: TrainerSettings, links: _Links, *, journal: Journal, reco
 
 
 def _intakes(
-    settings: TrainerSettings, links: _Links, *, reader: _FileReader, folders: VersionFolders
+    settings: TrainerSettings, links: _Links, *, reader: FileReader, folders: VersionFolders
 ) -> Callable[[int], RolloutIntake]:
     """Returns a function that creates the intake of a step."""
-    verdicts = LedgerVerdicts(links.ledger, pool_id=settings.pool_id)
+    sources = IntakeSources(
+        client=links.client,
+        transfer=links.transfer,
+        verdicts=LedgerVerdicts(links.ledger, pool_id=settings.pool_id),
+    )
+    limits = IntakeLimits(
+        max_staleness=settings.knobs.max_staleness, at_once=settings.downloads, patience=settings.patience
+    )
 
     def intake(step: int) -> RolloutIntake:
         return RolloutIntake(
             step,
-            client=links.client,
-            transfer=links.transfer,
-            verdicts=verdicts,
+            sources=sources,
             folder=step_folder(settings.state, step),
-            rules=reader.rules,
-            decoder=reader.decoder,
+            reader=reader,
             policy=folders.digest,
-            max_staleness=settings.knobs.max_staleness,
-            at_once=settings.downloads,
+            limits=limits,
             clock=links.clock,
-            patience=settings.patience,
         )
 
     return intake

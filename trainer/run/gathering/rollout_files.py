@@ -64,6 +64,23 @@ class FileRules:
         return ReadLimits(file_bytes=self.most_bytes, rows=rows, decoded_bytes=decoded, tokens=longest)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReader:
+    """Reads accepted files of a run.
+
+    Args:
+        rules: Rules that every file must satisfy.
+        decoder: Sandboxed decoder of untrusted files.
+    """
+
+    rules: FileRules
+    decoder: Decoder
+
+    def read(self, path: Path, audit_path: Path, *, entry: JournalFile, step: int) -> SeenFile:
+        """Reads a file and its audit file (`read_accepted`)."""
+        return read_accepted(path, audit_path, entry=entry, step=step, rules=self.rules, decoder=self.decoder)
+
+
 def read_accepted(
     path: Path, audit_path: Path, *, entry: JournalFile, step: int, rules: FileRules, decoder: Decoder
 ) -> SeenFile:
