@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import torch
 
 from cli.devnet.attacks.attack import Trick
 from cli.devnet.attacks.draws import OtherParameters
-from cli.devnet.attacks.edits import Relabelled, as_of_vllm
+from cli.devnet.attacks.edits import Relabelled
 from cli.devnet.attacks.encodings import Bomb, ManyRows
 from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.attacks.weights import Earlier, OtherWeights, Tensors, quantised, write_changed
@@ -31,8 +31,8 @@ from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from rollouts.calibration.limits import RolloutCalibration
 from rollouts.engines.opening import open_engine
-from rollouts.files.samples import RolloutFile
-from rollouts.precision import Dtype, EngineName
+from rollouts.files.samples import RolloutFile, SlotHeader
+from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import PAIRS, eligible_prompts, read_recipe, write_recipe
 from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.sandbox import Sandboxes
@@ -73,6 +73,11 @@ class Once(Trick):
         path.write_bytes(self._bytes)
 
 
+def _as_of_vllm(header: SlotHeader) -> SlotHeader:
+    """Declares the engine that has the widest limits, in the same data type."""
+    return replace(header, arithmetic=Arithmetic(engine=EngineName.VLLM, dtype=header.dtype))
+
+
 QUICKER: dict[str, Callable[[], Trick]] = {
     "bomb": lambda: Once(Bomb(1 << 24)),
     "ten-million-rows": lambda: Once(ManyRows()),
@@ -87,15 +92,15 @@ CLOSE: dict[str, tuple[Callable[[], Trick], Dtype]] = {
     "one step at 1e-6 behind, in float32": (lambda: Earlier(3), Dtype.FLOAT32),
     "temperature 0.8, in bfloat16": (OtherParameters, Dtype.BFLOAT16),
     "int8, in bfloat16, said to be vLLM's": (
-        lambda: Relabelled(as_of_vllm, of=OtherWeights("int8", quantised(8))),
+        lambda: Relabelled(_as_of_vllm, of=OtherWeights("int8", quantised(8))),
         Dtype.BFLOAT16,
     ),
     "two steps at 2e-4 behind, in bfloat16, said to be vLLM's": (
-        lambda: Relabelled(as_of_vllm, of=Earlier(2)),
+        lambda: Relabelled(_as_of_vllm, of=Earlier(2)),
         Dtype.BFLOAT16,
     ),
     "temperature 0.8, in bfloat16, said to be vLLM's": (
-        lambda: Relabelled(as_of_vllm, of=OtherParameters()),
+        lambda: Relabelled(_as_of_vllm, of=OtherParameters()),
         Dtype.BFLOAT16,
     ),
 }

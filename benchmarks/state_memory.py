@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save
 
 from benchmarks.ending import end_in_order
-from trainer.files import write_whole
-from trainer.tensor_file import tensor_file
+from trainer.saving.files import write_whole
+from trainer.saving.tensor_file import tensor_file
 
 TENSORS = 16
 WAYS = ("library", "pieces")

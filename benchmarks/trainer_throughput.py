@@ -30,7 +30,7 @@ from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.learning.layout import Layout
 from trainer.learning.learner import Learner
 from trainer.learning.settings import LearningSettings
-from trainer.models import open_model
+from trainer.models.trainable import open_model
 from trainer.presets import devnet_base
 
 ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "5"))

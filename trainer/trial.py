@@ -34,7 +34,7 @@ from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.learning.learner import Learner
 from trainer.learning.metrics import LearnedStep
 from trainer.learning.settings import LearningSettings
-from trainer.models import open_model, write_version
+from trainer.models.trainable import open_model, write_version
 
 _MOST_ROUNDS = 8
 """Rounds of generation for one step; then the step learns from the groups with signal that it has."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
 from datetime import timedelta
 
 from fastapi import FastAPI
@@ -21,11 +20,9 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
 from protocol.versions import release
 from validator.api.routes import BODY, router
-from validator.audit_loops import AuditLoops
-from validator.background import add_loops
 from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, OpenableExaminer, Remote, build_dependencies
-from validator.queue_metrics import QueueMetrics
+from validator.loops.background import ValidatorLoops, add_loops, build_loops
 from validator.settings import ValidatorSettings
 
 DESCRIPTION = """State of a validator, list of the work that it could not judge, and decisions of its operator about
@@ -68,7 +65,7 @@ def build_validator(
         "validator",
         version=release(),
         description=DESCRIPTION,
-        lifespan=lambda app: _lifespan(app.state.dependencies),
+        lifespan=lambda app: _lifespan(app.state.dependencies, app.state.built_loops),
         checks={"redis": lambda: check_redis(redis), "health": lambda: _check_health(app)},
         loops=loops,
         clock=clock,
@@ -86,24 +83,16 @@ def build_validator(
         clock=clock,
         registry=app.state.registry,
     )
-    audit_loops = AuditLoops(dependencies)
+    built = build_loops(dependencies, registry=app.state.registry)
     app.state.dependencies = dependencies
     app.state.loops = loops
-    app.state.looks = lambda: asdict(audit_loops.counts)
+    app.state.built_loops = built
     app.state.tokens = TokenBook(settings.tokens)
     admission = ReplayGuard(redis, keys=dependencies.keys, rate=OWN_RATE, clock=clock)
     app.state.verifier = RequestVerifier(audience=key.address, admission=admission, clock=clock, body_limit=BODY)
     app.include_router(router)
-    gauges = QueueMetrics(
-        app.state.registry,
-        queue=dependencies.queue,
-        deadlines=dependencies.deadlines,
-        intake=dependencies.intake,
-        looks=lambda: audit_loops.counts,
-        health=dependencies.health,
-    )
     if with_loops:
-        add_loops(loops, dependencies, audit_loops=audit_loops, gauges=gauges)
+        add_loops(loops, dependencies, built=built)
     return app
 
 
@@ -112,7 +101,7 @@ async def _check_health(app: FastAPI) -> None:
 
 
 @asynccontextmanager
-async def _lifespan(dependencies: Dependencies) -> AsyncIterator[None]:
+async def _lifespan(dependencies: Dependencies, built: ValidatorLoops) -> AsyncIterator[None]:
     """Starts the examiner; at the end returns unfinished items to the queue and closes all clients.
 
     The service stops its background loops before this context exits, so no loop leases further items.
@@ -126,8 +115,7 @@ async def _lifespan(dependencies: Dependencies) -> AsyncIterator[None]:
                 with suppress(StoreUnavailable):  # without Redis, the leases of the items expire by themselves
                     await dependencies.members.leave()
                     await dependencies.held.give_back()
-                    await dependencies.intake.aclose()
-                    await dependencies.finalising.aclose()
+                    await built.aclose()
     finally:
         await dependencies.chain.aclose()
         await dependencies.remote.aclose()

@@ -26,6 +26,7 @@ from cli.devnet.options import (
     RunModel,
     RunOptions,
 )
+from cli.devnet.result import RunResult
 from cli.devnet.runner import run_devnet
 from cli.devnet.view import make_view
 from cli.environments.commands import parse_options
@@ -36,7 +37,7 @@ from protocol.runtime.extras import MissingExtra, require_extra
 from protocol.wire.nodes import RuntimeKind
 from rollouts.precision import EngineName
 from trainer.presets import devnet_base
-from trainer.run.asynchrony import AsynchronyName
+from trainer.run.gathering.asynchrony import AsynchronyName
 
 
 def devnet(
@@ -128,11 +129,8 @@ def devnet(
         learning_rate=learning_rate,
     )
     own.check(preset)
-    if (model is not None or preset is not None) and (ledger_only or task is not FirstTask.LEARN):
-        raise InvalidInput(
-            f"{'--preset' if model is None else '--model'} with {'--ledger-only' if ledger_only else '--task hello'}",
-            hint="such a devnet trains no model: leave one of the two out",
-        )
+    if ledger_only or task is not FirstTask.LEARN:
+        own.check_absent(preset, because="--ledger-only" if ledger_only else "--task hello")
     chosen = OWN_MODEL if model is not None else PRESETS[preset or PresetName.ANSWERS]
     honest = chosen.workers if workers is None else workers
     run = RunOptions(
@@ -160,23 +158,40 @@ def devnet(
         ledger_only=ledger_only,
         only_check=check,
     )
-    if chain is ChainKind.EMBEDDED:
-        require_extra("devnet")
-    if options.learns:
-        require_extra("rollouts")
-    if options.cheats:
-        _require_attacks()
+    _check_extras(options)
     if options.learns:
         options = replace(options, run=_with_model(options, chosen, own))
     with make_view(plain=plain or check) as view:
         result = asyncio.run(run_devnet(options, view))
-    if result is None:
-        return
+    if result is not None:
+        _report(result)
+
+
+def _report(result: RunResult) -> None:
+    """Prints the report of a run.
+
+    Raises:
+        typer.Exit: The run did not meet all criteria.
+    """
     sys.stdout.write("\n" + result.text)
     if not result.good:
         missed = "; ".join(one.name for one in result.criteria if not one.met)
         note(f"the network ran, but these criteria were not met: {missed}")
         raise typer.Exit(1)
+
+
+def _check_extras(options: DevnetOptions) -> None:
+    """Checks that the packages for such a devnet are installed.
+
+    Raises:
+        MissingExtra: A package is not installed.
+    """
+    if options.chain is ChainKind.EMBEDDED:
+        require_extra("devnet")
+    if options.learns:
+        require_extra("rollouts")
+    if options.cheats:
+        _require_attacks()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +224,22 @@ class ModelFlags:
             raise InvalidInput(
                 "options of an environment without --environment",
                 hint="the recipe.json in the model's folder has them; give --environment NAME to replace it",
+            )
+
+    def check_absent(self, preset: PresetName | None, *, because: str) -> None:
+        """Checks that a devnet that trains no model is given none.
+
+        Args:
+            preset: The preset, as given.
+            because: The flag for which the devnet trains no model.
+
+        Raises:
+            InvalidInput: A model or a preset is given.
+        """
+        if self.model is not None or preset is not None:
+            raise InvalidInput(
+                f"{'--preset' if self.model is None else '--model'} with {because}",
+                hint="such a devnet trains no model: leave one of the two out",
             )
 
 
@@ -281,7 +312,7 @@ def _check_cheat(name: str) -> None:
     if name in NOT_SHOWN:
         raise InvalidInput(
             f"a devnet can't show {name}: {NOT_SHOWN[name]}",
-            hint="`python -m pytest tests/attacks/test_doors.py` runs it against the real orchestrator and ledger",
+            hint="`python -m pytest tests/attacks/test_refusals.py` runs it against the real orchestrator and ledger",
         )
     _require_attacks()
     from cli.devnet.attacks.registry import ATTACKS  # noqa: PLC0415 - loads torch, which a devnet without attacks does not need

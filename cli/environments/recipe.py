@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from protocol.runtime.files import write_atomically
 
 if TYPE_CHECKING:
     from rollouts.models.chat import ChatFormat
+    from rollouts.recipe_proposal import ProposedRecipe, RecipeChoices
 
 app = CommandGroup(no_args_is_help=True, help="Recipes: how rollouts of a model are generated.")
 
@@ -65,17 +67,12 @@ def init(
     At a terminal it asks for required values that are missing. docs/rollouts.md describes all fields.
     """
     from rollouts.recipe import RECIPE_FILE  # noqa: PLC0415 - loads numpy
-    from rollouts.recipe_proposal import RecipeChoices, propose_recipe  # noqa: PLC0415 - loads transformers
-    from trainer.learning.settings import LearningSettings  # noqa: PLC0415 - loads torch
+    from rollouts.recipe_proposal import RecipeChoices  # noqa: PLC0415 - loads transformers
 
     target = folder / RECIPE_FILE
     if target.exists() and not force:
         raise Conflict(f"{target} exists already", hint="give --force to replace it")
-    form: bool | ChatFormat | None = chat
-    if system_prompt or template_option:
-        if chat is False:
-            raise InvalidInput("--no-chat excludes a system prompt and template options", hint="leave one of them out")
-        form = _chat_format(system_prompt or "", parse_options(template_option or []))
+    form = _chat(chat, system_prompt or "", parse_options(template_option or []))
     name = choose_environment(environment)
     choices = RecipeChoices(
         environment=name,
@@ -91,44 +88,81 @@ def init(
         count=count,
         arithmetic=tuple(arithmetic or ()),
     )
-    try:
-        proposed = propose_recipe(folder, choices)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in found["loc"])
-        raise InvalidInput(f"{place}: {plain_message(found['msg'])}", hint="docs/rollouts.md describes it") from error
+    proposed = _proposed(folder, choices)
     write_atomically(target, proposed.recipe.model_dump_json(indent=2) + "\n", mode=0o644)
-    figures = {
-        "recipe": str(target),
-        "environment": f"{name} {proposed.recipe.environment.version}",
-        "prompts": proposed.recipe.prompts.count,
-        "chat": bool(proposed.recipe.chat),
-        "longest_prompt_tokens": proposed.longest_prompt,
-        "measured_prompts": proposed.measured,
-        "max_prompt_tokens": proposed.recipe.max_prompt_tokens,
-        "max_new_tokens": proposed.recipe.sampling.max_new_tokens,
-        "context": proposed.context,
-        "row_tokens": proposed.row_tokens,
-    }
+    figures = _figures(target, proposed)
     if as_json:
         show_json(figures)
         return
     show_fields({figure.replace("_", " "): value for figure, value in figures.items()})
+    for caution in _cautions(proposed):
+        warn(caution)
+    say(f"next: muster trainer eval {folder}")
+
+
+def _chat(chat: bool | None, system: str, template: dict[str, JsonValue]) -> bool | ChatFormat | None:
+    """Returns the chat format of the recipe: a format of its own, the model's (True), none (False), or the default.
+
+    Raises:
+        InvalidInput: `--no-chat` is given with parts of a chat format, or the format is wrong.
+    """
+    if not system and not template:
+        return chat
+    if chat is False:
+        raise InvalidInput("--no-chat excludes a system prompt and template options", hint="leave one of them out")
+    return _chat_format(system, template)
+
+
+def _proposed(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
+    """Measures the prompts and returns the recipe.
+
+    Raises:
+        MusterError: The model, the environment or a choice does not suit.
+    """
+    from rollouts.recipe_proposal import propose_recipe  # noqa: PLC0415 - loads transformers
+
+    try:
+        return propose_recipe(folder, choices)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in found["loc"])
+        raise InvalidInput(f"{place}: {plain_message(found['msg'])}", hint="docs/rollouts.md describes it") from error
+
+
+def _figures(target: Path, proposed: ProposedRecipe) -> dict[str, object]:
+    recipe = proposed.recipe
+    return {
+        "recipe": str(target),
+        "environment": f"{recipe.environment.name} {recipe.environment.version}",
+        "prompts": recipe.prompts.count,
+        "chat": bool(recipe.chat),
+        "longest_prompt_tokens": proposed.longest_prompt,
+        "measured_prompts": proposed.measured,
+        "max_prompt_tokens": recipe.max_prompt_tokens,
+        "max_new_tokens": recipe.sampling.max_new_tokens,
+        "context": proposed.context,
+        "row_tokens": proposed.row_tokens,
+    }
+
+
+def _cautions(proposed: ProposedRecipe) -> Iterator[str]:
+    """Yields warnings about a valid recipe that works badly."""
+    from trainer.learning.settings import LearningSettings  # noqa: PLC0415 - loads torch
+
     longest, row_tokens = min(proposed.row_tokens, proposed.context), LearningSettings().row_tokens
     if longest > row_tokens:
-        warn(
+        yield (
             f"a prompt and its answer may have {longest} tokens, and the trainer's rows have {row_tokens}: "
             f"set learning.row_tokens to {longest} or more in the trainer's settings"
         )
     answer, demonstrated = proposed.recipe.sampling.max_new_tokens, proposed.longest_demonstration
     if demonstrated is not None and demonstrated > answer:
-        warn(
-            f"{name} demonstrates an answer of {demonstrated} tokens with the end of sequence, and answers have up to "
-            f"{answer}: one that is cut off is never right; raise --max-new-tokens"
+        yield (
+            f"{proposed.recipe.environment.name} demonstrates an answer of {demonstrated} tokens with the end of "
+            f"sequence, and answers have up to {answer}: one that is cut off is never right; raise --max-new-tokens"
         )
     if not proposed.recipe.held_out:
-        warn("no prompts are held out, so nothing can be evaluated: give --held-out 0.02")
-    say(f"next: muster trainer eval {folder}")
+        yield "no prompts are held out, so nothing can be evaluated: give --held-out 0.02"
 
 
 def _chat_format(system: str, template: dict[str, JsonValue]) -> ChatFormat:

@@ -12,7 +12,7 @@ import typer
 from cli.output import JsonOption, note, say, show_json, warn
 from cli.pool.connection import Manager, Where, open_orchestrator
 from protocol.clients import OrchestratorClient
-from protocol.errors import InvalidInput, MusterError
+from protocol.errors import InvalidInput, MusterError, Unavailable
 from protocol.runtime.clock import Clock, SystemClock
 from shardcast.allowlist import FirewallRules, Network, allowed_networks
 
@@ -66,11 +66,17 @@ async def refresh(client: OrchestratorClient, rules: FirewallRules, *, also: tup
 
     Raises:
         MusterError: The orchestrator is down or refuses the request, or nginx or nftables could not be updated.
-        TimeoutError: The list was not complete within `ROUND_TIMEOUT`.
+        Unavailable: The list was not complete within `ROUND_TIMEOUT`.
         OSError: A file can't be written.
     """
-    async with asyncio.timeout(ROUND_TIMEOUT.total_seconds()):
-        ips = [node.ip async for node in client.allowlist()]
+    try:
+        async with asyncio.timeout(ROUND_TIMEOUT.total_seconds()):
+            ips = [node.ip async for node in client.allowlist()]
+    except TimeoutError as error:
+        raise Unavailable(
+            f"the orchestrator has not sent the complete list within {ROUND_TIMEOUT.total_seconds():g} s",
+            hint="check the connection to the orchestrator, then try again",
+        ) from error
     networks = allowed_networks(ips, also=also)
     await rules.install(networks)
     return networks
@@ -85,7 +91,7 @@ async def keep_fresh(
         await clock.sleep(every)
         try:
             networks = await refresh(client, rules, also=also)
-        except (MusterError, TimeoutError, OSError) as error:
+        except (MusterError, OSError) as error:
             warn(f"the list was not refreshed: {error}")
             continue
         if len(networks) != count:

@@ -52,7 +52,7 @@ RelayKeep = Annotated[
         min=1,
         max=64,
         help="Number of versions to keep, in addition to their bases and to versions that leases and open work need; "
-        "default: 5, or fewer within a tenth of the disk. With --signer, only these are kept.",
+        "default: 5, or fewer within a tenth of the disk. With --signer and --keep, only these are kept.",
     ),
 ]
 Anchors = Annotated[

@@ -46,7 +46,7 @@ def run(
     from protocol.runtime.logs import configure_logs  # noqa: PLC0415 - the imports below load torch, which `--help` does not need
     from trainer.distributed.ranks import own_place  # noqa: PLC0415
     from trainer.run.app import run_trainer  # noqa: PLC0415
-    from trainer.run.follower import follow_trainer  # noqa: PLC0415
+    from trainer.run.learner.follower import follow_trainer  # noqa: PLC0415
     from trainer.run.settings import TrainerSettings  # noqa: PLC0415
     from trainer.run.signals import stop_on_signals  # noqa: PLC0415
 

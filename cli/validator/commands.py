@@ -82,7 +82,10 @@ async def retry(
 ) -> None:
     """Retry parked work."""
     if (item is None) != every or (code is not None and not every):
-        raise InvalidInput("which?", hint="give one work key, or --all; --code needs --all")
+        raise InvalidInput(
+            "retry needs either one work key or --all, and --code only goes with --all",
+            hint="`muster validator parked` lists the keys",
+        )
     async with _opened(config, where) as client:
         path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
         query = {} if code is None else {"code": code}

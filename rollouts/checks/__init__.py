@@ -1,5 +1,6 @@
 """Checks 2 to 10 of a rollout file: pure functions of the file, its slot and the policy version.
 
+check         description and function of a check
 result        result types of a check
 check_input   the data that checks read
 evidence      one prefill for the three checks that need the policy's computation
@@ -23,9 +24,10 @@ because both need more than the file.
 """
 
 from rollouts.checks import bounds, computation, identity, logprobs, reading, reward, sampling, seeds, termination
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckedVersion, CheckInput, SeedParts, SlotFacts, open_version
 from rollouts.checks.evidence import RowEvidence, RowSpread, compare, gather, prefill_items
-from rollouts.checks.result import Check, CheckFinding, CheckOutcome, CheckResult, Cost, Fails
+from rollouts.checks.result import CheckFinding, CheckOutcome, CheckResult, Cost, Fails
 
 FORMAT = reading.CHECK
 EXACT_CHECKS: tuple[Check, ...] = (

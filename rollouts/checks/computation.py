@@ -9,8 +9,9 @@ from dataclasses import asdict, replace
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits
 from rollouts.calibration.noise_model import equally_large
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
+from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
 from rollouts.toploc import TOPLOC, Aggregate, ProofResult, Thresholds, aggregate
 from rollouts.toploc import judge as judge_proofs
 from rollouts.toploc.results import WORST

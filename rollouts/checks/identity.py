@@ -6,8 +6,9 @@ The validator also checks that the file copies no other submission.
 from __future__ import annotations
 
 from protocol.verdicts import ReasonCode
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
+from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
 
 RATIONALE = (
     "The node writes these fields itself, from its own lease. Work for another slot, step or version is an old file "

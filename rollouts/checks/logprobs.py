@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
+from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
 
 RATIONALE = (
     "The trainer divides by these probabilities, so wrong ones steer the training even if every token is right. "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from protocol.verdicts import ReasonCode
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
+from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
 from rollouts.errors import BadRolloutFile
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import OLD_VERSION, ReadLimits, read_rollouts

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING
 
 from protocol.verdicts import ReasonCode
-
-if TYPE_CHECKING:
-    from rollouts.checks.check_input import CheckInput
 
 MOST_FINDINGS = 16
 """Findings listed per check; further ones are only counted, which bounds the size of reports."""
@@ -102,27 +98,6 @@ class CheckResult:
     rows: Mapping[int, Mapping[str, Figure]] = field(default_factory=dict)
     note: str = ""
     broad: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A check: a pure function and its description for readers of verdicts.
-
-    Args:
-        number: The check's number; its reason codes begin at 100 times the number.
-        name: The name, one word.
-        cost: The cost class.
-        fails: Usual strength of its failures.
-        rationale: Why a failure has that strength.
-        judge: The function that performs the check.
-    """
-
-    number: int
-    name: str
-    cost: Cost
-    fails: Fails
-    rationale: str
-    judge: Callable[[CheckInput], CheckResult]
 
 
 def concluded(

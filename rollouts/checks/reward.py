@@ -8,8 +8,9 @@ from functools import cache
 
 from protocol.errors import InvalidInput
 from protocol.verdicts import ReasonCode
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, concluded, unknown
+from rollouts.checks.result import CheckResult, Cost, Fails, Figure, concluded, unknown
 from rollouts.environments import Prompt, is_solved
 from rollouts.environments.errors import BadDataset
 from rollouts.environments.mixture import parts_of

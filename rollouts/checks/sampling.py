@@ -11,8 +11,9 @@ import numpy as np
 
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
+from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
 from rollouts.sampling.likelihood import deviations_of
 from rollouts.sampling.replay import Gaps, Replay, summarise
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from protocol.verdicts import ReasonCode
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
+from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
 from rollouts.errors import BadVersionFolder
 from rollouts.plan import PlannedGroup
 

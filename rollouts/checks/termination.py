@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from protocol.verdicts import ReasonCode
+from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
+from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
 from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import Sample
 

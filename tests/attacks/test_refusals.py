@@ -24,7 +24,7 @@ from tests.kit.chain import development_chain, development_process
 from tests.kit.memory_run_ledger import RunUnderTest
 from tests.kit.runs import MakeRun, make_run
 from tests.kit.world import POOL, TERMS, World, founded, world
-from trainer.run.asynchrony import AsynchronyName
+from trainer.run.gathering.asynchrony import AsynchronyName
 
 __all__ = ["development_chain", "development_process", "founded", "make_run", "world"]
 

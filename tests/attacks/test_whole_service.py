@@ -79,7 +79,7 @@ async def test_attackers_lose_stake_and_membership_and_honest_nodes_lose_nothing
     cheater, other = world.keys["provider"].address, world.keys["manager"].address
     before = {who: await ledger.stake.of(who) for who in (cheater, other)}
     await world.warp(TERMS.challenge_period + timedelta(hours=1))
-    assert await validator.dependencies.finalising.round() == 1 + len(bad)
+    assert await validator.loops.finalising.round() == 1 + len(bad)
     assert (await pool.work(good)).status is WorkStatus.FINAL
     after = {who: await ledger.stake.of(who) for who in (cheater, other)}
     penalties = sum([(await pool.work(key)).penalty for key in bad.values()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from ledger.amounts import UNIT, format_amount
+from ledger.events.types import ProviderBanned
 from protocol.leases import SlotSalt
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedLease
@@ -227,3 +229,54 @@ async def test_work_show_names_the_validators_turn_and_a_verdict_out_of_turn_is_
     assert "another validator's turn to decide (NotYourTurn)" in said
     assert "`muster work show` lists the turns" in said
     assert "is final, rejected" in await terminal.muster("work", "judge", key, "rejected", "--decisive", "--key", first)
+
+
+# Providers
+
+
+async def test_a_manager_bans_a_provider_and_lifts_the_ban(terminal: Terminal) -> None:
+    await terminal.world.member()
+    provider, node = terminal.world.keys["provider"].address, terminal.world.keys["node"].address
+    owner = await terminal.world.as_("owner")
+    banned = await terminal.asks("pool", "ban-provider", provider, "--reason", "many names", "--yes")
+    assert (banned["pool"], banned["provider"], banned["banned"]) == (POOL, provider, True)
+    assert banned["transaction"].startswith("0x")
+    (event,) = await owner.history(ProviderBanned, pool_id=POOL)
+    assert (event.provider, event.reason) == (provider, "many names")
+    assert await owner.pools.is_banned(POOL, node, provider)
+    again = await terminal.muster("pool", "ban-provider", "provider", "--reason", "again", "--yes", expect=1)
+    assert f"{provider} is already banned from pool {POOL}" in again
+
+    assert "may join pool" in await terminal.muster("pool", "unban-provider", "provider", "--yes")
+    assert not await owner.pools.is_banned(POOL, node, provider)
+    again = await terminal.muster("pool", "unban-provider", provider, "--yes", expect=1)
+    assert f"{provider} is not banned from pool {POOL}" in again
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ban-provider", "provider", "--reason", "x"), "give --yes"),
+        (("ban-provider", "provider", "--reason", "x", "--yes", "--key", "owner"), "NotManager"),
+        (("ban-provider", "nobody", "--reason", "x", "--yes"), "nobody"),
+        (("unban-provider", "provider"), "give --yes"),
+    ],
+)
+async def test_a_ban_of_a_provider_needs_confirmation_and_the_managers_key(
+    terminal: Terminal, words: tuple[str, ...], said: str
+) -> None:
+    assert said in await terminal.muster("pool", *words, expect=1)
+    assert not await (await terminal.world.as_("owner")).history(ProviderBanned, pool_id=POOL)
+
+
+@pytest.mark.parametrize(("answer", "banned"), [("n\n", False), ("y\n", True)])
+async def test_at_a_terminal_the_ban_of_a_provider_is_confirmed(terminal: Terminal, answer: str, banned: bool) -> None:
+    class Typed(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal.monkeypatch.setattr("sys.stdin", Typed(answer))
+    said = await terminal.muster("pool", "ban-provider", "provider", "--reason", "x", expect=0 if banned else 1)
+    assert "and all its nodes from pool" in said
+    owner = await terminal.world.as_("owner")
+    assert bool(await owner.history(ProviderBanned, pool_id=POOL)) is banned

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from protocol.wire.pool import AllowList
+from cli.shardcast.allowlist import refresh
+from protocol.errors import Unavailable
+from protocol.identifiers import address
+from protocol.wire.pool import AllowedNode, AllowList
+from shardcast.allowlist import FirewallRules
 from tests.kit.devnet import Said, run_muster
 
 NODE = "0x52908400098527886E0F7030069857D2E4169EE7"
@@ -96,3 +103,23 @@ def test_a_wrong_token_leaves_the_allowlist_unchanged(
     listed.write_text("203.0.113.1/32 1;\n")
     assert allowlist("--orchestrator", orchestrator, "--nginx", str(listed)).code == 1
     assert listed.read_text() == "203.0.113.1/32 1;\n"
+
+
+class SilentOrchestrator:
+    """Never answers a request for the list."""
+
+    async def allowlist(self) -> AsyncIterator[AllowedNode]:
+        await asyncio.Event().wait()
+        yield AllowedNode(node=address(NODE), ip="203.0.113.7")
+
+
+async def test_a_list_that_does_not_arrive_in_time_is_an_error_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("cli.shardcast.allowlist.ROUND_TIMEOUT", timedelta(milliseconds=10))
+    nginx = tmp_path / "allowed.conf"
+    silent: Any = SilentOrchestrator()
+    with pytest.raises(Unavailable, match=r"complete list within 0\.01 s") as caught:
+        await refresh(silent, FirewallRules(nginx=nginx), also=())
+    assert "connection to the orchestrator" in caught.value.hint
+    assert not nginx.exists()

@@ -118,7 +118,7 @@ SEAMS: dict[str, tuple[set[str], dict[str, str]]] = {
         {
             "protocol/runtime/threads.py": "the seam",
             "shardcast/download/transfer.py": "blocking sockets, one thread per connection",
-            "trainer/run/learner_thread.py": "one heap for all learning steps",
+            "trainer/run/learner/thread.py": "one heap for all learning steps",
             "trainer/distributed/leader.py": "heartbeats of the mesh while the learner computes",
             **COMMANDS,
             **TASKS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.devnet.report.recorder import read_progress
+from cli.devnet.recorder import read_progress
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
 from tests.kit.devnet import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until

@@ -50,12 +50,12 @@ from trainer.learning.learner import LearnerState
 from trainer.policy.base_model import open_base
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.app import Outside, run_trainer
-from trainer.run.batches import after_batch, groups_at
-from trainer.run.journal import Journal, Recorded
-from trainer.run.rollout_files import FileRules, read_accepted
+from trainer.run.gathering.batches import after_batch, groups_at
+from trainer.run.gathering.rollout_files import FileRules, read_accepted
+from trainer.run.learner.setup import learning_settings
 from trainer.run.settings import TrainerSettings
-from trainer.run.setup import learning_settings
-from trainer.run.state import TrainerState
+from trainer.run.state.journal import Journal, Recorded
+from trainer.run.state.trainer_state import TrainerState
 
 EACH = 4
 

@@ -17,7 +17,7 @@ from trainer.learning.forward import answer_logits
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.learning.layout import Layout, lay_out
 from trainer.learning.losses import logprobs_and_entropies
-from trainer.models import open_model
+from trainer.models.trainable import open_model
 
 WORK = Digest("0x" + "07" * 32)
 

@@ -40,10 +40,9 @@ from tests.kit.run_on_chain import join_by_relay, orchestrating, publish
 from tests.kit.scripted_examiner import ScriptedExaminer
 from tests.kit.world import POOL, URL, World
 from validator.app import build_validator
-from validator.audit_loops import AuditLoops
-from validator.background import update_health
 from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, Remote
+from validator.loops.background import ValidatorLoops, update_health
 from validator.settings import ValidatorSettings
 
 SENDING = SendPolicy(poll=timedelta(milliseconds=20))
@@ -56,19 +55,19 @@ class ValidatorUnderTest:
     app: FastAPI
     dependencies: Dependencies
     examiner: ScriptedExaminer
-    audit_loops: AuditLoops
+    loops: ValidatorLoops
     key: Key
 
     async def read(self) -> int:
         """Says how it is, and reads the ledger's events."""
         await update_health(self.dependencies)
-        return await self.dependencies.intake.round()
+        return await self.loops.intake.round()
 
     async def judge(self) -> int:
         """Reads, examines, and gives verdicts; returns how many the ledger took."""
         await self.read()
-        await self.dependencies.judging.round()
-        return await self.dependencies.send_queues[0].round()
+        await self.loops.judging.round()
+        return await self.loops.verdict_senders[0].round()
 
     async def get(self, path: str, method: str = "GET", body: Any = None, *, key: Key | None = None) -> httpx.Response:
         """A request to its API, signed by its own key, or another."""
@@ -150,9 +149,11 @@ class PoolWithValidators:
             with_loops=live,
         )
         dependencies = app.state.dependencies
+        loops = app.state.built_loops
         assert isinstance(dependencies, Dependencies)
+        assert isinstance(loops, ValidatorLoops)
         dependencies.files.clear()
-        made = ValidatorUnderTest(app, dependencies, examiner, AuditLoops(dependencies), key)
+        made = ValidatorUnderTest(app, dependencies, examiner, loops, key)
         self.made.append(made)
         return made
 

@@ -13,7 +13,7 @@ from rollouts.models.facts import read_model
 from rollouts.models.policy import check_whole, load_policy
 from rollouts.precision import Dtype
 from tests.kit.tiny_model import rewrite_json, tiny_folder
-from trainer.models import open_model
+from trainer.models.trainable import open_model
 
 CPU = torch.device("cpu")
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 48, "mamba_d_state": 8, "mamba_n_groups": 1}

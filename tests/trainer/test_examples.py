@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rollouts.environments import Environment, is_held_out, load_environment
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
-from trainer.characters import END, write_character_tokenizer
 from trainer.errors import BadExamples
+from trainer.models.characters import END, write_character_tokenizer
 from trainer.sft.example_files import FileCorpus
 from trainer.sft.examples import EnvironmentCorpus, Example, ExampleStream, epoch_order
 

@@ -12,8 +12,8 @@ from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from tests.kit.gguf_file import HIDDEN, TOKENS, write_gguf
-from trainer.gguf import convert_gguf
-from trainer.models import open_model
+from trainer.models.gguf import convert_gguf
+from trainer.models.trainable import open_model
 
 
 def test_a_converted_model_has_weights_config_and_tokenizer(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
-from trainer.models import open_model
-from trainer.packing import NOTHING, pack
+from trainer.learning.packing import NOTHING, pack
+from trainer.models.trainable import open_model
 
 SEQUENCES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=20), min_size=1, max_size=30)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.schedules import LearningRateSchedule, learning_rate
+from trainer.learning.schedules import LearningRateSchedule, learning_rate
 
 
 @pytest.mark.parametrize(

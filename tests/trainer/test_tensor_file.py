@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load
 
-from trainer.files import write_whole
-from trainer.tensor_file import tensor_file
+from trainer.saving.files import write_whole
+from trainer.saving.tensor_file import tensor_file
 
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool]
 SHAPES = st.lists(st.integers(0, 4), max_size=3)

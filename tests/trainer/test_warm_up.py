@@ -27,7 +27,7 @@ from tests.kit.tiny_model import rewrite_json, tiny_folder
 from tests.trainer.conftest import small
 from trainer.errors import BadSettings, NotWritten, TrainingDiverged
 from trainer.evaluator import Evaluator
-from trainer.models import open_model
+from trainer.models.trainable import open_model
 from trainer.presets import devnet_base, preset_file
 from trainer.sft.examples import Example
 from trainer.sft.gradients import add_gradients

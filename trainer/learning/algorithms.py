@@ -26,11 +26,13 @@ _Ratio = Annotated[float, Field(ge=0, le=1e6)]
 _Coefficient = Annotated[float, Field(ge=0, le=1e3)]
 
 
-class _LossTerm(BaseModel):
+class _LearningModel(BaseModel):
+    """Base of the models in the settings of learning: immutable, and without unknown fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ClippedTerm(_LossTerm):
+class ClippedTerm(_LearningModel):
     """PPO's clipped surrogate, optionally with a bound on the ratio of negative advantages."""
 
     kind: Literal["clipped"] = "clipped"
@@ -47,7 +49,7 @@ class ClippedTerm(_LossTerm):
         return clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high, cap=self.cap)
 
 
-class TruncatedTerm(_LossTerm):
+class TruncatedTerm(_LearningModel):
     """Policy gradient with a bounded importance weight."""
 
     kind: Literal["truncated"] = "truncated"
@@ -63,7 +65,7 @@ class TruncatedTerm(_LossTerm):
         )
 
 
-class MaskedTerm(_LossTerm):
+class MaskedTerm(_LearningModel):
     """Policy gradient that masks tokens whose trainer and sampler probabilities differ too much."""
 
     kind: Literal["masked"] = "masked"
@@ -119,7 +121,7 @@ NAMED: dict[str, dict[str, Any]] = {
 """Named algorithms, as differences from the defaults of `Algorithm`, which are those of `grpo`."""
 
 
-class Algorithm(_LossTerm):
+class Algorithm(_LearningModel):
     """An algorithm and its loss. Omitted fields have the values of the named algorithm."""
 
     name: str = "grpo"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
 from trainer.learning.groups import TrainingGroup
-from trainer.packing import NOTHING, Placed, place
+from trainer.learning.packing import NOTHING, Placed, place
 
 _MATRICES = 6
 """A layer's weight matrices cost this times the width per token, if attention to one token costs 1.

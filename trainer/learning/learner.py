@@ -37,10 +37,10 @@ from trainer.learning.losses import COUNTED, logprobs_and_entropies
 from trainer.learning.metrics import LearnedStep, MetricSums
 from trainer.learning.objective import objective_of
 from trainer.learning.optimisers import make_optimisers, set_learning_rate
+from trainer.learning.schedules import learning_rate
 from trainer.learning.settings import LearningSettings
 from trainer.learning.sharding import agreed, check_same_batch, own_share, shard
-from trainer.schedules import learning_rate
-from trainer.training_state import restore_training, stored_weights, training_tensors
+from trainer.saving.training_state import restore_training, stored_weights, training_tensors
 
 _NORM_EPSILON = 1e-6
 """Added to the norm before dividing, as in torch.nn.utils.clip_grad_norm_."""

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rollouts.precision import Dtype
 from trainer.learning.algorithms import Algorithm
 from trainer.learning.layout import Layout
-from trainer.schedules import LearningRateSchedule
+from trainer.learning.schedules import LearningRateSchedule
 
 _Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 

@@ -15,7 +15,7 @@ from rollouts.environments import is_held_out, load_environment
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.recipe import EligiblePrompts, PromptTable, Recipe, eligible_prompts, read_recipe
 from trainer.errors import BadSettings
-from trainer.files import whole_folder
+from trainer.saving.files import whole_folder
 
 MOST_PROMPTS = 1 << 20
 """Maximum number of prompts in a range that is converted to a table. A table takes up to 8 MiB in each version."""

@@ -14,7 +14,7 @@ from rollouts.recipe import PromptTable
 from trainer.errors import BadSettings
 from trainer.learning.learner import Learner
 from trainer.learning.settings import LearningSettings
-from trainer.models import TORCH_TYPES, open_model, without_weights, write_weights
+from trainer.models.trainable import TORCH_TYPES, open_model, without_weights, write_weights
 from trainer.policy.base_model import PolicyBase
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -29,24 +30,24 @@ from trainer.distributed.ranks import RankInfo, device_of
 from trainer.errors import BadSettings
 from trainer.policy.base_model import PolicyBase, copy_base, open_base
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.config_history import learned_under
-from trainer.run.demand import DemandPublisher
 from trainer.run.dependencies import Dependencies
 from trainer.run.evaluation_process import EvaluationProcess
-from trainer.run.intake import RolloutIntake, step_folder
-from trainer.run.journal import Journal
-from trainer.run.learner_thread import LearnerThread
-from trainer.run.lease import RunLease
+from trainer.run.gathering.intake import IntakeLimits, IntakeSources, RolloutIntake, step_folder
+from trainer.run.gathering.rollout_files import FileReader, FileRules
+from trainer.run.gathering.verdicts import LedgerVerdicts
+from trainer.run.learner.setup import learned_under, learning_settings, open_learner
+from trainer.run.learner.thread import LearnerThread
 from trainer.run.loop import TrainingRun
-from trainer.run.outages import OutageRetry
+from trainer.run.orchestrator.demand import DemandPublisher
+from trainer.run.orchestrator.lease import RunLease
+from trainer.run.orchestrator.outages import OutageRetry
 from trainer.run.progress import ProgressLog
-from trainer.run.publishing import KEPT_VERSIONS, Publisher
+from trainer.run.publishing.announcer import Announcer, VersionOffer
+from trainer.run.publishing.folders import KEPT_VERSIONS, VersionFolders
 from trainer.run.resuming import Resumption, resume
-from trainer.run.rollout_files import FileRules
 from trainer.run.settings import TrainerSettings
-from trainer.run.setup import learning_settings, open_learner
-from trainer.run.state import TrainerState, lock_state
-from trainer.run.verdicts import LedgerVerdicts
+from trainer.run.state.journal import Journal, Recorded
+from trainer.run.state.trainer_state import TrainerState, lock_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ async def run_trainer(
         stop: Ends the run at the next safe point.
         key: The publisher's key; by default from its keystore or the environment.
         outside: Clock and connections.
-        place: Rank of this process under torchrun; the other processes follow it (`trainer.run.follower`).
+        place: Rank of this process under torchrun; the other processes follow it (`trainer.run.learner.follower`).
 
     Raises:
         MeshBroken: Another process of the mesh has ended.
@@ -153,28 +154,89 @@ async def _prepare(
     settings: TrainerSettings, base: PolicyBase, learner: PolicyLearner, links: _Links, stack: AsyncExitStack
 ) -> tuple[Dependencies, TrainerState]:
     """Creates the loop's dependencies and restores the trainer to the end of the journal."""
-    ledger, client, clock = links.ledger, links.client, links.clock
+    client, clock = links.client, links.clock
     outage_retry = OutageRetry(clock=clock, longest=settings.patience)
     lease = RunLease(client, folder=settings.state, clock=clock, retry=outage_retry)
     stack.push_async_callback(lease.give_up)
     await lease.take()
-    run, journal = run_id(settings.run), Journal(settings.state)
-    decoder = await _decoder(stack)
-    identity = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
-    rules = FileRules(
-        run=run,
+    journal = Journal(settings.state)
+    reader = FileReader(decoder=await _decoder(stack), rules=_rules(settings, base))
+    identity = {
+        "run": run_id(settings.run),
+        "pool": str(settings.pool_id),
+        "base": base.digest,
+        "seed": str(settings.seed),
+    }
+    recorded = await run_in_thread(journal.read)
+    resumption = _resumption(settings, links, journal=journal, recorded=recorded, reader=reader, identity=identity)
+    state = await links.learner_thread(resume, resumption, learner=learner)
+    folders = _folders(settings, links, journal=journal, recorded=recorded)
+    await _write_base(settings, base, folders)
+    progress = ProgressLog(settings.state, clock=clock)
+    if settings.metrics_port is not None:
+        progress.serve(settings.metrics_port)
+    evaluation: EvaluationProcess | None = None
+    if settings.evaluate_every:
+        evaluation = EvaluationProcess(settings, progress=progress, clock=clock, show=client.put_answers)
+        stack.push_async_callback(evaluation.aclose)
+    dependencies = Dependencies(
+        settings=settings,
+        learner=learner,
+        learner_thread=links.learner_thread,
+        candidates=base.candidates,
+        parts=parts_of(base.recipe.environment.name, base.recipe.environment.options),
+        journal=journal,
+        folders=folders,
+        announcer=Announcer(
+            folders,
+            ledger=links.ledger,
+            client=client,
+            offer=VersionOffer(
+                pool_id=settings.pool_id,
+                run=run_id(settings.run),
+                units_per_group=base.recipe.units_per_group,
+                arithmetic=base.recipe.taken,
+                relays=settings.relays,
+            ),
+            retry=outage_retry,
+            lease=lease,
+        ),
+        demand=DemandPublisher(client, retry=outage_retry, lease=lease),
+        lease=lease,
+        intake=_intakes(settings, links, reader=reader, folders=folders),
+        progress=progress,
+        evaluation=evaluation,
+        clock=clock,
+        identity=identity,
+    )
+    return dependencies, state
+
+
+def _rules(settings: TrainerSettings, base: PolicyBase) -> FileRules:
+    return FileRules(
+        run=run_id(settings.run),
         recipe=base.recipe,
         vocabulary=base.facts.vocabulary,
         context=base.facts.context,
         most_bytes=settings.most_file_bytes,
     )
-    recorded = await run_in_thread(journal.read)
-    resumption = Resumption(
+
+
+def _resumption(
+    settings: TrainerSettings,
+    links: _Links,
+    *,
+    journal: Journal,
+    recorded: Recorded,
+    reader: FileReader,
+    identity: dict[str, str],
+) -> Resumption:
+    return Resumption(
         folder=settings.state,
         journal=journal,
         recorded=recorded,
-        rules=rules,
-        decoder=decoder,
+        rules=reader.rules,
+        decoder=reader.decoder,
         identity=identity,
         under=learned_under(
             settings,
@@ -183,66 +245,43 @@ async def _prepare(
             processes=links.place.processes if links.place else 1,
         ),
     )
-    state = await links.learner_thread(resume, resumption, learner=learner)
-    publisher = Publisher(
+
+
+def _folders(settings: TrainerSettings, links: _Links, *, journal: Journal, recorded: Recorded) -> VersionFolders:
+    return VersionFolders(
         settings.policies,
         journal=journal,
         written=recorded.written,
-        ledger=ledger,
-        client=client,
-        pool_id=settings.pool_id,
-        run=run,
-        units_per_group=base.recipe.units_per_group,
-        arithmetic=base.recipe.taken,
-        relays=settings.relays,
         keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
-        needs=VersionNeeds(ledger, pool_id=settings.pool_id, run=run, clock=clock),
-        retry=outage_retry,
-        lease=lease,
+        needs=VersionNeeds(links.ledger, pool_id=settings.pool_id, run=run_id(settings.run), clock=links.clock),
     )
-    await _write_base(settings, base, publisher)
-    verdicts = LedgerVerdicts(ledger, pool_id=settings.pool_id)
-    progress = ProgressLog(settings.state, clock=clock)
-    if settings.metrics_port is not None:
-        progress.serve(settings.metrics_port)
-    evaluation: EvaluationProcess | None = None
-    if settings.evaluate_every:
-        evaluation = EvaluationProcess(settings, progress=progress, clock=clock, show=client.put_answers)
-        stack.push_async_callback(evaluation.aclose)
+
+
+def _intakes(
+    settings: TrainerSettings, links: _Links, *, reader: FileReader, folders: VersionFolders
+) -> Callable[[int], RolloutIntake]:
+    """Returns a function that creates the intake of a step."""
+    sources = IntakeSources(
+        client=links.client,
+        transfer=links.transfer,
+        verdicts=LedgerVerdicts(links.ledger, pool_id=settings.pool_id),
+    )
+    limits = IntakeLimits(
+        max_staleness=settings.knobs.max_staleness, at_once=settings.downloads, patience=settings.patience
+    )
 
     def intake(step: int) -> RolloutIntake:
         return RolloutIntake(
             step,
-            client=client,
-            transfer=links.transfer,
-            verdicts=verdicts,
+            sources=sources,
             folder=step_folder(settings.state, step),
-            rules=rules,
-            decoder=decoder,
-            policy=publisher.digest,
-            max_staleness=settings.knobs.max_staleness,
-            at_once=settings.downloads,
-            clock=clock,
-            patience=settings.patience,
+            reader=reader,
+            policy=folders.digest,
+            limits=limits,
+            clock=links.clock,
         )
 
-    dependencies = Dependencies(
-        settings=settings,
-        learner=learner,
-        learner_thread=links.learner_thread,
-        candidates=base.candidates,
-        parts=parts_of(base.recipe.environment.name, base.recipe.environment.options),
-        journal=journal,
-        publisher=publisher,
-        demand=DemandPublisher(client, retry=outage_retry, lease=lease),
-        lease=lease,
-        intake=intake,
-        progress=progress,
-        evaluation=evaluation,
-        clock=clock,
-        identity=identity,
-    )
-    return dependencies, state
+    return intake
 
 
 async def _decoder(stack: AsyncExitStack) -> Decoder:
@@ -254,13 +293,13 @@ async def _decoder(stack: AsyncExitStack) -> Decoder:
     return decoder
 
 
-async def _write_base(settings: TrainerSettings, base: PolicyBase, publisher: Publisher) -> None:
+async def _write_base(settings: TrainerSettings, base: PolicyBase, folders: VersionFolders) -> None:
     try:
         settings.policies.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadSettings(f"{settings.policies} can't be created: {error.strerror}") from error
 
-    digest = await publisher.write(0, lambda folder: run_in_thread(copy_base, base, folder))
+    digest = await folders.write(0, lambda folder: run_in_thread(copy_base, base, folder))
     if digest != base.digest:
         raise Conflict(
             f"this run began with the base {digest}, and {base.folder} is {base.digest}",

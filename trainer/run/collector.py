@@ -11,13 +11,13 @@ import structlog
 from protocol.errors import MusterError
 from protocol.wire.runs import RunView
 from trainer.errors import NotWritten
-from trainer.run.asynchrony import DemandDecision, Move, StepStanding, next_move
-from trainer.run.batches import signal_share
-from trainer.run.demand import standings
 from trainer.run.dependencies import Dependencies, Where
-from trainer.run.intake import RolloutIntake
+from trainer.run.gathering.asynchrony import DemandDecision, Move, StepProgress, next_move
+from trainer.run.gathering.batches import signal_share
+from trainer.run.gathering.intake import RolloutIntake
+from trainer.run.learner.streaming import StreamedStep
+from trainer.run.orchestrator.demand import step_progress
 from trainer.run.reporting import StepTimes
-from trainer.run.streaming import StreamedStep
 from trainer.run.versions import VersionPublisher
 
 _log = structlog.get_logger(__name__)
@@ -29,12 +29,12 @@ class Gathered:
 
     Args:
         intake: Files of the step.
-        standing: State of the step when it was closed.
+        progress: State of the step when it was closed.
         streamed: Gradients already computed from its groups; None without streaming.
     """
 
     intake: RolloutIntake
-    standing: StepStanding
+    progress: StepProgress
     streamed: StreamedStep | None
 
 
@@ -72,7 +72,7 @@ class RolloutCollector:
             since = time.perf_counter()
             view = await self._ask(step)
             times.wait += time.perf_counter() - since
-            now = standings(view).get(step, StepStanding())
+            now = step_progress(view).get(step, StepProgress())
             news = now.accepted != looked_at or intake.has_unavailable
             if news:
                 since = time.perf_counter()
@@ -93,7 +93,7 @@ class RolloutCollector:
                 continue
             if decided.move is Move.FULL:
                 await self._dependencies.demand.close(step)
-                return Gathered(intake=intake, standing=now, streamed=streamed)
+                return Gathered(intake=intake, progress=now, streamed=streamed)
             if decided.move is Move.RAISE:
                 await self._dependencies.demand.raise_to(step, decided.groups)
             since = time.perf_counter()
@@ -137,7 +137,7 @@ class RolloutCollector:
             return False
         return True
 
-    def _decide(self, now: StepStanding, intake: RolloutIntake, *, lingered: bool, max_rounds: int) -> DemandDecision:
+    def _decide(self, now: StepProgress, intake: RolloutIntake, *, lingered: bool, max_rounds: int) -> DemandDecision:
         return next_move(
             now,
             wanted=self._settings.groups_per_step,

@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 from protocol.runtime.clock import Clock
 from rollouts.environments.mixture import Parts
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.demand import DemandPublisher
 from trainer.run.evaluation_process import EvaluationProcess
-from trainer.run.intake import RolloutIntake
-from trainer.run.journal import Journal
-from trainer.run.learner_thread import LearnerThread
-from trainer.run.lease import RunLease
+from trainer.run.gathering.intake import RolloutIntake
+from trainer.run.learner.thread import LearnerThread
+from trainer.run.orchestrator.demand import DemandPublisher
+from trainer.run.orchestrator.lease import RunLease
 from trainer.run.progress import ProgressLog
-from trainer.run.publishing import Publisher
+from trainer.run.publishing.announcer import Announcer
+from trainer.run.publishing.folders import VersionFolders
 from trainer.run.settings import TrainerSettings
-from trainer.run.state import TrainerState
+from trainer.run.state.journal import Journal
+from trainer.run.state.trainer_state import TrainerState
 
 Where = Callable[[], TrainerState]
 """Returns the current state of the run."""
@@ -38,7 +39,8 @@ class Dependencies:
     parts: Parts
     """The environments that the recipe's prompts belong to."""
     journal: Journal
-    publisher: Publisher
+    folders: VersionFolders
+    announcer: Announcer
     demand: DemandPublisher
     lease: RunLease
     intake: Callable[[int], RolloutIntake]

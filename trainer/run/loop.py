@@ -20,17 +20,17 @@ from protocol.identity.signing import unix_ms
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all, run_unless
 from trainer.errors import NothingToLearn
-from trainer.files import sync_names
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.metrics import LearnedStep
-from trainer.run.batches import SeenFile, after_batch, choose, groups_at
 from trainer.run.collector import Gathered, RolloutCollector
 from trainer.run.dependencies import Dependencies
-from trainer.run.intake import step_folder
-from trainer.run.journal import StepBatch
+from trainer.run.gathering.batches import SeenFile, after_batch, choose, groups_at
+from trainer.run.gathering.intake import step_folder
 from trainer.run.reporting import IdleShare, StepDone, StepTimes, step_facts
-from trainer.run.state import TrainerState
+from trainer.run.state.journal import StepBatch
+from trainer.run.state.trainer_state import TrainerState
 from trainer.run.versions import VersionPublisher
+from trainer.saving.files import sync_names
 
 _log = structlog.get_logger(__name__)
 
@@ -116,7 +116,7 @@ class TrainingRun:
             files=files,
             chosen=chosen,
             dropped=gathered.intake.dropped,
-            standing=gathered.standing,
+            progress=gathered.progress,
             learned=learned,
         )
 
@@ -183,4 +183,4 @@ class TrainingRun:
         if self._dependencies.evaluation is None or not every:
             return
         if first or version % every == 0 or version >= self._settings.steps:
-            self._dependencies.evaluation.ask(version, self._dependencies.publisher.folder(version))
+            self._dependencies.evaluation.ask(version, self._dependencies.folders.folder(version))

@@ -14,11 +14,11 @@ import psutil
 from rollouts.environments.mixture import Parts
 from trainer.by_environment import ResultsByEnvironment
 from trainer.learning.metrics import LearnedStep
-from trainer.run.asynchrony import StepStanding
-from trainer.run.batches import Chosen, SeenFile, SeenGroup, groups_at, staleness
-from trainer.run.journal import StepBatch
-from trainer.run.pools import PoolSettings
-from trainer.run.state import TrainerState
+from trainer.run.gathering.asynchrony import StepProgress
+from trainer.run.gathering.batches import Chosen, SeenFile, SeenGroup, groups_at, staleness
+from trainer.run.state.journal import StepBatch
+from trainer.run.state.pools import PoolSettings
+from trainer.run.state.trainer_state import TrainerState
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class StepDone:
     files: Sequence[SeenFile]
     chosen: Chosen
     dropped: Counter[str]
-    standing: StepStanding
+    progress: StepProgress
     learned: LearnedStep | None
     """None if no group had differing rewards."""
 
@@ -93,7 +93,7 @@ def step_facts(
         "staleness": staleness(groups, step=done.batch.step),
         "files": {"used": len(done.files), "dropped": dict(done.dropped)},
         "groups": {"used": len(groups), "left": dict(done.chosen.left)},
-        "demand": {"groups": done.standing.demand, "rounds": done.standing.rounds},
+        "demand": {"groups": done.progress.demand, "rounds": done.progress.rounds},
         "tokens": tokens,
         "tokens_per_second": tokens / times.learn if times.learn else 0.0,
         "seconds": asdict(times),

@@ -14,12 +14,12 @@ from protocol.identifiers import Digest
 from rollouts.sandboxed_decoder import Decoder
 from trainer.errors import TrainingDiverged
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.batches import SeenFile, after_batch, groups_at
-from trainer.run.config_history import adopt
-from trainer.run.intake import file_paths, remove_files, step_folder
-from trainer.run.journal import Journal, Recorded, StepBatch, Value
-from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted
-from trainer.run.state import TrainerState, load_state, save_state
+from trainer.run.gathering.batches import SeenFile, after_batch, groups_at
+from trainer.run.gathering.intake import file_paths, remove_files, step_folder
+from trainer.run.gathering.rollout_files import FileRules, UnusableFile, read_accepted
+from trainer.run.state.config_history import adopt
+from trainer.run.state.journal import Journal, Recorded, StepBatch, Value
+from trainer.run.state.trainer_state import TrainerState, load_state, save_state
 
 _log = structlog.get_logger(__name__)
 _OLD = "journal and state are from different times: restore one complete copy of the state directory"

@@ -13,8 +13,8 @@ from protocol.runtime.settings import Settings, default_directory
 from protocol.wire.base import Name
 from protocol.wire.runs import MOST_GROUPS_PER_STEP, MOST_RELAYS, RelayUrl
 from rollouts.precision import Dtype
-from trainer.run.asynchrony import NAMED, Asynchrony, AsynchronyName
-from trainer.run.pools import PoolSettings
+from trainer.run.gathering.asynchrony import NAMED, Asynchrony, AsynchronyName
+from trainer.run.state.pools import PoolSettings
 
 MEBIBYTE = 1 << 20
 

@@ -14,10 +14,10 @@ import structlog
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import RunView
 from trainer.run.dependencies import Dependencies, Where
-from trainer.run.intake import remove_files
-from trainer.run.publishing import Writer
+from trainer.run.gathering.intake import remove_files
+from trainer.run.publishing.folders import Writer
 from trainer.run.reporting import StepTimes
-from trainer.run.state import save_state
+from trainer.run.state.trainer_state import save_state
 
 _log = structlog.get_logger(__name__)
 
@@ -48,12 +48,12 @@ class VersionPublisher:
         Raises:
             AnotherTrainer: The ledger names a version that this trainer did not make.
         """
-        publisher, step = self._dependencies.publisher, self._where().step
+        folders, announcer, step = self._dependencies.folders, self._dependencies.announcer, self._where().step
         # The journal may name a version of this step although none is due, because `reload_every` or `steps` changed.
-        if self._is_published(step) or publisher.digest(step) is not None:
-            await publisher.write(step, self._writer(step))
-        self.newest = publisher.newest
-        await publisher.check_ledger(self.newest)
+        if self._is_published(step) or folders.digest(step) is not None:
+            await folders.write(step, self._writer(step))
+        self.newest = folders.newest
+        await announcer.check_ledger(self.newest)
         view = await self._dependencies.demand.view()
         self._settings.knobs.check_window(view.async_level)
         await self._publish(self.newest)
@@ -69,7 +69,7 @@ class VersionPublisher:
         published = self._is_published(version)
         if published:
             await self._published()
-            await self._dependencies.publisher.write(version, self._writer(version))
+            await self._dependencies.folders.write(version, self._writer(version))
             self.newest = version
             self._publishing = asyncio.create_task(self._publish(version))
         await self._save()
@@ -88,7 +88,7 @@ class VersionPublisher:
 
     def publish_again(self, view: RunView) -> None:
         """Publishes the newest version again if the orchestrator does not know it, because it has lost its state."""
-        if not self._dependencies.publisher.is_adopted(view, self.newest) and self._publishing is None:
+        if not self._dependencies.announcer.is_adopted(view, self.newest) and self._publishing is None:
             self._dependencies.demand.forget()
             self._publishing = asyncio.create_task(self._publish(self.newest))
 
@@ -142,20 +142,20 @@ class VersionPublisher:
 
     async def _publish(self, version: int) -> None:
         since = time.perf_counter()
-        await self._dependencies.publisher.announce(version)
+        await self._dependencies.announcer.announce(version)
         announced = time.perf_counter()
         view, state = await self._dependencies.demand.view(), self._where()
         await self._dependencies.demand.open_window(
             self._settings, view, step=max(state.step, version), version=version, signal_share=state.signal_share
         )
-        await self._dependencies.publisher.publish_to_orchestrator(version)
+        await self._dependencies.announcer.publish_to_orchestrator(version)
         sent = time.perf_counter()
         evaluation = self._dependencies.evaluation
-        over = await self._dependencies.publisher.tidy(version, used=() if evaluation is None else evaluation.used)
+        over = await self._dependencies.folders.tidy(version, used=() if evaluation is None else evaluation.used)
         self._dependencies.progress.record(
             "published",
             version=version,
-            digest=self._dependencies.publisher.digest(version),
+            digest=self._dependencies.folders.digest(version),
             seconds={"announce": announced - since, "tell": sent - announced},
             over_budget_bytes=over,
         )

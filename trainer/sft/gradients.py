@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from trainer.packing import pack
+from trainer.learning.packing import pack
 from trainer.sft.examples import Example
 
 NOT_LEARNED = -100

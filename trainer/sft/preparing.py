@@ -10,7 +10,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import PromptRange, PromptTable, Recipe
 from trainer.errors import BadSettings
 from trainer.evaluator import Evaluator, held_out_prompts
-from trainer.models import make_model
+from trainer.models.trainable import make_model
 from trainer.sft.example_files import FileCorpus
 from trainer.sft.examples import Corpus, EnvironmentCorpus
 from trainer.sft.settings import EnvironmentExamples, FileExamples, ResultRecipe, ScratchStart, WarmUpSettings

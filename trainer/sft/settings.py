@@ -27,7 +27,7 @@ from protocol.errors import plain_message
 from rollouts.precision import Dtype
 from rollouts.recipe import MOST_HELD_OUT, EnvironmentChoice, LengthTargets, SamplingChoice, TakenArithmetic
 from trainer.errors import BadSettings
-from trainer.schedules import LearningRateSchedule
+from trainer.learning.schedules import LearningRateSchedule
 
 _MOST_BYTES = 1024 * 1024
 _Count = Annotated[int, Field(ge=1, le=2**31 - 1)]

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from trainer.saved_state import read_state, write_state
-from trainer.training_state import restore_training, training_tensors
+from trainer.saving.saved_state import read_state, write_state
+from trainer.saving.training_state import restore_training, training_tensors
 
 STATE_FILE = "state.safetensors"
 _OTHER_FOLDER = "give another --to, or delete the folder to begin anew"

@@ -25,8 +25,8 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype, EngineName
 from trainer.errors import BadSettings, TrainingDiverged
 from trainer.evaluator import Evaluation
-from trainer.models import end_token, open_model, write_version
-from trainer.schedules import learning_rate
+from trainer.learning.schedules import learning_rate
+from trainer.models.trainable import end_token, open_model, write_version
 from trainer.sft.examples import ExampleStream
 from trainer.sft.gradients import add_gradients
 from trainer.sft.preparing import corpus_of, environment_of, evaluator_of, recipe_of, start_of

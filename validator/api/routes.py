@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -58,7 +59,7 @@ async def status(_reader: Reader, request: Request) -> StatusView:
     dependencies = dependencies_of(request)
     lengths = await dependencies.queue.lengths()
     parked = interleaved_by_node(await dependencies.queue.parked(limit=MOST_LOOKED_AT), limit=SHOWN_PARKED)
-    read_to = dependencies.intake.read_to
+    read_to = dependencies.progress.read_to
     metrics = dependencies.metrics
     files, rows, tokens = metrics.rates()
     return StatusView(
@@ -93,7 +94,7 @@ async def status(_reader: Reader, request: Request) -> StatusView:
             LoopView(name=each.name, rounds=each.rounds, crashes=each.crashes, last_error=each.last_error)
             for each in request.app.state.loops.states()
         ),
-        looks=request.app.state.looks(),
+        looks=asdict(dependencies.progress.looks),
     )
 
 

@@ -16,20 +16,16 @@ from ledger.client.event_follower import EventFollower
 from ledger.events.cursor import EventBatch
 from ledger.events.types import WorkSubmitted
 from protocol.errors import MusterError, NotFound
-from protocol.identifiers import Address
 from protocol.redis.connection import StoreUnavailable
 from protocol.redis.leader_lease import LeaderLease
-from protocol.runtime.clock import Clock
-from validator.assignment.liveness import awake_of, rank_here
-from validator.assignment.turns import delay_of
 from validator.chain.connection import PoolChain
 from validator.domain.items import ItemKind
+from validator.domain.progress import LoopProgress
 from validator.domain.submissions import SubmittedWork
+from validator.loops.work_order import WorkOrder
 from validator.queue.queue_plan import Periods, QueueChanges, plan_of
 from validator.queue.store import NewItem, WorkQueue
 from validator.store.deadlines import Deadlines
-from validator.store.members import Members
-from validator.store.validators import KnownValidators
 
 LOST_VERDICT_DELAY = timedelta(seconds=5)
 """Delay before work is examined again after a reorg removed its verdict; usually the verdict is mined again."""
@@ -41,50 +37,36 @@ class LedgerIntake:
     """Loop that reads batches of ledger events into the work queue.
 
     Args:
-        me: Address of this validator.
         chain: Chain client of the validator's pool.
         following: Event follower, whose position all processes on this Redis share.
         queue: The work queue.
         deadlines: Store of the times from which work may be finalised.
-        known: Store of the validators' last activity on the ledger.
-        members: Validator processes on this Redis.
+        order: Order of validators, which delays new work.
         lease: Leader lease of this loop among the processes on this Redis.
-        takeover: Time that a validator leaves to each validator before it in the order for a piece of work.
-        awake_within: Time for which a validator counts as live after its last activity on the ledger.
         notify: Wakes the judging loops.
-        clock: Clock of pauses.
+        progress: Gets the position in the ledger's events.
     """
 
     def __init__(
         self,
-        me: Address,
-        *,
         chain: PoolChain,
+        *,
         following: EventFollower,
         queue: WorkQueue,
         deadlines: Deadlines,
-        known: KnownValidators,
-        members: Members,
+        order: WorkOrder,
         lease: LeaderLease,
-        takeover: timedelta,
-        awake_within: timedelta,
         notify: Callable[[], None],
-        clock: Clock,
+        progress: LoopProgress,
     ) -> None:
-        self._me = me
         self._chain = chain
         self._following = following
         self._queue = queue
         self._deadlines = deadlines
-        self._known = known
-        self._members = members
+        self._order = order
         self._lease = lease
-        self._takeover = takeover
-        self._awake_within = awake_within
         self._notify = notify
-        self._clock = clock
-        self.read_to: tuple[int, int] | None = None
-        """Next block to read and newest block of the chain; None before the first read of this process."""
+        self._progress = progress
 
     async def round(self) -> int:
         """Reads new events up to the newest block; returns their number. Does nothing without the leader lease.
@@ -126,7 +108,7 @@ class LedgerIntake:
                 await self._apply(ledger, batch)
             await self._following.commit(batch)
             read += len(batch.events)
-            self.read_to = (batch.position.next_block, batch.head)
+            self._progress.read_to = (batch.position.next_block, batch.head)
             if self._following.at_head(batch):
                 return read
 
@@ -142,12 +124,12 @@ class LedgerIntake:
     async def _write(
         self, ledger: Ledger, plan: QueueChanges, *, at: int, now: datetime, judge_period: timedelta
     ) -> None:
-        await self._known.heard_of(plan.heard)
+        await self._order.heard_of(plan.heard)
         await self._queue.drop(plan.drop)
         await self._deadlines.forget(plan.settled)
         await self._deadlines.put(plan.due)
         deadline = at + int(judge_period.total_seconds())
-        new = await self._in_turn(list(plan.put.values()), deadline_s=deadline, left=judge_period, now=now)
+        new = await self._order.queued(list(plan.put.values()), deadline_s=deadline, left=judge_period, now=now)
         for key, node in plan.lost.items():
             history = await ledger.history(WorkSubmitted, pool_id=self._chain.pool_id, second=node)
             new += [
@@ -160,27 +142,6 @@ class LedgerIntake:
             _log.warning("verdict-lost", key=key, node=node)
         if new and await self._queue.put(new):
             self._notify()
-
-    async def _in_turn(
-        self, works: list[SubmittedWork], *, deadline_s: int, left: timedelta, now: datetime
-    ) -> list[NewItem]:
-        """Returns new queue items, each delayed until the turn of the validators on this Redis."""
-        if not works:
-            return []
-        here: frozenset[Address] = await self._members.here()
-        awake: frozenset[Address] = frozenset()
-        if self._takeover > timedelta():
-            heard, validators = await self._known.last_heard(), await self._chain.validators()
-            awake = awake_of(validators, heard, now=now, within=self._awake_within)
-        return [
-            NewItem(
-                work=work,
-                kind=ItemKind.FIRST,
-                deadline_s=deadline_s,
-                delay=delay_of(rank_here(work.key, here=here, awake=awake), takeover=self._takeover, left=left),
-            )
-            for work in works
-        ]
 
     async def _since(self, ledger: Ledger, batch: EventBatch) -> int:
         """Returns the Unix time of the first block with an event of the batch.

@@ -31,6 +31,7 @@ from validator.assignment.turns import delay_of, rank_of
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy, is_chosen, may_decide
 from validator.domain.items import ItemKind
+from validator.domain.progress import LookCounts
 from validator.domain.submissions import SubmittedWork
 from validator.loops.juries import READABLE, Juries
 from validator.queue.store import NewItem, WorkQueue
@@ -55,27 +56,6 @@ MOST_NODES = 1024
 
 _NOWHERE = (-1, -1)
 """Position before all events."""
-
-
-@dataclass(slots=True)
-class LookCounts:
-    """Numbers of second looks and disputes since this process started, by reason."""
-
-    drawn: int = 0
-    """Number of queued second looks at other validators' verdicts that this validator's secret drew."""
-    after_failure: int = 0
-    """Number of queued second looks at other validators' acceptances of a node whose later work failed."""
-    disputes: int = 0
-    """Number of queued disputes that this validator may decide."""
-    doubtful: int = 0
-    """Number of this validator's own provisional acceptances of nodes that failed later; a verdict can't be
-    withdrawn."""
-    paid: int = 0
-    """Number of queued second looks for which the pool's terms pay; each is delayed until this validator's turn."""
-    confirmed: int = 0
-    """Number of first verdicts that this validator confirmed on the ledger."""
-    contradicted: int = 0
-    """Number of queued disputes in which another validator contradicted the first verdict."""
 
 
 @dataclass(slots=True)

@@ -92,11 +92,11 @@ OnRecorded = Callable[[Sequence[PendingVerdict]], Awaitable[None]]
 """Callback for verdicts that the ledger accepted."""
 
 
-class Verdicts:
+class PendingVerdicts:
     """Verdicts of this process that wait for a transaction.
 
     Args:
-        waiting: Maximum number of waiting verdicts; at the limit, `hand` waits for room.
+        waiting: Maximum number of waiting verdicts; at the limit, `add` waits for room.
     """
 
     def __init__(self, *, waiting: int) -> None:
@@ -104,8 +104,8 @@ class Verdicts:
         self.news = asyncio.Event()
         """Set when a verdict was added."""
 
-    async def hand(self, item: Item, staged: Staged, *, looked_at: float) -> None:
-        """Adds a staged verdict, after which a `SendQueue` is responsible for its item.
+    async def add(self, item: Item, staged: Staged, *, looked_at: float) -> None:
+        """Adds a staged verdict, after which a `VerdictSender` is responsible for its item.
 
         Args:
             item: The leased item.
@@ -123,7 +123,7 @@ class Verdicts:
         return batch
 
 
-class SendQueue:
+class VerdictSender:
     """Loop that sends batches of verdicts, one transaction at a time.
 
     A process may have several of these loops, so that one can send while another waits for its transaction's block.
@@ -141,7 +141,7 @@ class SendQueue:
 
     def __init__(
         self,
-        verdicts: Verdicts,
+        verdicts: PendingVerdicts,
         *,
         chain: PoolChain,
         queue: WorkQueue,

@@ -40,10 +40,7 @@ _OF_SERVICES = frozenset(
         "http-504",
     }
 )
-
-WAITED_FOR = _OF_ALL_VALIDATORS | _OF_SERVICES
-"""Codes of errors for which an item waits and is never parked: such errors end by themselves, or the deadline
-passes."""
+"""Codes of errors of a service, which end by themselves."""
 
 ENDS_EXAMINERS = frozenset({"examiner-died", "decoder-failed"})
 """Codes of errors with the class `UNKNOWN` although they are not retryable: the item itself may have caused them.

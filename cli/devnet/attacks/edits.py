@@ -13,7 +13,7 @@ from protocol.identifiers import run_id
 from protocol.wire.slots import SlotGrant
 from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.precision import Arithmetic, Dtype
 
 _PADDING = 8
 _OFF = 0.25
@@ -85,11 +85,6 @@ class Relabelled(Trick):
 def other_arithmetic(header: SlotHeader) -> SlotHeader:
     """Declares the data type that has wider limits."""
     return replace(header, arithmetic=Arithmetic(engine=header.engine, dtype=Dtype.BFLOAT16))
-
-
-def as_of_vllm(header: SlotHeader) -> SlotHeader:
-    """Declares the engine that has the widest limits, in the same data type."""
-    return replace(header, arithmetic=Arithmetic(engine=EngineName.VLLM, dtype=header.dtype))
 
 
 def own_build(header: SlotHeader) -> SlotHeader:
@@ -215,9 +210,9 @@ def without_the_worst(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def best_first(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Sorts the rows by ascending reward, across groups; reverses them if they are sorted already.
+    """Sorts the rows by descending reward, across groups; reverses them if they are sorted already.
 
     A reader that numbers rows by position then assigns them to the wrong groups.
     """
-    ordered = sorted(samples, key=lambda sample: sample.reward)
+    ordered = sorted(samples, key=lambda sample: sample.reward, reverse=True)
     return ordered if ordered != list(samples) else list(reversed(samples))

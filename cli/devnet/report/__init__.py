@@ -1,1 +1,1 @@
-"""Report on a devnet run: recorder, computation, criteria, and its two forms, text and one HTML page."""
+"""Report on a devnet run: its records, their computation, and its two forms, text and one HTML page."""

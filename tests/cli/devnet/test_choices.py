@@ -11,7 +11,7 @@ from cli.devnet.options import PRESETS, PresetName, RunOptions
 from protocol.errors import MusterError
 from rollouts.recipe import read_recipe
 from trainer.presets import devnet_base
-from trainer.run.asynchrony import NAMED, AsynchronyName
+from trainer.run.gathering.asynchrony import NAMED, AsynchronyName
 
 APP = typer.Typer()
 APP.command()(devnet)

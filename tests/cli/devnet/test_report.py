@@ -13,8 +13,8 @@ from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN, ONLY_JUDGED, Goal
 from cli.devnet.report.data import NodeAccount, RunReport
 from cli.devnet.report.page import as_page
-from cli.devnet.report.result import judge
 from cli.devnet.report.text import as_text
+from cli.devnet.result import judge
 from tests.cli.devnet.a_report import a_report, with_lengths
 
 GOAL = Goal(rise=0.3)

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.devnet.options import Goal
+from cli.devnet.recorder import ArrivalWatch, read_progress, stored_at
 from cli.devnet.report.assembly import assemble
 from cli.devnet.report.data import Contributor, RunRecord
-from cli.devnet.report.recorder import ArrivalWatch, read_progress, stored_at
-from cli.devnet.report.result import judge
 from cli.devnet.report.text import as_text
 from cli.devnet.report.work import quantile
+from cli.devnet.result import judge
 from ledger.events.types import (
     CheckpointAnnounced,
     Departure,

@@ -12,8 +12,9 @@ from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import float32_limits
 from rollouts.calibration.noise_model import HonestNoise
 from rollouts.checks import PREFILL_CHECKS, CheckedVersion, CheckInput, CheckOutcome, RowEvidence, SlotFacts
+from rollouts.checks.check import Check
 from rollouts.checks.computation import CHECK as COMPUTATION
-from rollouts.checks.result import Check, CheckResult
+from rollouts.checks.result import CheckResult
 from rollouts.checks.sampling import CHECK as SAMPLING
 from rollouts.files.samples import RolloutFile
 from rollouts.models.policy import Policy

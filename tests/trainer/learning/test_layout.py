@@ -17,7 +17,7 @@ from tests.kit.tiny_model import tiny_folder
 from tests.kit.training_groups import fresh, made_groups
 from trainer.learning.forward import answer_logits
 from trainer.learning.layout import PREFIX, Layout, lay_out
-from trainer.packing import NOTHING
+from trainer.learning.packing import NOTHING
 
 LAYOUTS = st.sampled_from(Layout)
 WIDE = 1 << 20

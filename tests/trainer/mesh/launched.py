@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from tests.kit.served_pool import ServedPool
 from tests.kit.trained_pool import until
-from trainer.run.journal import Recorded
+from trainer.run.state.journal import Recorded
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MESH_TIMEOUT_S = 3600.0

@@ -12,10 +12,10 @@ import torch
 from protocol.errors import MusterError
 from trainer.distributed.ranks import RankInfo, own_place
 from trainer.policy.base_model import open_base
-from trainer.run.follower import follow_trainer
-from trainer.run.learner_thread import LearnerThread
+from trainer.run.learner.follower import follow_trainer
+from trainer.run.learner.setup import learning_settings, open_learner
+from trainer.run.learner.thread import LearnerThread
 from trainer.run.settings import TrainerSettings
-from trainer.run.setup import learning_settings, open_learner
 from trainer.run.signals import stop_on_signals
 
 

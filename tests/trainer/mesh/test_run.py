@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.kit.served_pool import served_pool
 from tests.kit.world import World
 from tests.trainer.mesh.launched import farthest, launched
-from trainer.run.journal import StepBatch
+from trainer.run.state.journal import StepBatch
 
 TOLERANCE = 2e-3
 """Gradients are summed in another order."""

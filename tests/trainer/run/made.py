@@ -8,8 +8,8 @@ import numpy as np
 
 from protocol.identifiers import address, digest
 from trainer.learning.groups import TrainingGroup, TrainingSample
-from trainer.run.batches import SeenFile, SeenGroup
-from trainer.run.journal import JournalFile
+from trainer.run.gathering.batches import SeenFile, SeenGroup
+from trainer.run.state.journal import JournalFile
 
 
 def seen_file(*, node: int, index: int, signal: Sequence[bool | None], version: int = 3) -> SeenFile:

@@ -17,8 +17,8 @@ from tests.kit.trained_pool import TrainedPool
 from tests.kit.world import POOL
 from tests.trainer.run.killed import Killed, dies
 from trainer.errors import TrainingDiverged
-from trainer.run.outages import OutageRetry
-from trainer.run.state import save_state
+from trainer.run.orchestrator.outages import OutageRetry
+from trainer.run.state.trainer_state import save_state
 
 
 def learning(largest: float) -> dict[str, Any]:

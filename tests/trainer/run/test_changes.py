@@ -10,8 +10,8 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from tests.kit.trained_pool import TrainedPool
 from tests.trainer.run.killed import Killed, dies
-from trainer.run.config_history import changes
-from trainer.run.journal import Journal, StepBatch, Written
+from trainer.run.state.config_history import changes
+from trainer.run.state.journal import Journal, StepBatch, Written
 
 
 def learning(rate: float) -> dict[str, Any]:

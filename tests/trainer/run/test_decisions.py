@@ -19,25 +19,25 @@ from trainer.errors import BadSettings
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner
 from trainer.run.app import run_trainer
-from trainer.run.asynchrony import (
+from trainer.run.gathering.asynchrony import (
     NAMED,
     Asynchrony,
     AsynchronyName,
     Move,
-    StepStanding,
+    StepProgress,
     first_demand,
     next_move,
     steps_to_open,
 )
-from trainer.run.batches import choose, groups_at, in_lease_order, signal_share, staleness
-from trainer.run.learner_thread import LearnerThread
-from trainer.run.pools import DifficultyPools, PoolSettings
+from trainer.run.gathering.batches import choose, groups_at, in_lease_order, signal_share, staleness
+from trainer.run.learner.streaming import StreamedStep
+from trainer.run.learner.thread import LearnerThread
 from trainer.run.settings import TrainerSettings
-from trainer.run.streaming import StreamedStep
+from trainer.run.state.pools import DifficultyPools, PoolSettings
 
 groups = st.integers(0, 30)
-standing = st.builds(
-    StepStanding, demand=groups, rounds=groups, closed=st.booleans(), accepted=groups, pending=groups, leased=groups
+progress = st.builds(
+    StepProgress, demand=groups, rounds=groups, closed=st.booleans(), accepted=groups, pending=groups, leased=groups
 )
 
 
@@ -55,9 +55,9 @@ def test_named_asynchrony_settings_have_fixed_values_and_empty_steps_are_refused
         NAMED[AsynchronyName.OFF_POLICY].check_window(2)
 
 
-@given(st.dictionaries(st.integers(0, 6), standing), st.integers(0, 5), st.integers(1, 20), st.integers(1, 40))
+@given(st.dictionaries(st.integers(0, 6), progress), st.integers(0, 5), st.integers(1, 20), st.integers(1, 40))
 def test_the_next_step_is_always_open_and_later_ones_only_while_data_is_short(
-    known: dict[int, StepStanding], last: int, wanted: int, most_waiting: int
+    known: dict[int, StepProgress], last: int, wanted: int, most_waiting: int
 ) -> None:
     opened = steps_to_open(0, last, known, groups=wanted, most_waiting=most_waiting)
     assert list(opened) == list(range(1, last + 1))
@@ -68,9 +68,9 @@ def test_the_next_step_is_always_open_and_later_ones_only_while_data_is_short(
     assert asked == list(range(2, 2 + len(asked))), "steps open one after the other"
 
 
-@given(standing, st.integers(1, 20), st.integers(0, 40), st.integers(0, 10), st.floats(0.05, 1), st.booleans())
+@given(progress, st.integers(1, 20), st.integers(0, 40), st.integers(0, 10), st.floats(0.05, 1), st.booleans())
 def test_a_step_ends_waits_or_requests_more_and_never_hangs(
-    now: StepStanding, wanted: int, useful: int, coming: int, share: float, lingered: bool
+    now: StepProgress, wanted: int, useful: int, coming: int, share: float, lingered: bool
 ) -> None:
     decided = next_move(now, wanted=wanted, useful=useful, coming=coming, share=share, max_rounds=8, lingered=lingered)
     outstanding = now.leased + now.pending + coming

@@ -8,12 +8,12 @@ import pytest
 
 from rollouts.environments.mixture import Parts
 from tests.trainer.run.made import seen_file
-from trainer.run.asynchrony import StepStanding
-from trainer.run.batches import Chosen
-from trainer.run.journal import StepBatch
-from trainer.run.pools import PoolSettings
+from trainer.run.gathering.asynchrony import StepProgress
+from trainer.run.gathering.batches import Chosen
 from trainer.run.reporting import StepDone, StepTimes, step_facts
-from trainer.run.state import TrainerState
+from trainer.run.state.journal import StepBatch
+from trainer.run.state.pools import PoolSettings
+from trainer.run.state.trainer_state import TrainerState
 
 
 def environments_of(parts: Parts) -> object:
@@ -24,7 +24,7 @@ def environments_of(parts: Parts) -> object:
         files=[file],
         chosen=Chosen(places=(), left=Counter()),
         dropped=Counter(),
-        standing=StepStanding(demand=1, rounds=1),
+        progress=StepProgress(demand=1, rounds=1),
         learned=None,
     )
     facts = step_facts(done, StepTimes(), state=TrainerState(), pools=PoolSettings(), parts=parts)

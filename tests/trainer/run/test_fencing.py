@@ -19,8 +19,8 @@ from tests.kit.memory_run_ledger import RUN, sha
 from tests.kit.trained_pool import TrainedPool, until
 from tests.kit.world import POOL, URL
 from trainer.errors import AnotherTrainer
-from trainer.run.lease import RunLease
-from trainer.run.outages import OutageRetry
+from trainer.run.orchestrator.lease import RunLease
+from trainer.run.orchestrator.outages import OutageRetry
 
 
 async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: TrainedPool) -> None:

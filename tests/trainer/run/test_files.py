@@ -30,9 +30,9 @@ from rollouts.sandboxed_decoder import Decoder
 from tests.kit.memory_run_ledger import RUN
 from tests.kit.tiny_model import VOCABULARY
 from tests.kit.trained_pool import RECIPE, audit_of, decoder, file_of, half_right
-from trainer.run.batches import SeenFile
-from trainer.run.journal import JournalFile
-from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted
+from trainer.run.gathering.batches import SeenFile
+from trainer.run.gathering.rollout_files import FileRules, UnusableFile, read_accepted
+from trainer.run.state.journal import JournalFile
 
 NODE, VALIDATOR, ORCHESTRATOR = Key.generate(), Key.generate(), Key.generate()
 LEASE = Lease(

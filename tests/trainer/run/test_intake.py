@@ -21,10 +21,9 @@ from rollouts.files.samples import Sample
 from tests.kit.trained_pool import RECIPE
 from tests.trainer.run.made import seen_file
 from trainer.errors import NotWritten
-from trainer.run import intake as module
-from trainer.run.asynchrony import Move, StepStanding, next_move
-from trainer.run.intake import RolloutIntake
-from trainer.run.rollout_files import FileRules, UnusableFile, _check_tokens
+from trainer.run.gathering.asynchrony import Move, StepProgress, next_move
+from trainer.run.gathering.intake import IntakeLimits, IntakeSources, RolloutIntake
+from trainer.run.gathering.rollout_files import FileReader, FileRules, UnusableFile, _check_tokens
 
 POLICY = digest(b"p" * 32)
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=20, most_bytes=1 << 20)
@@ -87,22 +86,17 @@ def item_of(number: int, **changes: Any) -> RolloutItem:
 def intake_of(outside: Outside, folder: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> RolloutIntake:
     """Returns an intake whose files are read as one group with signal each."""
     monkeypatch.setattr(
-        module, "read_accepted", lambda *_, entry, **__: seen_file(node=int(entry.node, 16), index=1, signal=[True])
+        FileReader, "read", lambda *_, entry, **__: seen_file(node=int(entry.node, 16), index=1, signal=[True])
     )
     anything = cast("Any", outside)
     return RolloutIntake(
         3,
-        client=anything,
-        transfer=anything,
-        verdicts=anything,
+        sources=IntakeSources(client=anything, transfer=anything, verdicts=anything),
         folder=folder / "3",
-        rules=RULES,
-        decoder=anything,
+        reader=FileReader(rules=RULES, decoder=anything),
         policy=lambda version: POLICY,
-        max_staleness=0,
-        at_once=4,
+        limits=IntakeLimits(max_staleness=0, at_once=4, patience=timedelta(minutes=10)),
         clock=clock,
-        patience=timedelta(minutes=10),
     )
 
 
@@ -125,7 +119,7 @@ async def test_a_store_outage_is_waited_for_before_a_step_ends_short(
     intake = intake_of(outside, tmp_path, clock, monkeypatch)
 
     def move() -> Move:
-        now = StepStanding(demand=4, rounds=2, closed=True, accepted=1)
+        now = StepProgress(demand=4, rounds=2, closed=True, accepted=1)
         words = {"wanted": 2, "useful": 0, "share": 1.0, "max_rounds": 2, "lingered": True}
         return next_move(now, coming=intake.coming(), held_up=intake.held_up(), **cast("Any", words)).move
 

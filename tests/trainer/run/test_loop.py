@@ -19,7 +19,7 @@ from tests.kit.trained_pool import TrainedPool
 from tests.kit.world import POOL
 from trainer.learning.learner import LearnerState
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.state import TrainerState, save_state
+from trainer.run.state.trainer_state import TrainerState, save_state
 
 
 async def test_accepted_rollouts_become_versions_announced_on_the_ledger_and_to_the_orchestrator(

@@ -25,15 +25,14 @@ from trainer.errors import NotWritten
 from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
 from trainer.policy.base_model import open_base
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.batches import groups_at
 from trainer.run.evaluation_process import EvaluationProcess
-from trainer.run.journal import Journal, StepBatch, Written
-from trainer.run.outages import OutageRetry
+from trainer.run.gathering.batches import groups_at
+from trainer.run.gathering.rollout_files import FileRules
 from trainer.run.progress import ProgressLog
-from trainer.run.publishing import Publisher
+from trainer.run.publishing.folders import VersionFolders
 from trainer.run.resuming import Resumption, resume
-from trainer.run.rollout_files import FileRules
-from trainer.run.state import TrainerState, save_state
+from trainer.run.state.journal import Journal, StepBatch, Written
+from trainer.run.state.trainer_state import TrainerState, save_state
 
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=64, most_bytes=1 << 20)
 ABOUT = {"run": "main"}
@@ -116,32 +115,15 @@ class NeedsOf:
 async def test_version_folders_are_removed_unless_needed(
     tmp_path: Path, keep: KeepRule, needs: NeedsOf, used: Collection[int], left: set[int]
 ) -> None:
-    clock = ManualClock()
     written = dict.fromkeys(range(0, 25, 4), RULES.run)
-    nobody = cast("Any", None)
-    publisher = Publisher(
-        tmp_path,
-        journal=Journal(tmp_path),
-        written=written,
-        ledger=nobody,
-        client=nobody,
-        pool_id=1,
-        run=RULES.run,
-        units_per_group=1,
-        arithmetic=(),
-        relays=(),
-        keep=keep,
-        needs=cast("Any", needs),
-        retry=OutageRetry(clock=clock, longest=timedelta()),
-        lease=nobody,
-    )
+    folders = VersionFolders(tmp_path, journal=Journal(tmp_path), written=written, keep=keep, needs=cast("Any", needs))
     for version in written:
-        publisher.folder(version).mkdir()
-        (publisher.folder(version) / "weights").write_bytes(bytes(100))
+        folders.folder(version).mkdir()
+        (folders.folder(version) / "weights").write_bytes(bytes(100))
         came = NOW - 7200 + 60 * version
-        os.utime(publisher.folder(version), (came, came))
+        os.utime(folders.folder(version), (came, came))
     # 16 and 20 are the newest two of the removable versions; 24 was written and is not announced yet.
-    over = await publisher.tidy(20, used=used)
+    over = await folders.tidy(20, used=used)
     assert {int(folder.name) for folder in tmp_path.iterdir() if folder.is_dir()} == left
     assert over == (0 if keep.budget is None or needs.down else max(0, 100 * (len(left) - 2) - keep.budget))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import trainer.run.publishing
+import trainer.run.publishing.folders
 import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
@@ -21,18 +21,18 @@ from tests.kit.trained_pool import TrainedPool
 from tests.kit.world import POOL
 from tests.trainer.run.killed import Killed, dies
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.journal import Journal, Recorded, StepBatch, Written
-from trainer.run.publishing import Publisher
-from trainer.run.state import TrainerState, save_state
+from trainer.run.publishing.announcer import Announcer
+from trainer.run.state.journal import Journal, Recorded, StepBatch, Written
+from trainer.run.state.trainer_state import TrainerState, save_state
 from trainer.run.versions import VersionPublisher
 
 STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Journal, "append", lambda _, entry: isinstance(entry, StepBatch) and entry.step == 0, True),
     (PolicyLearner, "begin", lambda *_, step: step == 1, True),
     (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
-    (trainer.run.publishing, "put_in_place", lambda _, folder: folder.name == "4", False),
-    (Publisher, "announce", lambda _, version: version == 5, False),
-    (Publisher, "publish_to_orchestrator", lambda _, version: version == 6, False),
+    (trainer.run.publishing.folders, "put_in_place", lambda _, folder: folder.name == "4", False),
+    (Announcer, "announce", lambda _, version: version == 5, False),
+    (Announcer, "publish_to_orchestrator", lambda _, version: version == 6, False),
     (trainer.run.versions, "save_state", lambda *_, state, **__: state.step >= 7, False),
 ]
 """Stages of death, one per step: journalled but not learned, learned but not written, written but not recorded,
@@ -86,7 +86,7 @@ async def test_a_failing_run_has_saved_its_state_before_another_may_begin(
 
     monkeypatch.setattr(VersionPublisher, "aclose", closing)
     monkeypatch.setattr(trainer.run.versions, "save_state", slowly)
-    monkeypatch.setattr(Publisher, "announce", dies(Publisher.announce, lambda _, version: version == 1, after=False))
+    monkeypatch.setattr(Announcer, "announce", dies(Announcer.announce, lambda _, version: version == 1, after=False))
     async with pool.working():
         with pytest.raises(Killed):
             await pool.train()

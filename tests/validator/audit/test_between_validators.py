@@ -19,7 +19,7 @@ async def look(validator: ValidatorUnderTest) -> int:
     """Reads other validators' verdicts and examines the resulting items; returns the number of verdicts on the
     ledger.
     """
-    await validator.audit_loops.verdicts()
+    await validator.loops.audit.verdicts()
     return await validator.judge()
 
 
@@ -51,7 +51,7 @@ async def test_running_services_overturn_a_wrong_verdict(pool: PoolWithValidator
     assert (await third.dependencies.queue.lengths()).parked == 0
     for _ in range(4):
         await pool.turn(UNDRAWN_PAUSE)
-        await third.dependencies.juries.round()
+        await third.loops.juries.round()
     assert await look(third) == 1
     work = await pool.work(key)
     assert (work.status, work.outcome) == (WorkStatus.FINAL, truth)

@@ -31,7 +31,7 @@ FORGED = {
 async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
     """Returns two works, one accepted and one forged, in a finished epoch whose secret was revealed."""
     validator = pool.validator(trial=1)
-    await validator.audit_loops.epochs()
+    await validator.loops.audit.epochs()
     good, bad = await pool.submit(), await pool.submit()
     validator.examiner.answers[bad] = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY, **FORGED)
     assert await validator.judge() == 2
@@ -118,7 +118,7 @@ async def test_a_contributor_sees_the_cost_of_disputing_a_rejection_before_and_a
 async def test_a_validator_that_left_out_rows_is_named_and_the_command_fails(terminal: Terminal) -> None:
     pool = terminal.pool
     validator = pool.validator()
-    await validator.audit_loops.epochs()
+    await validator.loops.audit.epochs()
     key = await pool.submit()
     validator.examiner.otherwise = concluded(audited=(0,))  # one of the two rows of a new node is left out
     rows = tuple(row.model_copy(update={"audited": row.row == 0}) for row in concluded().rows)

@@ -39,7 +39,7 @@ from validator.assignment.liveness import awake_of, rank_here
 from validator.audit.draw import RowDraw
 from validator.domain.items import LOOKS, Item, ItemKind, Resolution, item_id
 from validator.metrics import MOST_CODES, ValidatorMetrics, quantile
-from validator.queue.error_class import ENDS_EXAMINERS, WAITED_FOR, ErrorClass, classify_error
+from validator.queue.error_class import ENDS_EXAMINERS, ErrorClass, classify_error
 from validator.queue.queue_plan import Periods, QueueChanges, plan_of
 from validator.queue.retry_policy import GiveUpReason, RetryPolicy, next_step
 from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
@@ -111,9 +111,24 @@ def test_the_next_action_follows_from_the_works_state_on_the_ledger(
 
 # Retry policy
 
+ENDING_BY_THEMSELVES = (
+    "file-absent",
+    "block-not-there",
+    "transaction-not-mined",
+    "chain-unavailable",
+    "store-unavailable",
+    "unreachable",
+    "no-answer",
+    "transfer-failed",
+    "rate-limited",
+    "http-502",
+    "http-503",
+    "http-504",
+)
+
 
 @given(
-    code=st.sampled_from(sorted(WAITED_FOR)),
+    code=st.sampled_from(ENDING_BY_THEMSELVES),
     retryable=st.booleans(),
     tries=st.integers(0, 10_000),
     left=st.timedeltas(timedelta(days=-1), timedelta(days=1)),
@@ -168,7 +183,11 @@ def test_errors_are_classified_by_cause(
     step = next_step(code, retryable=retryable, tries=0, left=left, policy=RetryPolicy())
     assert step.gives_up is gives_up
     assert step.for_all == (expected is ErrorClass.ALL_VALIDATORS)
-    assert not ENDS_EXAMINERS & WAITED_FOR
+
+
+@pytest.mark.parametrize("code", sorted(ENDS_EXAMINERS))
+def test_a_process_that_an_item_may_have_ended_counts_for_item_and_validator(code: str) -> None:
+    assert classify_error(code, retryable=False) is ErrorClass.UNKNOWN
 
 
 def test_error_codes_from_outside_create_a_bounded_number_of_metrics() -> None:

@@ -56,5 +56,5 @@ async def test_an_epoch_that_would_be_too_short_does_not_begin(pool: PoolWithVal
     """This also holds if the chain was down when the validator started; without an epoch all rows are recomputed."""
     validator = pool.validator(epoch_s=3599)
     with pytest.raises(EpochTooShort):
-        await validator.audit_loops.epochs()
+        await validator.loops.audit.epochs()
     assert (await validator.status())["epoch"] == 0

@@ -23,7 +23,9 @@ from tests.kit.redis_aging import age
 from tests.kit.submissions import POOL, sha
 from tests.validator.service.test_decisions import LOG, judged, submitted
 from validator.domain.items import Item
+from validator.domain.progress import LoopProgress
 from validator.loops.intake import LedgerIntake
+from validator.loops.work_order import WorkOrder
 from validator.queue.retry_policy import RetryPolicy
 from validator.queue.store import NewItem, WorkQueue
 from validator.store.deadlines import Deadlines
@@ -86,19 +88,22 @@ class Far:
             """Fails any ledger query, because one query per work would be ten thousand."""
 
         chain: Any = SimpleNamespace(pool_id=POOL, terms=told, ledger=no_ledger)
+        order = WorkOrder(
+            chain,
+            known=KnownValidators(redis, keys=keys),
+            members=self.members,
+            takeover=timedelta(),
+            awake_within=minute,
+        )
         self.intake = LedgerIntake(
-            Address(ZERO_ADDRESS),
-            chain=chain,
+            chain,
             following=chapters,
             queue=self.queue,
             deadlines=Deadlines(redis, keys=keys),
-            known=KnownValidators(redis, keys=keys),
-            members=self.members,
+            order=order,
             lease=LeaderLease(ScriptRunner(redis, keys=keys), "intake", lifetime=LEASE),
-            takeover=timedelta(),
-            awake_within=minute,
             notify=lambda: None,
-            clock=clock,
+            progress=LoopProgress(),
         )
 
     async def dies_in_the_middle(self, chapter: int) -> None:

@@ -79,13 +79,13 @@ async def test_forged_work_costs_stake_when_final_and_unjudged_work_costs_nothin
     await validator.judge()
     ledger, provider = await pool.ledger(), (await pool.work(forged)).provider
     before = await ledger.stake.of(provider)
-    assert await validator.dependencies.finalising.round() == 0, "its windows are open"
+    assert await validator.loops.finalising.round() == 0, "its windows are open"
 
     await pool.world.warp(timedelta(hours=1, seconds=2))
-    assert await validator.dependencies.finalising.round() == 1
+    assert await validator.loops.finalising.round() == 1
     assert (await pool.work(unjudged)).status is WorkStatus.EXPIRED
     await pool.world.warp(timedelta(hours=1, seconds=2))
-    assert await validator.dependencies.finalising.round() == 1
+    assert await validator.loops.finalising.round() == 1
     after = await ledger.stake.of(provider)
     assert before.active - after.active == (await pool.work(forged)).penalty
     assert await ledger.pools.membership(POOL, pool.node.address) is None, "the node is no longer a member"
@@ -115,11 +115,11 @@ def _before_it_is_staged(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -
 
 
 def _before_it_is_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.dependencies.send_queues[0]), "_send", _die)
+    patch.setattr(type(dying.loops.verdict_senders[0]), "_send", _die)
 
 
 def _after_it_was_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.dependencies.send_queues[0]), "_settle", _die)
+    patch.setattr(type(dying.loops.verdict_senders[0]), "_settle", _die)
 
 
 STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bool], ...] = (
@@ -152,7 +152,7 @@ async def test_a_validator_killed_at_any_stage_loses_no_work_and_judges_none_twi
         assert len(heir.examiner.asked) == int(examined_again), kill.__name__
         assert await queued(heir) == (0, 0)
         for each in (dying, heir):  # so that the next one need not wait for the end of their leases in Redis' own time
-            await each.dependencies.intake.aclose()
+            await each.loops.intake.aclose()
 
 
 async def test_validators_on_one_redis_share_the_work_and_only_the_author_sends_a_staged_verdict(
@@ -176,7 +176,7 @@ async def test_independent_validators_take_turns_and_replace_a_dead_one(pool: Po
     turns: dict[str, Any] = {"takeover_s": 50, "awake_s": 3600}
     pair = [pool.validator("validator", redis=1, **turns), pool.validator("second", redis=2, **turns)]
     for each in pair:
-        await each.audit_loops.epochs()  # its commitment shows on the ledger that the validator is live
+        await each.loops.audit.epochs()  # its commitment shows on the ledger that the validator is live
         await each.read()
     keys = [await pool.submit() for _ in range(3)]
     for each in pair:
@@ -208,7 +208,7 @@ async def test_a_chain_outage_only_delays_verdicts(pool: PoolWithValidators, mon
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "newest", down)
         for _ in range(12):
-            await validator.dependencies.judging.round()
+            await validator.loops.judging.round()
             await pool.turn(timedelta(minutes=1))
     assert await queued(validator) == (1, 0), "an outage of any length is no reason to park it"
     await validator.judge()
@@ -233,7 +233,7 @@ async def test_a_verdict_with_an_unknown_outcome_is_looked_up_before_it_is_sent_
             patch.setattr(ledger.work, "judge", lost)
             with pytest.raises(TransactionNotMined):
                 await validator.judge()
-        assert await validator.dependencies.send_queues[0].round() == (0 if mined else 1)
+        assert await validator.loops.verdict_senders[0].round() == (0 if mined else 1)
         assert (await pool.work(key)).outcome is Outcome.ACCEPTED
         assert len(await verdicts(pool)) == number
         assert await queued(validator) == (0, 0)
@@ -250,16 +250,16 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     key = await pool.submit()
     late.examiner.answers[key] = FORGED
     await late.read()
-    await late.dependencies.judging.round()  # stages the verdict; no transaction is sent for a while
+    await late.loops.judging.round()  # stages the verdict; no transaction is sent for a while
     await pool.turn(waited)
     other.examiner.answers[key] = FORGED
     assert await other.judge() == 1
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
-    assert await late.dependencies.send_queues[0].round() == 0
+    assert await late.loops.verdict_senders[0].round() == 0
     assert (await pool.work(key)).status is WorkStatus.DISPUTED, "only an examination of the dispute decides it"
     assert await queued(late) == (0, 0)
     late.examiner.answers[key] = concluded()
-    await late.audit_loops.verdicts()
+    await late.loops.audit.verdicts()
     await its_turn(pool, late, key)
     assert await late.judge() == 1
     work = await pool.work(key)
@@ -299,7 +299,7 @@ async def test_disputes_are_decided_in_the_ledgers_order_without_early_examinati
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     first, later = await in_order(pool, key, others)
     for each in (later, first):
-        await each.audit_loops.verdicts()
+        await each.loops.audit.verdicts()
         await each.read()
     assert await later.judge() == 0
     assert (await queued(later), later.examiner.asked) == ((1, 0), [])
@@ -322,13 +322,13 @@ async def test_a_verdict_out_of_turn_is_sent_again_at_its_turn_without_another_e
     await judge.judge()
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     _, later = await in_order(pool, key, others)
-    await later.audit_loops.verdicts()
+    await later.loops.audit.verdicts()
 
     async def at_once(*_: object) -> timedelta:
         return timedelta()
 
     with monkeypatch.context() as patch:  # as with a clock that is far ahead
-        patch.setattr(later.dependencies.judging, "_until_turn", at_once)
+        patch.setattr(later.loops.judging, "_until_turn", at_once)
         assert await later.judge() == 0
     assert (await pool.work(key)).status is WorkStatus.DISPUTED
     assert await queued(later) == (1, 0), "it is never parked"
@@ -349,7 +349,7 @@ async def test_invented_rewards_are_disputed_with_evidence_that_names_the_rows(
     )
     key = await pool.submit()
     await wrong.judge()
-    await right.audit_loops.verdicts()
+    await right.loops.audit.verdicts()
     await right.judge()
     work = await pool.work(key)
     assert (work.status, work.disputer) == (WorkStatus.DISPUTED, right.key.address)
@@ -400,17 +400,17 @@ async def test_a_paid_second_look_is_confirmed_on_the_ledger_and_counted(
     await judge.judge()
     await pool.world.controls.mine(2)
     for each in (judge, *others):
-        await each.audit_loops.verdicts()
+        await each.loops.audit.verdicts()
         await each.judge()
     work = await pool.work(key)
     assert work.looker in {each.key.address for each in others}
     assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "the other validator has a later turn"
     await pool.turn(timedelta(minutes=5))
     for each in (judge, *others):
-        await each.audit_loops.verdicts()
+        await each.loops.audit.verdicts()
         await each.judge()
     assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "one second look is paid"
-    assert sorted(each.audit_loops.counts.confirmed for each in others) == [0, 1]
+    assert sorted(each.dependencies.progress.looks.confirmed for each in others) == [0, 1]
     assert {"confirmed", "contradicted"} <= set((await judge.status())["looks"])
     assert [await queued(each) for each in others] == [(0, 0), (0, 0)]
 
@@ -420,10 +420,10 @@ async def test_rows_are_drawn_only_while_the_secret_cannot_have_been_revealed(
 ) -> None:
     """A node that uploads after the reveal knows which rows are drawn."""
     validator = pool.validator(trial=1)
-    await validator.audit_loops.epochs()
+    await validator.loops.audit.epochs()
     await pool.submit()
     await validator.judge()
-    await validator.audit_loops.verdicts()
+    await validator.loops.audit.verdicts()
     epochs = (await validator.dependencies.chain.connected()).epochs
 
     async def judged(key: Digest) -> tuple[float, str, int | None]:
@@ -460,10 +460,10 @@ async def test_rows_are_drawn_only_while_the_secret_cannot_have_been_revealed(
 
 async def test_after_a_siblings_forgery_all_rows_of_a_proven_node_are_recomputed(pool: PoolWithValidators) -> None:
     validator = pool.validator(trial=1)
-    await validator.audit_loops.epochs()
+    await validator.loops.audit.epochs()
     await pool.submit()
     await validator.judge()
-    await validator.audit_loops.verdicts()
+    await validator.loops.audit.verdicts()
     provider = pool.world.keys["provider"].address
     now = await (await pool.ledger()).now()
     sibling = Judged(key=ZERO_DIGEST, outcome=Outcome.FORGED, own=False, at=now, place=(1 << 30, 0))
@@ -491,7 +491,7 @@ async def test_a_validator_waits_for_a_missing_file_and_its_work_expires_without
     assert await queued(validator) == (1, 0)
     assert validator.examiner.asked == []
     await pool.world.warp(timedelta(hours=1, seconds=2))
-    await validator.dependencies.finalising.round()
+    await validator.loops.finalising.round()
     assert (await pool.work(key)).status is WorkStatus.EXPIRED
     await validator.read()
     assert await queued(validator) == (0, 0)
@@ -531,8 +531,8 @@ async def test_a_staged_verdict_is_sent_however_often_its_holder_dies(pool: Pool
     validator = pool.validator(attempts=1)
     key = await pool.submit()
     await validator.read()
-    await validator.dependencies.judging.round()
-    assert validator.dependencies.verdicts.next(most=9), "and dies there"
+    await validator.loops.judging.round()
+    assert validator.loops.verdicts.next(most=9), "and dies there"
     await pool.turn(LEASE)
     assert await validator.judge() == 1
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
@@ -545,8 +545,8 @@ async def test_a_staged_verdict_survives_a_chain_outage_and_its_holders_return(
     validator = pool.validator(attempts=1)
     key = await pool.submit()
     await validator.read()
-    await validator.dependencies.judging.round()
-    assert validator.dependencies.verdicts.next(most=9), "and dies there"
+    await validator.loops.judging.round()
+    assert validator.loops.verdicts.next(most=9), "and dies there"
     await pool.turn(LEASE)
 
     async def down(*_: object) -> None:
@@ -554,7 +554,7 @@ async def test_a_staged_verdict_survives_a_chain_outage_and_its_holders_return(
 
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "newest", down)
-        await validator.dependencies.judging.round()
+        await validator.loops.judging.round()
         await pool.turn(timedelta(minutes=1))
     assert await queued(validator) == (1, 0)
     assert await validator.judge() == 1
@@ -777,11 +777,11 @@ async def test_a_verdict_on_a_replaced_submission_is_refused_and_the_new_one_is_
     replaced, other = await pool.submit(), await pool.submit()
     events = {each.key: each for each in await ledger.history(WorkSubmitted, pool_id=POOL)}
     await validator.read()
-    await validator.dependencies.judging.round()  # both are examined, and their verdicts are being sent
+    await validator.loops.judging.round()  # both are examined, and their verdicts are being sent
     await world.controls.revert(before)
     another = await again(pool, replace(events[replaced], units=6))
     assert await ledger.work.submit_batch([another, await again(pool, events[other])]) == []
-    assert await validator.dependencies.send_queues[0].round() == 1, "the other verdict of the batch"
+    assert await validator.loops.verdict_senders[0].round() == 1, "the other verdict of the batch"
     assert (await pool.work(replaced)).status is WorkStatus.SUBMITTED
     assert (await pool.work(other)).status is WorkStatus.PROVISIONAL
     await world.controls.mine(2)
@@ -840,7 +840,7 @@ async def test_a_key_that_is_no_validator_of_the_pool_takes_no_work_and_parks_no
     await pool.submit()
     await stranger.read()
     with pytest.raises(NotPoolValidator, match="is not a validator of pool"):
-        await stranger.dependencies.judging.round()
+        await stranger.loops.judging.round()
     assert await queued(stranger) == (1, 0)
     assert (await stranger.status())["seated"] is False
     with pytest.raises(OrchestratorRefuses):

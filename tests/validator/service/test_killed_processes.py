@@ -97,7 +97,7 @@ async def test_another_validator_takes_over_from_a_killed_one_without_judging_or
     async with victims(pool) as dying:
         for stage in [name for name in STAGES if name not in FINALISING]:
             keys.append(await pool.submit())
-            await heir.dependencies.intake.aclose()  # so that the other validator reads the ledger for both
+            await heir.loops.intake.aclose()  # so that the other validator reads the ledger for both
             assert await dying.die(stage) == -signal.SIGKILL, stage
             await takes_over(pool, heir, keys[-1], stage)
         assert await given(pool) == Counter(keys)
@@ -106,10 +106,10 @@ async def test_another_validator_takes_over_from_a_killed_one_without_judging_or
         await pool.world.warp(timedelta(hours=2, seconds=2))
         for stage in FINALISING:
             await pool.turn(LEASE)
-            await heir.dependencies.finalising.aclose()
+            await heir.loops.finalising.aclose()
             assert await dying.die(stage) == -signal.SIGKILL, stage
     await pool.turn(LEASE)
-    await heir.dependencies.finalising.round()
+    await heir.loops.finalising.round()
     works = [await pool.work(key) for key in keys]
     assert {work.status for work in works} == {WorkStatus.FINAL}
     assert await ledger.work.accrued(POOL, provider) == sum(work.reward for work in works), "each work is paid once"

@@ -70,8 +70,8 @@ async def test_killing_and_restarting_redis_loses_no_work_and_causes_no_second_v
     keys = [await pool.submit(), await pool.submit()]
     await second.read()
     await first.read()
-    await first.dependencies.judging.round()
-    assert first.dependencies.verdicts.next(most=1), "one verdict is lost on the way, the other waits for a sender"
+    await first.loops.judging.round()
+    assert first.loops.verdicts.next(most=1), "one verdict is lost on the way, the other waits for a sender"
     keys += [await pool.submit() for _ in range(3)]
     await second.read()
     parked, held = await first.dependencies.queue.take(), await first.dependencies.queue.take()  # and a third one waits
@@ -81,11 +81,11 @@ async def test_killing_and_restarting_redis_loses_no_work_and_causes_no_second_v
 
     own_redis.kill()
     for each in (first, second):
-        for work in (each.dependencies.intake.round, each.dependencies.judging.round):
+        for work in (each.loops.intake.round, each.loops.judging.round):
             with pytest.raises(StoreUnavailable):
                 await work()
     with pytest.raises(StoreUnavailable):
-        await first.dependencies.send_queues[0].round()
+        await first.loops.verdict_senders[0].round()
     assert sum((await given(pool)).values()) == 1, "transactions already sent were mined"
     keys.append(await pool.submit())
     own_redis.start()
@@ -110,7 +110,7 @@ async def test_a_minute_without_the_chain_only_delays_verdicts(pool: PoolWithVal
         cut = pool.validator(attempts=2, host=host)
         keys = [await pool.submit()]
         await cut.read()
-        await cut.dependencies.judging.round()
+        await cut.loops.judging.round()
         keys.append(await pool.submit())
         await cut.read()
         if how == "between two questions":

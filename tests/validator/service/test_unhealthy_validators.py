@@ -216,7 +216,7 @@ async def test_work_of_a_validator_that_cannot_continue_is_given_to_the_other(
     cut, well = pool.validator(), pool.validator("second")
     key = await pool.submit()
     await cut.read()
-    await cut.dependencies.judging.round()  # its verdict is staged, and waits for a sender
+    await cut.loops.judging.round()  # its verdict is staged, and waits for a sender
 
     async def down(*_: object) -> None:
         raise ChainUnavailable("no route from here")
@@ -232,7 +232,7 @@ async def test_work_of_a_validator_that_cannot_continue_is_given_to_the_other(
             with suppress(MusterError):
                 await cut.read()
     assert (await pool.work(key)).judge == well.key.address
-    await cut.dependencies.send_queues[0].round()
+    await cut.loops.verdict_senders[0].round()
     assert await judged(pool) == [key], "the late verdict is looked up, and dropped"
 
 
@@ -250,8 +250,8 @@ async def test_a_validator_that_cannot_finalise_leaves_it_to_the_other(
     ledger: Ledger = await poor.dependencies.chain.ledger()
     monkeypatch.setattr(ledger, "now", down)
     with pytest.raises(ChainUnavailable):
-        await poor.dependencies.finalising.round()
-    assert await well.dependencies.finalising.round() == 1
+        await poor.loops.finalising.round()
+    assert await well.loops.finalising.round() == 1
     assert (await pool.work(key)).status is WorkStatus.FINAL
 
 

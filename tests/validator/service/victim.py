@@ -27,9 +27,9 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock, SystemClock
 from tests.kit.scripted_examiner import ScriptedExaminer
 from validator.app import build_validator
-from validator.background import update_health
 from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, Remote
+from validator.loops.background import ValidatorLoops, update_health
 from validator.settings import ValidatorSettings
 
 
@@ -64,29 +64,41 @@ class Order:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-Place = Callable[[Dependencies], Awaitable[object]]
+@dataclass(frozen=True)
+class Parts:
+    """The objects of the validator at which it can kill itself."""
+
+    dependencies: Dependencies
+    loops: ValidatorLoops
 
 
-async def _queue(parts: Dependencies) -> object:
-    return parts.queue
+Place = Callable[[Parts], Awaitable[object]]
 
 
-async def _book(parts: Dependencies) -> object:
-    return (await parts.chain.ledger()).work
+async def _queue(parts: Parts) -> object:
+    return parts.dependencies.queue
 
 
-async def _wallet(parts: Dependencies) -> object:
-    ledger: Any = await parts.chain.ledger()
+async def _book(parts: Parts) -> object:
+    return (await parts.dependencies.chain.ledger()).work
+
+
+async def _wallet(parts: Parts) -> object:
+    ledger: Any = await parts.dependencies.chain.ledger()
     return ledger._sender._wallet
 
 
 STAGES: dict[str, tuple[Place, str, bool]] = {
     "before the events are queued": (_queue, "put", False),
-    "before the position in the events is stored": (lambda parts: _itself(parts.intake._following), "commit", False),
+    "before the position in the events is stored": (
+        lambda parts: _itself(parts.loops.intake._following),
+        "commit",
+        False,
+    ),
     "after taking the work": (_queue, "take", True),
-    "after downloading the file": (lambda parts: _itself(parts.files), "_fetch", True),
-    "during the examination": (lambda parts: _itself(parts.examiner), "examine", False),
-    "before uploading the audit file": (lambda parts: _itself(parts.files), "store", False),
+    "after downloading the file": (lambda parts: _itself(parts.dependencies.files), "_fetch", True),
+    "during the examination": (lambda parts: _itself(parts.dependencies.examiner), "examine", False),
+    "before uploading the audit file": (lambda parts: _itself(parts.dependencies.files), "store", False),
     "before staging the verdict": (_queue, "stage", False),
     "after staging the verdict": (_queue, "stage", True),
     "before sending the transaction": (_wallet, "submit", False),
@@ -116,7 +128,7 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def _arm(parts: Dependencies, stage: str) -> None:
+async def _arm(parts: Parts, stage: str) -> None:
     place, name, after = STAGES[stage]
     owner: Any = await place(parts)
     real = getattr(owner, name)
@@ -164,14 +176,14 @@ async def live(order: Order) -> None:
         clock=clock,
         with_loops=False,
     )
-    parts: Dependencies = app.state.dependencies
-    parts.files.clear()
+    parts = Parts(app.state.dependencies, app.state.built_loops)
+    parts.dependencies.files.clear()
     await _arm(parts, order.stage)
-    await update_health(parts)
-    await parts.intake.round()
-    await parts.judging.round()
-    await parts.send_queues[0].round()
-    await parts.finalising.round()
+    await update_health(parts.dependencies)
+    await parts.loops.intake.round()
+    await parts.loops.judging.round()
+    await parts.loops.verdict_senders[0].round()
+    await parts.loops.finalising.round()
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
-"""Publishes versions: writes the folder, journals it, announces it on the ledger and tells the orchestrator.
+"""Folders of versions: writes them for the origin, journals their digests, and removes those that are no longer needed.
 
-Each stage first checks whether it was already done, so publishing can be repeated after a crash at any moment. Two
-trainers can't both announce a version: a trainer that finds another digest on the ledger stops.
+Each stage first checks whether it was already done, so it can be repeated after a crash at any moment.
 """
 
 from __future__ import annotations
@@ -13,21 +12,14 @@ from pathlib import Path
 
 import structlog
 
-from ledger.client import Ledger
-from ledger.errors import TransactionReverted
 from ledger.version_needs import VersionNeeds
 from protocol.checkpoints import folder_files, version_digest
-from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict, MusterError
 from protocol.identifiers import Digest
 from protocol.runtime.budgets import KeepRule, Needs, OverBudget, stored_version
 from protocol.runtime.threads import run_in_thread
-from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
-from trainer.errors import AnotherTrainer
-from trainer.files import put_in_place
-from trainer.run.journal import Journal, Written
-from trainer.run.lease import RunLease
-from trainer.run.outages import OutageRetry
+from trainer.run.state.journal import Journal, Written
+from trainer.saving.files import put_in_place
 
 KEPT_VERSIONS = 16
 """Number of version folders kept if the disk has space; relays that were offline fetch them later."""
@@ -38,24 +30,15 @@ Writer = Callable[[Path], Awaitable[None]]
 """Writes a version's folder atomically."""
 
 
-class Publisher:
-    """Publishes the versions of one run.
+class VersionFolders:
+    """The version folders of one run, from which the origin publishes.
 
     Args:
-        policies: Folder from which the origin publishes versions.
+        policies: Folder with a subfolder per version.
         journal: Journal of the run.
         written: Digests by version from the journal; updated here.
-        ledger: Ledger client with the publisher's key.
-        client: Client of the orchestrator.
-        pool_id: Pool of the run.
-        run: Id of the run.
-        units_per_group: Work units per group, used for leases.
-        arithmetic: Engines and dtypes that the recipe accepts, for the nodes.
-        relays: URLs of relays that serve versions.
         keep: Rule for keeping version folders.
         needs: Reads which versions leases and open work need.
-        retry: Retries during outages.
-        lease: The run's lease, which fences requests.
     """
 
     def __init__(
@@ -64,37 +47,27 @@ class Publisher:
         *,
         journal: Journal,
         written: dict[int, Digest],
-        ledger: Ledger,
-        client: OrchestratorClient,
-        pool_id: int,
-        run: Digest,
-        units_per_group: int,
-        arithmetic: tuple[str, ...],
-        relays: tuple[str, ...],
         keep: KeepRule,
         needs: VersionNeeds,
-        retry: OutageRetry,
-        lease: RunLease,
     ) -> None:
         self._policies = policies
         self._journal = journal
         self._written = written
-        self._ledger = ledger
-        self._client = client
-        self._pool_id = pool_id
-        self._run = run
-        self._units_per_group = units_per_group
-        self._arithmetic = arithmetic
-        self._relays = relays
         self._keep = keep
         self._needs = needs
         self._over_budget = OverBudget(policies)
-        self._retry = retry
-        self._lease = lease
 
     def digest(self, version: int) -> Digest | None:
         """Returns the digest of a version; None if this run has not written it."""
         return self._written.get(version)
+
+    def recorded(self, version: int) -> Digest:
+        """Returns the digest of a version that this run has written.
+
+        Raises:
+            KeyError: This run has not written the version.
+        """
+        return self._written[version]
 
     @property
     def newest(self) -> int:
@@ -135,89 +108,6 @@ class Publisher:
         else:
             await run_in_thread(put_in_place, made, folder)
         return digest
-
-    async def announce(self, version: int) -> None:
-        """Announces a version on the ledger. Idempotent.
-
-        Raises:
-            AnotherTrainer: The ledger names another digest or a newer version, or the lease is lost. The lease is
-                checked first because an announcement on the ledger is permanent.
-        """
-        digest = self._written[version]
-
-        async def announce() -> None:
-            latest = await self._ledger.checkpoints.latest(self._pool_id, self._run)
-            if latest is None or latest.version < version:
-                await self._lease.confirm()
-                try:
-                    await self._ledger.checkpoints.announce(
-                        pool_id=self._pool_id, run=self._run, version=version, attempt=0, digest=digest
-                    )
-                except TransactionReverted as error:
-                    if error.name != "NotNewer":
-                        raise
-                else:
-                    return
-            await self._check_ours(version, digest)
-
-        await self._retry(announce, what=f"announcing version {version}")
-
-    async def check_ledger(self, newest: int) -> None:
-        """Checks that the ledger's newest version was made by this trainer.
-
-        Args:
-            newest: Newest version made, or to be made, from the journal.
-
-        Raises:
-            AnotherTrainer: Another trainer made it.
-        """
-        latest = await self._retry(
-            lambda: self._ledger.checkpoints.latest(self._pool_id, self._run), what="reading the newest version"
-        )
-        if latest is None:
-            return
-        if latest.version > newest:
-            raise AnotherTrainer(
-                f"the ledger names version {latest.version} of this run, and this trainer has made none after {newest}"
-            )
-        await self._check_ours(latest.version, self._written.get(latest.version))
-
-    async def publish_to_orchestrator(self, version: int) -> None:
-        """Tells the orchestrator to lease slots for a version from now on.
-
-        Raises:
-            AnotherTrainer: The orchestrator knows a newer version, or another trainer has the lease.
-        """
-
-        def put(lease: str) -> Awaitable[CheckpointRef]:
-            checkpoint = NewCheckpoint(
-                version=version,
-                attempt=0,
-                digest=self._written[version],
-                units_per_group=self._units_per_group,
-                arithmetic=self._arithmetic,
-                relays=self._relays,
-                trainer=lease,
-            )
-            return self._client.put_checkpoint(checkpoint)
-
-        what = f"telling the orchestrator of version {version}"
-        try:
-            adopted = await self._retry(lambda: self._lease.with_token(put), what=what)
-        except Conflict as error:
-            if error.code != "checkpoint-goes-back":
-                raise
-            raise AnotherTrainer(error.detail) from error
-        if not adopted.relays:
-            _log.warning(
-                "no-relay",
-                version=version,
-                hint="workers can't fetch this version: start `muster shardcast relay`, and add its URL to `relays`",
-            )
-
-    def is_adopted(self, view: RunView, version: int) -> bool:
-        """Returns whether the orchestrator leases slots for this version or a newer one."""
-        return view.checkpoint is not None and view.checkpoint.version >= version
 
     async def tidy(self, newest: int, *, used: Collection[int] = ()) -> int:
         """Removes folders of versions that are not needed any more; the base stays.
@@ -270,12 +160,6 @@ class Publisher:
                 f"{folder} exists and is not version {folder.name} of this run",
                 hint="give this run its own folder of versions",
             )
-
-    async def _check_ours(self, version: int, digest: Digest | None) -> None:
-        found = await self._ledger.checkpoints.get(self._pool_id, self._run, version)
-        if found is None or found.digest != digest:
-            named = "none" if found is None else found.digest
-            raise AnotherTrainer(f"the ledger names {named} as version {version} of this run, and ours is {digest}")
 
 
 def _digest_of(folder: Path) -> Digest:

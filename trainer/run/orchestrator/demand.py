@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.wire.runs import Demand, RunView, StepView
-from trainer.run.asynchrony import StepStanding, first_demand, steps_to_open
-from trainer.run.lease import RunLease
-from trainer.run.outages import OutageRetry
+from trainer.run.gathering.asynchrony import StepProgress, first_demand, steps_to_open
+from trainer.run.orchestrator.lease import RunLease
+from trainer.run.orchestrator.outages import OutageRetry
 from trainer.run.settings import TrainerSettings
 
 
@@ -65,11 +65,11 @@ class DemandPublisher:
             most_waiting: See `steps_to_open`.
             ahead: Number of steps beyond the window whose demand is set to 0; the next version opens them.
         """
-        standing = standings(view)
-        await self._state(step, max(groups, self._sent.get(step, 0)), standing)
-        later = steps_to_open(step, last, standing, groups=groups, most_waiting=most_waiting)
+        progress = step_progress(view)
+        await self._state(step, max(groups, self._sent.get(step, 0)), progress)
+        later = steps_to_open(step, last, progress, groups=groups, most_waiting=most_waiting)
         for each in range(step + 1, view_end(view, last) + ahead + 1):
-            await self._state(each, later.get(each, 0), standing)
+            await self._state(each, later.get(each, 0), progress)
 
     async def raise_to(self, step: int, groups: int) -> None:
         """Raises the demand of a step."""
@@ -85,8 +85,8 @@ class DemandPublisher:
         """Forgets the sent demand, so that all of it is sent again after the orchestrator lost its state."""
         self._sent.clear()
 
-    async def _state(self, step: int, groups: int, standing: dict[int, StepStanding]) -> None:
-        now = standing.get(step)
+    async def _state(self, step: int, groups: int, progress: dict[int, StepProgress]) -> None:
+        now = progress.get(step)
         known = self._sent.get(step)
         if known is not None and known >= groups and (now is None or now.closed or now.demand >= groups):
             return
@@ -100,10 +100,10 @@ class DemandPublisher:
         await self._retry(lambda: self._lease.with_token(put), what=f"sending the demand of step {step}")
 
 
-def standings(view: RunView) -> dict[int, StepStanding]:
+def step_progress(view: RunView) -> dict[int, StepProgress]:
     """Returns the state of the window's steps."""
     return {
-        each.step: StepStanding(
+        each.step: StepProgress(
             demand=each.demand,
             rounds=each.rounds,
             closed=each.closed,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from protocol.runtime.randomness import Random
 from trainer.learning.groups import TrainingGroup
-from trainer.run.journal import JournalFile
-from trainer.run.state import TrainerState
+from trainer.run.state.journal import JournalFile
+from trainer.run.state.trainer_state import TrainerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

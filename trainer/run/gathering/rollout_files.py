@@ -25,8 +25,8 @@ from rollouts.files.schema import ReadLimits
 from rollouts.recipe import Recipe
 from rollouts.sandboxed_decoder import Decoder
 from trainer.learning.groups import TrainingGroup, TrainingSample
-from trainer.run.batches import SeenFile, SeenGroup
-from trainer.run.journal import JournalFile
+from trainer.run.gathering.batches import SeenFile, SeenGroup
+from trainer.run.state.journal import JournalFile
 
 _BYTES_PER_TOKEN = 64
 """Decoded bytes allowed per token with its log-probability; a row's other columns count as 4096 tokens."""
@@ -62,6 +62,23 @@ class FileRules:
         longest = max(self.recipe.max_prompt_tokens, self.recipe.sampling.max_new_tokens)
         decoded = rows * (self.recipe.max_prompt_tokens + 2 * longest + 4096) * _BYTES_PER_TOKEN
         return ReadLimits(file_bytes=self.most_bytes, rows=rows, decoded_bytes=decoded, tokens=longest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReader:
+    """Reads accepted files of a run.
+
+    Args:
+        rules: Rules that every file must satisfy.
+        decoder: Sandboxed decoder of untrusted files.
+    """
+
+    rules: FileRules
+    decoder: Decoder
+
+    def read(self, path: Path, audit_path: Path, *, entry: JournalFile, step: int) -> SeenFile:
+        """Reads a file and its audit file (`read_accepted`)."""
+        return read_accepted(path, audit_path, entry=entry, step=step, rules=self.rules, decoder=self.decoder)
 
 
 def read_accepted(

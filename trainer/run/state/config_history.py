@@ -6,46 +6,23 @@ change of `learning` is refused if a version of these steps was written, because
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import structlog
 
 from protocol.errors import Conflict
-from trainer.learning.settings import LearningSettings
-from trainer.run.journal import Journal, LearnedUnder, Recorded, Value
-from trainer.run.settings import TrainerSettings
+from trainer.run.state.journal import Journal, LearnedUnder, Recorded, Value
 
 _log = structlog.get_logger(__name__)
 
 _LEARNING = "learning."
 
 
-def learned_under(
-    settings: TrainerSettings, learning: LearningSettings, *, device: str, processes: int = 1
-) -> dict[str, Value]:
-    """Returns all settings that determine the trained weights, by name as in the settings file."""
-    knobs = settings.knobs
-    settings_by_name: dict[str, Any] = {
-        "learning": learning.model_dump(mode="json"),
-        "pools": settings.pools.model_dump(mode="json"),
-        "device": device,
-        "processes": processes,
-        "dtype": settings.dtype.value,
-        "groups_per_step": settings.groups_per_step,
-        "most_groups_per_step": settings.most_groups,
-        "reload_every": knobs.reload_every,
-        "max_staleness": knobs.max_staleness,
-        "stream": knobs.stream,
-    }
-    return dict(_flat(settings_by_name))
-
-
 def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, step: int) -> None:
     """Records the learning settings of the following steps if they differ from the last recorded ones.
 
     Args:
-        now: Result of `learned_under`.
+        now: Learning settings of this start, by name.
         journal: Journal of the run.
         recorded: Content of the journal.
         step: The next step of the saved state; journalled steps from this one on are repeated.
@@ -78,11 +55,3 @@ def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, 
         for name in sorted(before.keys() & now.keys())
         if before[name] != now[name]
     }
-
-
-def _flat(settings_by_name: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
-    for name, value in settings_by_name.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

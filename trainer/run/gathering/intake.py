@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,12 +21,11 @@ from protocol.runtime.threads import run_in_thread
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE
 from protocol.wire.listings import RolloutItem
-from rollouts.sandboxed_decoder import Decoder
 from trainer.errors import NotWritten
-from trainer.run.batches import SeenFile, in_lease_order
-from trainer.run.journal import JournalFile
-from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted
-from trainer.run.verdicts import LedgerVerdicts, NotOnLedger
+from trainer.run.gathering.batches import SeenFile, in_lease_order
+from trainer.run.gathering.rollout_files import FileReader, UnusableFile
+from trainer.run.gathering.verdicts import LedgerVerdicts, NotOnLedger
+from trainer.run.state.journal import JournalFile
 
 _log = structlog.get_logger(__name__)
 
@@ -52,52 +52,69 @@ def remove_files(state: Path, *, below: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeSources:
+    """Services from which rollouts and their verdicts come.
+
+    Args:
+        client: Client of the orchestrator, which lists files.
+        transfer: Downloads files.
+        verdicts: Verdicts on the ledger.
+    """
+
+    client: OrchestratorClient
+    transfer: ObjectTransfer
+    verdicts: LedgerVerdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeLimits:
+    """Limits of an intake.
+
+    Args:
+        max_staleness: Maximum age of a rollout's policy in steps.
+        at_once: Maximum number of parallel downloads.
+        patience: How long a step waits for files while chain or store is down.
+    """
+
+    max_staleness: int
+    at_once: int
+    patience: timedelta
+
+
 class RolloutIntake:
     """Fetches and verifies the files of a step.
 
     Args:
         step: Number of the step.
-        client: Client of the orchestrator, which lists files.
-        transfer: Downloads files.
-        verdicts: Verdicts on the ledger.
+        sources: Services from which rollouts and their verdicts come.
         folder: Folder for the files; created if missing.
-        rules: Rules that every file must satisfy.
-        decoder: Sandboxed decoder of untrusted files.
+        reader: Reads files, and has the rules that every file must satisfy.
         policy: Returns the digest of a version; None if this run has not written it.
-        max_staleness: Maximum age of a rollout's policy in steps.
-        at_once: Maximum number of parallel downloads.
+        limits: Limits of staleness, parallel downloads and waiting.
         clock: Clock of the run.
-        patience: How long a step waits for files while chain or store is down.
     """
 
     def __init__(
         self,
         step: int,
         *,
-        client: OrchestratorClient,
-        transfer: ObjectTransfer,
-        verdicts: LedgerVerdicts,
+        sources: IntakeSources,
         folder: Path,
-        rules: FileRules,
-        decoder: Decoder,
+        reader: FileReader,
         policy: Callable[[int], Digest | None],
-        max_staleness: int,
-        at_once: int,
+        limits: IntakeLimits,
         clock: Clock,
-        patience: timedelta,
     ) -> None:
         self.step = step
-        self._client = client
-        self._transfer = transfer
-        self._verdicts = verdicts
+        self._sources = sources
         self._folder = folder
-        self._rules = rules
-        self._decoder = decoder
+        self._reader = reader
         self._policy = policy
-        self._max_staleness = max_staleness
-        self._turns = asyncio.Semaphore(at_once)
+        self._max_staleness = limits.max_staleness
+        self._turns = asyncio.Semaphore(limits.at_once)
         self._clock = clock
-        self._longest_wait = patience.total_seconds()
+        self._longest_wait = limits.patience.total_seconds()
         self._taken: dict[Digest, SeenFile] = {}
         self._refused: dict[Digest, str] = {}
         self._unavailable: dict[Digest, tuple[str, float]] = {}
@@ -111,7 +128,7 @@ class RolloutIntake:
             MusterError: The orchestrator can't list the files.
             NotWritten: The disk of this machine refuses the write.
         """
-        listed = {item.key: item async for item in self._client.rollouts(step=self.step)}
+        listed = {item.key: item async for item in self._sources.client.rollouts(step=self.step)}
         self._listed = list(listed.values())
         new: defaultdict[Digest, list[RolloutItem]] = defaultdict(list)
         for item in self._listed:
@@ -175,9 +192,10 @@ class RolloutIntake:
             raise UnusableFile(f"version {item.version} is too old for step {self.step}", code="stale")
         if item.digest != self._policy(item.version):
             raise UnusableFile(f"version {item.version} is not {item.digest}", code="other-policy")
-        if item.size is not None and item.size > self._rules.most_bytes:
-            raise UnusableFile(f"{item.size} bytes, above the limit of {self._rules.most_bytes}", code="file-too-large")
-        if why := await self._verdicts.objection(item):
+        most = self._reader.rules.most_bytes
+        if item.size is not None and item.size > most:
+            raise UnusableFile(f"{item.size} bytes, above the limit of {most}", code="file-too-large")
+        if why := await self._sources.verdicts.objection(item):
             raise NotOnLedger(why)
         return JournalFile(
             key=item.key,
@@ -193,7 +211,7 @@ class RolloutIntake:
     async def _read(self, item: RolloutItem, entry: JournalFile) -> SeenFile:
         path, audit = file_paths(self._folder, entry)
         wanted = (
-            (path, item.file_url, entry.sha256, self._rules.most_bytes),
+            (path, item.file_url, entry.sha256, self._reader.rules.most_bytes),
             (audit, item.audit_url, entry.audit, LARGEST_AUDIT_FILE),
         )
         for target, url, sha256, most in wanted:
@@ -201,10 +219,8 @@ class RolloutIntake:
                 continue  # fetched before a crash; it is verified, because `fetch` creates only verified files
             if url is None:
                 raise NotFound(f"the store has no file {sha256}")
-            await self._transfer.fetch(url, target, sha256=sha256, most_bytes=most)
-        return await run_in_thread(
-            read_accepted, path, audit, entry=entry, step=self.step, rules=self._rules, decoder=self._decoder
-        )
+            await self._sources.transfer.fetch(url, target, sha256=sha256, most_bytes=most)
+        return await run_in_thread(self._reader.read, path, audit, entry=entry, step=self.step)
 
     def coming(self) -> int:
         """Returns the number of accepted groups that are not fetched yet and not known to be unavailable."""

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from protocol.identifiers import Digest
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner
-from trainer.run.batches import Chosen, SeenFile, unused
-from trainer.run.learner_thread import LearnerThread
+from trainer.run.gathering.batches import Chosen, SeenFile, unused
+from trainer.run.learner.thread import LearnerThread
 
 
 class StreamedStep:

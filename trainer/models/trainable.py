@@ -21,10 +21,10 @@ from rollouts.models.policy import quiet_transformers
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
 from rollouts.recipe import Recipe, write_recipe
-from trainer.characters import END, PAD, write_character_tokenizer
 from trainer.errors import BadSettings
-from trainer.files import whole_folder
-from trainer.training_state import stored_weights
+from trainer.models.characters import END, PAD, write_character_tokenizer
+from trainer.saving.files import whole_folder
+from trainer.saving.training_state import stored_weights
 
 # transformers annotates only some of its functions, and some of these annotations are wrong.
 _CONFIGS: Any = AutoConfig

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -20,9 +21,10 @@ from trainer.errors import BadSettings
 from trainer.learning.settings import LearningSettings
 from trainer.policy.base_model import PolicyBase
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.follower import terms_command
-from trainer.run.learner_thread import LearnerThread
+from trainer.run.learner.follower import terms_command
+from trainer.run.learner.thread import LearnerThread
 from trainer.run.settings import TrainerSettings
+from trainer.run.state.journal import Value
 
 
 def learning_settings(settings: TrainerSettings) -> LearningSettings:
@@ -46,6 +48,26 @@ def learning_settings(settings: TrainerSettings) -> LearningSettings:
             hint="turn stream off, or choose an algorithm that compares the answers of a group",
         )
     return learning
+
+
+def learned_under(
+    settings: TrainerSettings, learning: LearningSettings, *, device: str, processes: int = 1
+) -> dict[str, Value]:
+    """Returns all settings that determine the trained weights, by name as in the settings file."""
+    knobs = settings.knobs
+    settings_by_name: dict[str, Any] = {
+        "learning": learning.model_dump(mode="json"),
+        "pools": settings.pools.model_dump(mode="json"),
+        "device": device,
+        "processes": processes,
+        "dtype": settings.dtype.value,
+        "groups_per_step": settings.groups_per_step,
+        "most_groups_per_step": settings.most_groups,
+        "reload_every": knobs.reload_every,
+        "max_staleness": knobs.max_staleness,
+        "stream": knobs.stream,
+    }
+    return dict(_flat(settings_by_name))
 
 
 @asynccontextmanager
@@ -96,3 +118,11 @@ async def open_learner(
 def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(stop.set)
+
+
+def _flat(settings_by_name: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
+    for name, value in settings_by_name.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

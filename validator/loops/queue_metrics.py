@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from validator.domain.progress import LoopProgress
 from validator.health import Health
-from validator.loops.intake import LedgerIntake
-from validator.loops.second_looks import LookCounts
 from validator.queue.store import WorkQueue
 from validator.store.deadlines import Deadlines
 
@@ -21,8 +19,7 @@ class QueueMetrics:
         registry: Registry of the service.
         queue: The work queue.
         deadlines: Store of work that is not final yet.
-        intake: Intake loop, which knows the position in the ledger's events.
-        looks: Returns the numbers of second looks by reason.
+        progress: Position in the ledger's events, and numbers of second looks.
         health: Health of this process.
     """
 
@@ -32,14 +29,12 @@ class QueueMetrics:
         *,
         queue: WorkQueue,
         deadlines: Deadlines,
-        intake: LedgerIntake,
-        looks: Callable[[], LookCounts],
+        progress: LoopProgress,
         health: Health,
     ) -> None:
         self._queue = queue
         self._deadlines = deadlines
-        self._intake = intake
-        self._looks = looks
+        self._progress = progress
         self._health = health
         self._well = Gauge("muster_validator_well", "1 if this validator takes work, else 0", registry=registry)
         self._unwell_for = Gauge(
@@ -76,8 +71,8 @@ class QueueMetrics:
         for stage in ("waiting", "ready", "in_hand", "parked"):
             self._lengths.labels(stage.replace("_", "-")).set(getattr(lengths, stage))
         self._lengths.labels("not-final").set(await self._deadlines.count())
-        if self._intake.read_to is not None:
-            upto, head = self._intake.read_to
+        if self._progress.read_to is not None:
+            upto, head = self._progress.read_to
             self._behind.set(max(0, head + 1 - upto))
-        for why, count in asdict(self._looks()).items():
+        for why, count in asdict(self._progress.looks).items():
             self._looked.labels(why.replace("_", "-")).set(count)

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 from ledger.artifacts import Contract
 from validator.audit.second_looks import LookPolicy
-from validator.dependencies import Dependencies, following_of
+from validator.dependencies import Dependencies
 from validator.loops.epochs import EpochLoop
-from validator.loops.second_looks import FOLLOWED, LookCounts, SecondLooks
+from validator.loops.juries import Juries
+from validator.loops.second_looks import FOLLOWED, SecondLooks
 
 
 class AuditLoops:
@@ -19,17 +20,14 @@ class AuditLoops:
 
     Args:
         dependencies: Dependencies of the validator.
+        juries: Records the order of validators for disputes on the ledger.
     """
 
-    def __init__(self, dependencies: Dependencies) -> None:
+    def __init__(self, dependencies: Dependencies, *, juries: Juries) -> None:
         self._dependencies = dependencies
+        self._juries = juries
         self._epochs: EpochLoop | None = None
         self._looks: SecondLooks | None = None
-
-    @property
-    def counts(self) -> LookCounts:
-        """Number of second looks and disputes since this process started, by reason."""
-        return LookCounts() if self._looks is None else self._looks.counts
 
     async def epochs(self) -> None:
         """Runs one round of the epoch loop: commits the next secret when due, reveals past secrets.
@@ -63,14 +61,7 @@ class AuditLoops:
             connected = await dependencies.chain.connected()
             self._looks = SecondLooks(
                 connected.ledger,
-                following_of(
-                    f"looks-{dependencies.key.address}",
-                    {Contract.WORK_LEDGER: FOLLOWED},
-                    settings=settings,
-                    chain=dependencies.chain,
-                    redis=dependencies.redis,
-                    clock=dependencies.clock,
-                ),
+                dependencies.follower(f"looks-{dependencies.key.address}", {Contract.WORK_LEDGER: FOLLOWED}),
                 queue=dependencies.queue,
                 records=dependencies.records,
                 epochs=connected.epochs,
@@ -81,6 +72,7 @@ class AuditLoops:
                     forged=settings.looks_at_forged,
                 ),
                 takeover=timedelta(seconds=settings.takeover_s),
-                juries=dependencies.juries,
+                juries=self._juries,
             )
+            dependencies.progress.looks = self._looks.counts
         await self._looks.round()

@@ -19,7 +19,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import SINGLE_WEIGHTS
 from rollouts.models.policy import quiet_transformers
-from trainer.files import whole_folder
+from trainer.saving.files import whole_folder
 
 # transformers does not annotate these.
 _CONFIGS: Any = AutoConfig

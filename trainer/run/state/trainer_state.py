@@ -13,8 +13,8 @@ from pathlib import Path
 from protocol.runtime.files import FileLocked, locked_file
 from trainer.errors import AnotherTrainer, NotWritten
 from trainer.learning.learner import LearnerState
-from trainer.run.pools import DifficultyPools
-from trainer.saved_state import read_state, write_state
+from trainer.run.state.pools import DifficultyPools
+from trainer.saving.saved_state import read_state, write_state
 
 STATE_FILE = "state.safetensors"
 _LOCK_FILE = "trainer.lock"

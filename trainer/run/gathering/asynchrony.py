@@ -83,7 +83,7 @@ NAMED: Mapping[AsynchronyName, Asynchrony] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepStanding:
+class StepProgress:
     """State of a step at the orchestrator, in groups."""
 
     demand: int = 0
@@ -105,7 +105,7 @@ class StepStanding:
 
 
 def steps_to_open(
-    step: int, last: int, standing: Mapping[int, StepStanding], *, groups: int, most_waiting: int
+    step: int, last: int, progress: Mapping[int, StepProgress], *, groups: int, most_waiting: int
 ) -> dict[int, int]:
     """Returns the demand of the window's later steps, in groups; 0 for a step that is not open yet.
 
@@ -116,19 +116,19 @@ def steps_to_open(
     Args:
         step: The current step.
         last: Last step that may be served (`Asynchrony.last_step`).
-        standing: State of the steps; a missing step has no demand yet.
+        progress: State of the steps; a missing step has no demand yet.
         groups: Initial demand of a step.
         most_waiting: Number of accepted groups of later steps from which on no further step opens.
     """
-    none = StepStanding()
-    waiting = sum(standing.get(later, none).accepted for later in range(step + 1, last + 1))
+    none = StepProgress()
+    waiting = sum(progress.get(later, none).accepted for later in range(step + 1, last + 1))
     wanted: dict[int, int] = {}
     busy = True
     for later in range(step + 1, last + 1):
         opened = later == step + 1 or (busy and waiting < most_waiting)
         wanted[later] = groups if opened else 0
-        now = standing.get(later, none)
-        before = standing.get(later - 1, none)
+        now = progress.get(later, none)
+        before = progress.get(later - 1, none)
         busy = opened and busy and before.need == 0 and now.demand >= groups and now.need == 0
     return wanted
 
@@ -151,7 +151,7 @@ class DemandDecision:
 
 
 def next_move(
-    now: StepStanding,
+    now: StepProgress,
     *,
     wanted: int,
     useful: int,

@@ -24,8 +24,8 @@ from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import TrainerWish
 from trainer.errors import AnotherTrainer
-from trainer.files import write_whole
-from trainer.run.outages import OutageRetry
+from trainer.run.orchestrator.outages import OutageRetry
+from trainer.saving.files import write_whole
 
 LIFE = timedelta(seconds=30)
 _AT_ONCE = timedelta(milliseconds=1)

@@ -16,8 +16,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from protocol.errors import Conflict
-from trainer.files import write_whole
-from trainer.tensor_file import tensor_file
+from trainer.saving.files import write_whole
+from trainer.saving.tensor_file import tensor_file
 
 _FORMAT = 1
 _KEY = "muster"

@@ -1,0 +1,1 @@
+"""Trainable models: opened, created from scratch, or converted from GGUF files."""

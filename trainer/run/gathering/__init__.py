@@ -1,0 +1,1 @@
+"""Accepted rollouts: fetched, verified and selected for the batch of a step."""

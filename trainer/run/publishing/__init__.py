@@ -1,0 +1,1 @@
+"""Publication of versions: folder, ledger and orchestrator."""

@@ -1,0 +1,1 @@
+"""Durable files: atomic writes, tensors, and the saved state of unfinished work."""
