@@ -27,6 +27,7 @@ from orchestrator.api import (
     runs,
     tasks,
     uploads,
+    validators,
 )
 from orchestrator.chain.interface import PoolLedger
 from orchestrator.chain.run_interface import RunLedger
@@ -57,6 +58,7 @@ from protocol.wire.runs import Demand, NewCheckpoint, TrainerWish
 from protocol.wire.slots import ReleasedSlots, SlotRequest
 from protocol.wire.tasks import NewTask, TaskPatch
 from protocol.wire.uploads import UploadRequest
+from protocol.wire.validators import NumericsReport
 
 DESCRIPTION = """Nodes of a pool send heartbeats and receive assignments. The pool's owner posts tasks, sees nodes,
 logs, metrics and events, and restarts, drains or bans nodes.
@@ -69,7 +71,7 @@ BODY_LIMIT = 1024 * 1024
 
 _log = structlog.get_logger(__name__)
 
-TAGS = ("pool", "nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "identity")
+TAGS = ("pool", "nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "validators", "identity")
 
 BODIES = (
     Heartbeat,
@@ -88,6 +90,7 @@ BODIES = (
     SignedDispute,
     UploadRequest,
     RelayOffer,
+    NumericsReport,
 )
 """Models of the request bodies that routes parse themselves."""
 
@@ -190,6 +193,7 @@ def build_orchestrator(
         nodes.router,
         events.router,
         uploads.router,
+        validators.router,
     )
     for router in (page.router, heartbeat.router, identity_router, *owned):
         app.include_router(router)
@@ -200,6 +204,7 @@ def build_orchestrator(
         tasks=dependencies.tasks,
         relayer_store=dependencies.relayer.store,
         slot_leasing=dependencies.slot_leasing,
+        numerics=dependencies.numerics,
     )
     if with_loops:
         add_loops(
