@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -27,6 +27,7 @@ from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, OpenableExaminer, Remote, build_dependencies
 from validator.queue_metrics import QueueMetrics
 from validator.settings import ValidatorSettings
+from validator.store.members import no_numerics
 
 DESCRIPTION = """State of a validator, list of the work that it could not judge, and decisions of its operator about
 that work. The verdicts are on the ledger, and their evidence is in the pool's object store.
@@ -46,6 +47,7 @@ def build_validator(
     examiner: OpenableExaminer,
     key: Key,
     clock: Clock | None = None,
+    numerics: Callable[[], Sequence[str]] = no_numerics,
     with_loops: bool = True,
 ) -> FastAPI:
     """Returns the application.
@@ -60,6 +62,7 @@ def build_validator(
         examiner: Examiner of rollout files; the lifespan enters the examiner's context.
         key: The validator's key.
         clock: Clock of loops, caches and requests; None for the system's clock.
+        numerics: Returns the numerics classes that the examiner can verify; called once a second.
         with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
@@ -85,6 +88,7 @@ def build_validator(
         key=key,
         clock=clock,
         registry=app.state.registry,
+        numerics=numerics,
     )
     audit_loops = AuditLoops(dependencies)
     app.state.dependencies = dependencies

@@ -20,6 +20,8 @@ New items wake the judging loops immediately.
 """
 GAUGES_EVERY = timedelta(seconds=5)
 """Interval at which the queue's Prometheus gauges are read from Redis."""
+NUMERICS_EVERY = timedelta(seconds=5)
+"""Interval at which the validator compares its numerics classes with the reported ones."""
 
 
 def add_loops(
@@ -58,6 +60,7 @@ def add_loops(
     )
     loops.add("second-looks", patient("second-looks", audit_loops.verdicts), every=max(poll, IDLE / 2))
     loops.add("juries", patient("juries", dependencies.juries.round), every=IDLE)
+    loops.add("numerics", dependencies.numerics_reports.round, every=NUMERICS_EVERY)
     loops.add("gauges", gauges.read, every=GAUGES_EVERY)
 
 

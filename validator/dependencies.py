@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -34,6 +34,7 @@ from validator.loops.finalising import Finalising
 from validator.loops.intake import LedgerIntake
 from validator.loops.judging import Judging
 from validator.loops.juries import Juries
+from validator.loops.numerics import NumericsReports
 from validator.loops.verdicts import PendingVerdict, SendQueue, Verdicts
 from validator.metrics import ValidatorMetrics
 from validator.queue.leases import HeldItems
@@ -45,7 +46,7 @@ from validator.store.copies import SeenOutputs
 from validator.store.counts import VerdictCounts
 from validator.store.deadlines import Deadlines
 from validator.store.keys import keys_of
-from validator.store.members import Members, place_of
+from validator.store.members import Members, no_numerics, place_of
 from validator.store.near_ties import NearTieBudgets
 from validator.store.records import NodeRecords
 from validator.store.validators import KnownValidators
@@ -73,7 +74,7 @@ class Remote:
     reader: OrchestratorClient
     """Reads runs, submissions and download links."""
     writer: NodeClient
-    """Requests upload URLs."""
+    """Requests upload URLs and reports numerics classes."""
     transfer: ObjectTransfer
     """Downloads and uploads objects by presigned URLs."""
 
@@ -112,6 +113,7 @@ class Dependencies:
     juries: Juries
     intake: LedgerIntake
     finalising: Finalising
+    numerics_reports: NumericsReports
     wakeups: Sequence[asyncio.Event]
     """One event for each judging loop; an event is set when the queue may have an item to take."""
 
@@ -130,11 +132,24 @@ def build_dependencies(
     key: Key,
     clock: Clock,
     registry: CollectorRegistry,
+    numerics: Callable[[], Sequence[str]] = no_numerics,
 ) -> Dependencies:
-    """Builds all objects of a validator, without any I/O."""
+    """Builds all objects of a validator, without any I/O.
+
+    Args:
+        settings: Settings of the validator.
+        redis: Redis client.
+        chain: Chain client of the validator's pool.
+        remote: HTTP clients of the orchestrator.
+        examiner: Examiner of rollout files.
+        key: The validator's key.
+        clock: Clock of loops, caches and requests.
+        registry: Prometheus registry of the service.
+        numerics: Returns the numerics classes that the examiner can verify. It is called once a second.
+    """
     keys, me = keys_of(settings.pool_id), key.address
     lease = timedelta(seconds=settings.lease_s)
-    members = Members(redis, keys=keys, validator=me, place=place_of(settings.directory))
+    members = Members(redis, keys=keys, validator=me, place=place_of(settings.directory), numerics=numerics)
     retry_policy = settings.retry_policy()
     queue = WorkQueue(redis, keys=keys, clock=clock, lease=lease, member=members.me, retry_policy=retry_policy)
     held = HeldItems(queue)
@@ -254,6 +269,7 @@ def build_dependencies(
         juries=juries,
         intake=intake,
         finalising=finalising,
+        numerics_reports=NumericsReports(members, orchestrator=remote.writer, clock=clock),
         wakeups=wakeups,
     )
 

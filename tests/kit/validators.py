@@ -94,6 +94,8 @@ class Host:
     """Where it is reached over TCP."""
     store_patience: timedelta = timedelta(minutes=1)
     sending: SendPolicy = SENDING
+    numerics: tuple[str, ...] = ()
+    """Numerics classes that its examiner can verify."""
 
 
 @dataclass
@@ -147,6 +149,7 @@ class PoolWithValidators:
             examiner=examiner,
             key=key,
             clock=clock,
+            numerics=lambda: host.numerics,
             with_loops=live,
         )
         dependencies = app.state.dependencies
