@@ -262,6 +262,30 @@ async def test_a_loaded_version_is_kept_when_its_class_becomes_unverifiable(
     assert {entry["code"] for entry in logs if entry["event"] == "put-off"} == {"arithmetic-not-verifiable"}
 
 
+async def test_the_next_version_is_not_fetched_early_if_no_validator_verifies_its_class(
+    around: Surroundings, numerics_class: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0, arithmetic=(numerics_class,))
+    assert around.orchestrator.checkpoint is not None
+    task = await around.task()
+    generator = await task._ready(run_id(RUN), around.orchestrator.checkpoint)
+    around.publish(1, arithmetic=(numerics_class,))
+    set_unverifiable(around, numerics_class)
+    held: list[int] = []
+    hold = task._policies.hold
+
+    async def count(run: Digest, checkpoint: CheckpointRef) -> HeldPolicy:
+        held.append(checkpoint.version)
+        return await hold(run, checkpoint)
+
+    monkeypatch.setattr(task._policies, "hold", count)
+    await task._look_ahead(generator)
+    assert not held
+    set_unverifiable(around)
+    await task._look_ahead(generator)
+    assert held == [1]
+
+
 async def test_a_lost_race_for_a_slot_causes_a_shorter_pause_than_other_errors(
     around: Surroundings,
 ) -> None:
