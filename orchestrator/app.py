@@ -24,6 +24,7 @@ from orchestrator.api import (
     runs,
     tasks,
     uploads,
+    validators,
 )
 from orchestrator.chain.interface import PoolLedger
 from orchestrator.chain.run_interface import RunLedger
@@ -58,7 +59,7 @@ BODY_LIMIT = 1024 * 1024
 
 _log = structlog.get_logger(__name__)
 
-TAGS = ("pool", "nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "identity")
+TAGS = ("pool", "nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "validators", "identity")
 
 identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
@@ -159,6 +160,7 @@ def build_orchestrator(
         nodes.router,
         events.router,
         uploads.router,
+        validators.router,
     )
     for router in (page.router, heartbeat.router, identity_router, *owned):
         app.include_router(router)
@@ -168,6 +170,7 @@ def build_orchestrator(
         tasks=dependencies.tasks,
         relayer_store=dependencies.relayer.store,
         slot_leasing=dependencies.slot_leasing,
+        numerics=dependencies.numerics,
     )
     if with_loops:
         add_loops(

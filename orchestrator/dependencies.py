@@ -19,6 +19,7 @@ from orchestrator.relayer.submissions import RelayerService
 from orchestrator.runs.checkpoint_relays import CheckpointRelays
 from orchestrator.runs.control import RunControl
 from orchestrator.runs.leasing import SlotLeasing
+from orchestrator.runs.numerics import ValidatorNumerics
 from orchestrator.secrets import SecretCipher
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
@@ -29,6 +30,7 @@ from orchestrator.store.checkpoint_relays import CheckpointRelayStore
 from orchestrator.store.database import Database
 from orchestrator.store.events import EventStore
 from orchestrator.store.nodes import NodeStore
+from orchestrator.store.numerics import NumericsStore
 from orchestrator.store.relayer import RelayerStore
 from orchestrator.store.runs import RunStore
 from orchestrator.store.tasks import TaskStore
@@ -65,6 +67,7 @@ class Dependencies:
     uploads: UploadService
     relayer: RelayerService
     checkpoint_relays: CheckpointRelays
+    numerics: ValidatorNumerics
     slot_leasing: SlotLeasing | None
     """None if the pool has no run."""
     run_control: RunControl | None
@@ -100,10 +103,17 @@ def build_dependencies(
     checkpoint_relays = CheckpointRelays(
         CheckpointRelayStore(database), clock=clock, private=settings.relays_in_private_networks
     )
+    numerics = ValidatorNumerics(NumericsStore(database), clock=clock)
     if terms is not None and run_ledger is not None:
         runs = RunStore(database, default_demand=terms.default_demand)
         slot_leasing = SlotLeasing(
-            terms=terms, store=runs, ledger=run_ledger, relays=checkpoint_relays.live, key=key, clock=clock
+            terms=terms,
+            store=runs,
+            ledger=run_ledger,
+            relays=checkpoint_relays.live,
+            unverifiable=numerics.unverifiable,
+            key=key,
+            clock=clock,
         )
     relayer = RelayerService(
         pool_id=settings.pool_id,
@@ -162,6 +172,7 @@ def build_dependencies(
         ),
         relayer=relayer,
         checkpoint_relays=checkpoint_relays,
+        numerics=numerics,
         slot_leasing=slot_leasing,
         run_control=None if slot_leasing is None else RunControl(slot_leasing, clock=clock),
         stream_slots=asyncio.Semaphore(settings.streams),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Gauge
 
 from orchestrator.runs.leasing import SlotLeasing
+from orchestrator.runs.numerics import ValidatorNumerics, validators_by_class
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.relayer import RelayedKind, RelayerStore
 from orchestrator.store.tasks import TaskStore
@@ -19,6 +20,7 @@ class PoolGauges:
         tasks: Store of tasks.
         relayer_store: Queue of transactions to relay.
         slot_leasing: Leasing service of the run; None if the pool has no run.
+        numerics: Numerics classes that validators reported.
     """
 
     def __init__(
@@ -29,11 +31,13 @@ class PoolGauges:
         tasks: TaskStore,
         relayer_store: RelayerStore | None = None,
         slot_leasing: SlotLeasing | None = None,
+        numerics: ValidatorNumerics | None = None,
     ) -> None:
         self._nodes = nodes
         self._tasks = tasks
         self._relayer_store = relayer_store
         self._slot_leasing = slot_leasing
+        self._numerics = numerics
         self._known = Gauge("muster_orchestrator_nodes_known", "Nodes that the pool knows", registry=registry)
         self._expected = Gauge(
             "muster_orchestrator_nodes_expected", "Nodes from which heartbeats are expected", registry=registry
@@ -56,6 +60,17 @@ class PoolGauges:
         self._groups = Gauge(
             "muster_run_groups", "Groups of the smallest step that needs rollouts", ("counted",), registry=registry
         )
+        self._reported = Gauge(
+            "muster_orchestrator_validators_reported",
+            "Validators that reported which numerics classes they can verify, in the last 15 minutes",
+            registry=registry,
+        )
+        self._verified = Gauge(
+            "muster_orchestrator_validators_verifying",
+            "Validators that can verify a numerics class",
+            ("numerics",),
+            registry=registry,
+        )
 
     async def read(self) -> None:
         """Sets all gauges from the stores."""
@@ -64,6 +79,8 @@ class PoolGauges:
                 self._relayed.labels(kind.value).set(await self._relayer_store.waiting(kind))
         if self._slot_leasing is not None:
             await self._read_run(self._slot_leasing)
+        if self._numerics is not None:
+            await self._read_numerics(self._numerics)
         self._known.set(await self._nodes.count())
         self._expected.set(await self._nodes.expected())
         self._removals.set(await self._nodes.removals_waiting())
@@ -77,3 +94,10 @@ class PoolGauges:
         count = (await leasing.store.steps([answer.step]))[answer.step].count
         for counted in ("demand", "need", "leased", "spare", "pending", "accepted", "rejected"):
             self._groups.labels(counted).set(getattr(count, counted))
+
+    async def _read_numerics(self, numerics: ValidatorNumerics) -> None:
+        reports = await numerics.reports()
+        self._reported.set(len(reports))
+        self._verified.clear()  # classes that no validator reports any more
+        for name, validators in validators_by_class(reports).items():
+            self._verified.labels(name).set(validators)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
@@ -24,6 +24,7 @@ from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, OpenableExaminer, Remote, build_dependencies
 from validator.loops.background import ValidatorLoops, add_loops, build_loops
 from validator.settings import ValidatorSettings
+from validator.store.members import no_numerics
 
 DESCRIPTION = """State of a validator, list of the work that it could not judge, and decisions of its operator about
 that work. The verdicts are on the ledger, and their evidence is in the pool's object store.
@@ -43,6 +44,7 @@ def build_validator(
     examiner: OpenableExaminer,
     key: Key,
     clock: Clock | None = None,
+    numerics: Callable[[], Sequence[str]] = no_numerics,
     with_loops: bool = True,
 ) -> FastAPI:
     """Returns the application.
@@ -57,6 +59,7 @@ def build_validator(
         examiner: Examiner of rollout files; the lifespan enters the examiner's context.
         key: The validator's key.
         clock: Clock of loops, caches and requests; None for the system's clock.
+        numerics: Returns the numerics classes that the examiner can verify; called once a second.
         with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
@@ -82,6 +85,7 @@ def build_validator(
         key=key,
         clock=clock,
         registry=app.state.registry,
+        numerics=numerics,
     )
     built = build_loops(dependencies, registry=app.state.registry)
     app.state.dependencies = dependencies

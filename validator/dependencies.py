@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -36,7 +36,7 @@ from validator.settings import ValidatorSettings
 from validator.store.counts import VerdictCounts
 from validator.store.deadlines import Deadlines
 from validator.store.keys import keys_of
-from validator.store.members import Members, place_of
+from validator.store.members import Members, no_numerics, place_of
 from validator.store.records import NodeRecords
 from validator.store.validators import KnownValidators
 
@@ -62,7 +62,7 @@ class Remote:
     reader: OrchestratorClient
     """Reads runs, submissions and download links."""
     writer: NodeClient
-    """Requests upload URLs."""
+    """Requests upload URLs and reports numerics classes."""
     transfer: ObjectTransfer
     """Downloads and uploads objects by presigned URLs."""
 
@@ -144,10 +144,23 @@ def build_dependencies(
     key: Key,
     clock: Clock,
     registry: CollectorRegistry,
+    numerics: Callable[[], Sequence[str]] = no_numerics,
 ) -> Dependencies:
-    """Builds the shared objects of a validator, without any I/O."""
+    """Builds the shared objects of a validator, without any I/O.
+
+    Args:
+        settings: Settings of the validator.
+        redis: Redis client.
+        chain: Chain client of the validator's pool.
+        remote: HTTP clients of the orchestrator.
+        examiner: Examiner of rollout files.
+        key: The validator's key.
+        clock: Clock of loops, caches and requests.
+        registry: Prometheus registry of the service.
+        numerics: Returns the numerics classes that the examiner can verify. It is called once a second.
+    """
     keys, me = keys_of(settings.pool_id), key.address
-    members = Members(redis, keys=keys, validator=me, place=place_of(settings.directory))
+    members = Members(redis, keys=keys, validator=me, place=place_of(settings.directory), numerics=numerics)
     queue = WorkQueue(
         redis,
         keys=keys,

@@ -54,14 +54,16 @@ def open_validator(settings: ValidatorSettings) -> FastAPI:
         MusterError: The key or the deployment file can't be read, or a setting is invalid.
     """
     key, clock = own_key(settings), SystemClock()
+    examiner = LocalExaminer(budgeted(settings), clock=clock)
     return build_validator(
         settings,
         redis=connect_redis(settings.redis_url.get_secret_value()),
         chain=open_chain(settings, key=key, clock=clock),
         remote=open_remote(settings, key=key, clock=clock),
-        examiner=LocalExaminer(budgeted(settings), clock=clock),
+        examiner=examiner,
         key=key,
         clock=clock,
+        numerics=examiner.numerics,
     )
 
 

@@ -180,6 +180,7 @@ def _run(view: RunView) -> dict[str, object]:
         "fetched from": None if checkpoint is None else checkpoint.relays,
         "tokens per group": view.units_per_group,
         "paid for": None if checkpoint is None else checkpoint.arithmetic or "what its recipe names",
+        "no validator verifies": None if checkpoint is None else checkpoint.unverifiable,
         "async level": view.async_level,
         "waiting for the relayer": view.queued_submissions,
         "slots": view.paused or "leased",

@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from orchestrator.dependencies import dependencies_of
+from protocol.errors import Forbidden
 from protocol.http.tokens import OwnerRequest, owner_access
 from protocol.http.verification import SignedRequest, signed_request
 from protocol.identifiers import Address, WireAddress
@@ -21,6 +22,8 @@ OWNER_BODY = 256 * 1024
 """Maximum bytes of an owner's request body. The largest one is a task with its environment and secrets."""
 NODE_BODY = 64 * 1024
 """Maximum bytes of a node's request body, except one with log lines."""
+VALIDATOR_BODY = 4 * 1024
+"""Maximum bytes of a validator's request body. The largest one is a report of 16 names."""
 LOGS_BODY = 1024 * 1024
 """Maximum bytes of a node's request body with log lines."""
 
@@ -43,6 +46,16 @@ async def _may_operate_run(address: Address, request: Request) -> bool:
     pool = await dependencies_of(request).pool.get()
     steers = address in pool.managers | pool.publishers
     return steers and _with_higher_rate(address, request)
+
+
+async def _check_validator(address: Address, request: Request) -> None:
+    if address not in (await dependencies_of(request).pool.get()).validators:
+        raise Forbidden(
+            f"{address} is not a validator of the pool",
+            hint="the pool's owner adds it: `muster pool roles --add-validator ADDRESS`",
+            code="role",
+        )
+    _with_higher_rate(address, request)
 
 
 def _with_higher_rate(address: Address, request: Request) -> bool:
@@ -72,6 +85,8 @@ Node = Annotated[SignedRequest, Depends(signed_request(body_limit=NODE_BODY))]
 """Any signer. The route checks whether the signer is a node of the pool."""
 NodeWithLogs = Annotated[SignedRequest, Depends(signed_request(body_limit=LOGS_BODY))]
 """Like `Node`, with the body limit of log lines."""
+Validator = Annotated[SignedRequest, Depends(signed_request(authorize=_check_validator, body_limit=VALIDATOR_BODY))]
+"""A validator of the pool."""
 
 _owner_reads = owner_access(Scope.READ, is_manager=_is_manager)
 _any_signer = signed_request(body_limit=0)

@@ -76,6 +76,7 @@ class SlotLeasing:
         store: Store of the run.
         ledger: The run on the ledger.
         relays: Returns the URLs of registered relays.
+        unverifiable: Returns those of the given names that no validator of the pool can verify.
         key: The pool's orchestrator key, which signs leases.
         clock: Clock of leases.
     """
@@ -87,11 +88,13 @@ class SlotLeasing:
         store: RunStore,
         ledger: RunLedger,
         relays: Callable[[], Awaitable[Sequence[str]]],
+        unverifiable: Callable[[Sequence[str]], Awaitable[tuple[str, ...]]],
         key: Key,
         clock: Clock,
     ) -> None:
         self.terms = terms
         self._relays = relays
+        self._unverifiable = unverifiable
         self.store = store
         self.ledger = ledger
         self._key = key
@@ -327,15 +330,16 @@ class SlotLeasing:
         return judge_deliveries(_past(rows), terms=self.terms.deliveries, now_ms=self._now_ms())
 
     async def checkpoint(self, state: RunState) -> CheckpointRef | None:
-        """Returns the version for which slots are leased, with all its checkpoint relays.
+        """Returns the version for which slots are leased, with its checkpoint relays and unverifiable classes.
 
-        These are the relays that the trainer or the settings name, and the registered ones.
+        The relays are those that the trainer or the settings name, and the registered ones.
         """
         found = checkpoint_of(state)
         if found is None:
             return None
         relays = dict.fromkeys([*found.relays, *await self._relays()])
-        return found.model_copy(update={"relays": tuple(relays)[:MOST_RELAYS]})
+        unverifiable = await self._unverifiable(found.arithmetic)
+        return found.model_copy(update={"relays": tuple(relays)[:MOST_RELAYS], "unverifiable": unverifiable})
 
     # Cached ledger state
 

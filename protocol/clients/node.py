@@ -1,4 +1,7 @@
-"""Client of an orchestrator for a node: heartbeats, logs, work, and the node's own state."""
+"""Client of an orchestrator for a node: heartbeats, logs, work, and the node's own state.
+
+A validator uses the same client for its audit files and its report of numerics classes.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from protocol.wire.relayed import (
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotName, SlotRequest
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
+from protocol.wire.validators import NumericsReceipt, NumericsReport
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 """Default time limit of a heartbeat."""
@@ -178,3 +182,16 @@ class NodeClient(ServiceClient):
         """
         answer = await self.call("POST", "/v1/joins", body=joining, signed_answer=True, repeatable=True)
         return answer.read(JoinReceipt)
+
+    # Validators
+
+    async def report_numerics(self, report: NumericsReport) -> NumericsReceipt:
+        """Reports the numerics classes that this validator can verify; replaces its earlier report.
+
+        Raises:
+            Forbidden: The client's key is not a validator of the pool.
+            NotFound: The orchestrator is of a release that takes no such reports.
+        """
+        path = "/v1/validators/me/numerics"
+        answer = await self.call("PUT", path, body=report, signed_answer=True, repeatable=True)
+        return answer.read(NumericsReceipt)

@@ -39,6 +39,13 @@ RelayUrl = Annotated[str, StringConstraints(min_length=8, max_length=512, patter
 ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{1,31}(/[a-z0-9_-]{1,31}){1,2}$")]
 """An engine and its number type, for example `torch/float32`, or a numerics class: engine with version, number type and
 class of the device, for example `vllm-0.32.0/bfloat16/cpu-avx2`."""
+
+
+def is_numerics_class(name: str) -> bool:
+    """Returns whether an `ArithmeticName` is a numerics class, and not an engine with its number type."""
+    return name.count("/") == 2
+
+
 Arithmetic = Annotated[tuple[ArithmeticName, ...], Field(max_length=MOST_ARITHMETIC)]
 """Engines with number types that a version accepts. Empty if they are unknown until the recipe is read."""
 Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]
@@ -87,6 +94,12 @@ class CheckpointRef(WireModel):
 
     With this list a node can check its own engine and number type before it downloads the version. The recipe itself
     is authoritative.
+    """
+    unverifiable: Arithmetic = ()
+    """Those numerics classes in `arithmetic` that no validator of the pool can verify at present.
+
+    Validators report the classes that they can verify. The field is empty if none has reported; older validators do
+    not report. A pair of engine and number type is never listed, because every validator can verify it.
     """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from protocol.errors import InvalidInput
 from rollouts.engines.interface import Engine
@@ -15,31 +15,62 @@ class ArithmeticNotTaken(InvalidInput):
     code = "arithmetic-not-taken"
 
 
-def paid_arithmetic(taken: Sequence[str], engine: Engine) -> Arithmetic:
+class ArithmeticNotVerifiable(InvalidInput):
+    """No validator of the pool can reproduce this task's numerics class, so its files could not be verified."""
+
+    code = "arithmetic-not-verifiable"
+
+
+def paid_arithmetic(taken: Sequence[str], engine: Engine, *, unverifiable: Collection[str] = ()) -> Arithmetic:
     """Returns the first name of what the engine computes that the recipe accepts: a numerics class before a pair.
 
     Args:
         taken: All engines, data types and numerics classes that the recipe accepts; empty if not known yet.
         engine: The task's engine.
+        unverifiable: Numerics classes that no validator of the pool can verify; they are skipped.
 
     Raises:
         ArithmeticNotTaken: The recipe accepts none of the names.
+        ArithmeticNotVerifiable: The recipe accepts only names that no validator can verify.
     """
-    for own in engine.arithmetics:
-        if not taken or str(own) in taken:
+    accepted = [own for own in engine.arithmetics if not taken or str(own) in taken]
+    for own in accepted:
+        if str(own) not in unverifiable:
             return own
+    if accepted:
+        raise _not_verifiable(accepted[0], [name for name in taken if name not in unverifiable])
     names = " or ".join(map(str, engine.arithmetics))
     raise ArithmeticNotTaken(
         f"this task generates with {names}, and this version is paid for {', '.join(taken)} only",
-        hint=_hint(Arithmetic.parse(taken[0]), engine.arithmetics[0]),
+        hint=(
+            f"the pool owner can post the task with {_arguments(taken[0])} (`muster pool run`), or add "
+            f"{engine.arithmetics[0]} to `arithmetic` in the run's recipe"
+        ),
     )
 
 
-def _hint(wanted: Arithmetic, own: Arithmetic) -> str:
+def _not_verifiable(own: Arithmetic, verifiable: Sequence[str]) -> ArithmeticNotVerifiable:
+    others = (
+        f"post the task with {_arguments(verifiable[0])} (`muster pool run`)"
+        if verifiable
+        else f"add {own.pair}, which every validator verifies, to `arithmetic` in the run's recipe"
+    )
+    return ArithmeticNotVerifiable(
+        f"this machine computes {own}, which no validator of the pool can verify; of the names that this version is "
+        f"paid for, validators can verify {', '.join(verifiable) or 'none'}",
+        hint=(
+            f"the pool owner can run a validator that reproduces {own}, or {others}; the task continues by itself when "
+            "a validator reports the class"
+        ),
+    )
+
+
+def _arguments(name: str) -> str:
+    """Returns the arguments with which a task generates under this name."""
+    try:
+        wanted = Arithmetic.parse(name)
+    except ValueError:  # a name of a later release
+        return name
     device = f" --numerics {wanted.device}" if wanted.is_class else ""
-    command = f"--engine {wanted.engine.value} --dtype {wanted.dtype.value}{device}"
     version = f" and vLLM {wanted.version}" if wanted.version else ""
-    return (
-        f"the pool owner can post the task with `{command}`{version} (`muster pool run`), or add {own} to `arithmetic` "
-        "in the run's recipe"
-    )
+    return f"`--engine {wanted.engine.value} --dtype {wanted.dtype.value}{device}`{version}"

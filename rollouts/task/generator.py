@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -61,7 +61,7 @@ class SlotGenerator:
         self._scorer = scorer
         self._clock = clock
         self._recipe: Recipe = read_recipe(policy.folder)
-        self._arithmetic = paid_arithmetic(self._recipe.taken, engine)
+        self.choose_arithmetic(())
         choice = self._recipe.environment
         self._environment: Environment = load_environment(choice.name, version=choice.version, options=choice.options)
         self._planner = SlotPlanner(
@@ -75,6 +75,18 @@ class SlotGenerator:
     def version(self) -> Digest:
         """Digest of the version that files are generated with."""
         return self._policy.digest
+
+    def choose_arithmetic(self, unverifiable: Collection[str]) -> None:
+        """Chooses the name that further files carry.
+
+        Args:
+            unverifiable: Numerics classes that no validator of the pool can verify now.
+
+        Raises:
+            ArithmeticNotTaken: The recipe does not accept what the engine computes.
+            ArithmeticNotVerifiable: No validator can verify what the engine computes.
+        """
+        self._arithmetic = paid_arithmetic(self._recipe.taken, self._engine, unverifiable=unverifiable)
 
     def check_lease(self, lease: Lease) -> None:
         """Checks that the lease allows no more work units than the recipe can produce.

@@ -220,8 +220,9 @@ class RolloutTask:
         if checkpoint.digest in self._unusable:
             raise self._unusable[checkpoint.digest]
         if self._generator is not None and self._generator.version == checkpoint.digest:
+            self._generator.choose_arithmetic(checkpoint.unverifiable)
             return self._generator
-        paid_arithmetic(checkpoint.arithmetic, self._engine)  # not marked as unusable: the pool owner may correct it
+        self._check_arithmetic(checkpoint)  # not marked as unusable: the pool owner may correct it
         try:
             policy = await self._policies.hold(run, checkpoint)
         except InvalidInput as error:
@@ -239,7 +240,11 @@ class RolloutTask:
         self._policy, self._generator, self._newest = policy, generator, checkpoint.version
         await self._policies.tidy()
         _log.info("version-loaded", version=checkpoint.version, digest=checkpoint.digest)
+        generator.choose_arithmetic(checkpoint.unverifiable)  # may raise: the next turn does not load again
         return generator
+
+    def _check_arithmetic(self, checkpoint: CheckpointRef) -> None:
+        paid_arithmetic(checkpoint.arithmetic, self._engine, unverifiable=checkpoint.unverifiable)
 
     def _load(self, policy: HeldPolicy) -> SlotGenerator:
         paid_arithmetic(read_recipe(policy.folder).taken, self._engine)
@@ -299,6 +304,7 @@ class RolloutTask:
                 answer = await self._bridge.step()
                 newest = answer.checkpoint
                 if newest is not None and newest.digest != generator.version and newest.version > self._newest:
+                    self._check_arithmetic(newest)
                     (await self._policies.hold(answer.run_id, newest)).release()
                     return
             except InvalidInput as error:  # fetching it again would give the same bad version

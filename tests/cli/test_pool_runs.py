@@ -29,12 +29,13 @@ from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import ReceiptState
 from protocol.wire.slots import SlotRequest
+from protocol.wire.validators import NumericsReport
 from tests.kit.command_line import run_muster
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import POOL, MemoryLedger
 from tests.kit.memory_run_ledger import RUN, MemoryRunLedger, sha, upload
 
-NODE, ORCHESTRATOR = Key.generate(), Key.generate()
+NODE, ORCHESTRATOR, VALIDATOR = Key.generate(), Key.generate(), Key.generate()
 TOKEN = new_token()
 
 
@@ -92,6 +93,7 @@ def owner(
     redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Owner]:
     ledger, chain = MemoryLedger(orchestrator=ORCHESTRATOR.address), MemoryRunLedger()
+    ledger.validators.add(VALIDATOR.address)
     ledger.register(NODE.address, member=True)
     ledger.happen(NODE.address, MemberEvent.JOINED)
     chain.add_member(NODE.address)
@@ -118,6 +120,25 @@ def owner(
         )
         capsys.readouterr()
         yield Owner(url, tmp_path, chain, app.state.dependencies.objects, capsys, monkeypatch)
+
+
+def test_progress_shows_paid_names_and_those_that_no_validator_verifies(owner: Owner) -> None:
+    verified, other = "vllm-0.32.0/bfloat16/cpu-avx2", "vllm-0.32.0/bfloat16/cpu-avx512"
+    digest, paid = owner.chain.announce(0).digest, ("--arithmetic", verified, "--arithmetic", other)
+    owner.muster("publish", "0", digest, "--units-per-group", "100", *paid)
+
+    def shown() -> str:
+        return " ".join(owner.muster("progress").split())
+
+    assert f"paid for {verified} {other} no validator verifies - " in shown()
+
+    async def report() -> None:
+        async with NodeClient(owner.url, key=VALIDATOR) as validator:
+            await validator.report_numerics(NumericsReport(classes=(verified,)))
+
+    asyncio.run(report())
+    assert f"paid for {verified} {other} no validator verifies {other} " in shown()
+    assert owner.asks("progress")["checkpoint"]["unverifiable"] == [other]
 
 
 def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -> None:

@@ -378,10 +378,11 @@ class RunUnderTest:
         await self.pool.dependencies.nodes.learn(key.address, {"member": "1"})
         return key
 
-    async def publish(self, version: int, *, attempt: int = 0) -> None:
+    async def publish(self, version: int, *, attempt: int = 0, arithmetic: Sequence[str] = ()) -> None:
         """Announces a version and tells the orchestrator."""
         made = self.chain.announce(version, attempt=attempt)
         body = {"version": version, "attempt": attempt, "digest": made.digest, "units_per_group": UNITS}
+        body |= {"arithmetic": list(arithmetic)}
         await self.pool.owner("PUT", "/v1/run/checkpoint", body)
         await self.sync.round()
 

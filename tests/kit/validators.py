@@ -93,6 +93,8 @@ class Host:
     """Where it is reached over TCP."""
     store_timeout: timedelta = timedelta(minutes=1)
     sending: SendPolicy = SENDING
+    numerics: tuple[str, ...] = ()
+    """Numerics classes that its examiner can verify."""
 
 
 @dataclass
@@ -146,6 +148,7 @@ class PoolWithValidators:
             examiner=examiner,
             key=key,
             clock=clock,
+            numerics=lambda: host.numerics,
             with_loops=live,
         )
         dependencies = app.state.dependencies

@@ -156,10 +156,16 @@ def test_memory_and_disk_have_minimums(tmp_path: Path) -> None:
     assert machine.check_disk(tmp_path / "not" / "made" / "yet").found
 
 
-def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
+def step_of(*arithmetic: str, announced: bool = True, unverifiable: tuple[str, ...] = ()) -> StepAnswer:
     """Returns an orchestrator's step answer with the given engines."""
     version = CheckpointRef(
-        version=3, attempt=0, digest=ZERO_DIGEST, block=1, publisher=ZERO_ADDRESS, arithmetic=arithmetic
+        version=3,
+        attempt=0,
+        digest=ZERO_DIGEST,
+        block=1,
+        publisher=ZERO_ADDRESS,
+        arithmetic=arithmetic,
+        unverifiable=unverifiable,
     )
     return StepAnswer(
         run="main",
@@ -189,6 +195,50 @@ def test_the_doctor_reports_for_which_engines_the_run_pays(
     found = paid_engines(answer, has_gpu=has_gpu)
     assert (found.check, found.level) == ("run", level)
     assert words in found.found
+
+
+AVX2, AVX512 = "vllm-0.32.0/bfloat16/cpu-avx2", "vllm-0.32.0/bfloat16/cpu-avx512"
+
+
+@pytest.mark.parametrize(
+    ("answer", "cpu", "has_gpu", "level", "words"),
+    [
+        (step_of(AVX2, AVX512), "cpu-avx512", False, Level.OK, ""),
+        (step_of(AVX2, AVX512, unverifiable=(AVX2,)), "cpu-avx512", False, Level.OK, ""),
+        (
+            step_of(AVX2, AVX512, unverifiable=(AVX512,)),
+            "cpu-avx512",
+            False,
+            Level.WARNING,
+            "class cpu-avx512 wait",
+        ),
+        (step_of(AVX2, AVX512, unverifiable=(AVX512,)), "cpu-avx512", True, Level.OK, ""),
+        (step_of(AVX2, AVX512, unverifiable=(AVX512,)), None, False, Level.OK, ""),
+        (step_of(AVX512, "torch/float32", unverifiable=(AVX512,)), "cpu-avx512", False, Level.OK, ""),
+        (step_of(AVX2, AVX512, unverifiable=(AVX2, AVX512)), "cpu-amx", True, Level.WARNING, "tasks wait until"),
+    ],
+    ids=["all verified", "another class", "own class", "with a gpu", "no class", "a pair is left", "none left"],
+)
+def test_the_doctor_shows_which_paid_classes_no_validator_verifies(
+    answer: StepAnswer, cpu: str | None, level: Level, words: str, *, has_gpu: bool
+) -> None:
+    found = paid_engines(answer, has_gpu=has_gpu, cpu=cpu)
+    assert found.level is level
+    assert words in found.advice
+    assert answer.checkpoint is not None
+    missing = answer.checkpoint.unverifiable
+    assert ("no validator of the pool verifies " + ", ".join(missing) in found.found) is bool(missing)
+
+
+@pytest.mark.parametrize(("name", "ending"), [("cpu-avx2", "(x86_64), class cpu-avx2"), (None, "(x86_64)")])
+def test_the_doctor_shows_the_class_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch, name: str | None, ending: str
+) -> None:
+    monkeypatch.setattr(machine, "cpu_class", lambda: name)
+    hardware = Hardware(
+        cpu_model="x", cpu_cores=4, architecture="x86_64", memory_bytes=8 << 30, disk_free_bytes=1 << 40
+    )
+    assert machine.check_processor(hardware).found == f"4 cores, x {ending}"
 
 
 async def test_an_unreachable_orchestrator_is_a_warning() -> None:

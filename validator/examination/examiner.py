@@ -11,10 +11,12 @@ from typing import Self
 
 import structlog
 
-from protocol.errors import MusterError
+from protocol.errors import MusterError, NotFound
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all
 from rollouts.errors import BadVersionFolder
+from rollouts.recompute.classes import classes_at
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.policies import Fetch, PolicyStore
 from validator.examination.channel import Order
@@ -51,11 +53,13 @@ class LocalExaminer:
         self._processes = [ExaminerProcess(settings) for _ in range(settings.processes)]
         self._free: asyncio.LifoQueue[ExaminerProcess] = asyncio.LifoQueue()
         self._starting: list[asyncio.Task[None]] = []
+        self._numerics: tuple[str, ...] = ()
 
     async def __aenter__(self) -> Self:
         for process in self._processes:
             self._free.put_nowait(process)
             self._starting.append(asyncio.create_task(process.warm_up()))
+        self._starting.append(asyncio.create_task(self._find_numerics()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -94,6 +98,23 @@ class LocalExaminer:
             return NotJudged(code=error.code, why=error.detail, retryable=True, hint=error.hint)
         finally:
             self._free.put_nowait(process)
+
+    def numerics(self) -> tuple[str, ...]:
+        """Returns the numerics classes that this machine can verify; empty while they are being found."""
+        return self._numerics
+
+    async def _find_numerics(self) -> None:
+        """Asks the environment with vLLM for its classes; without vLLM there are none."""
+        try:
+            found = await run_in_thread(classes_at, self._settings.vllm)
+        except NotFound as error:
+            if self._settings.vllm_python is not None:
+                _log.warning("no-numerics", why=error.detail, hint=error.hint)
+        except MusterError as error:
+            _log.warning("no-numerics", why=error.detail, hint=error.hint)
+        else:
+            self._numerics = tuple(map(str, found))
+            _log.info("numerics", classes=self._numerics)
 
     @asynccontextmanager
     async def _folder(self, examination: Examination) -> AsyncIterator[Path]:

@@ -21,6 +21,7 @@ from validator.loops.intake import LedgerIntake
 from validator.loops.judging import Judging
 from validator.loops.juries import Juries
 from validator.loops.leased_items import LeasedItems
+from validator.loops.numerics import NumericsReports
 from validator.loops.queue_metrics import QueueMetrics
 from validator.loops.verdicts import PendingVerdict, PendingVerdicts, VerdictSender
 from validator.loops.work_order import WorkOrder
@@ -38,6 +39,8 @@ New items wake the judging loops immediately.
 """
 GAUGES_EVERY = timedelta(seconds=5)
 """Interval at which the queue's Prometheus gauges are read from Redis."""
+NUMERICS_EVERY = timedelta(seconds=5)
+"""Interval at which the validator compares its numerics classes with the reported ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class ValidatorLoops:
     finalising: Finalising
     juries: Juries
     audit: AuditLoops
+    numerics: NumericsReports
     queue_metrics: QueueMetrics
 
     async def aclose(self) -> None:
@@ -83,6 +87,9 @@ def build_loops(dependencies: Dependencies, *, registry: CollectorRegistry) -> V
         finalising=_finalising(dependencies),
         juries=juries,
         audit=AuditLoops(dependencies, juries=juries),
+        numerics=NumericsReports(
+            dependencies.members, orchestrator=dependencies.remote.writer, clock=dependencies.clock
+        ),
         queue_metrics=QueueMetrics(
             registry,
             queue=dependencies.queue,
@@ -122,6 +129,7 @@ def add_loops(loops: BackgroundLoops, dependencies: Dependencies, *, built: Vali
     )
     loops.add("second-looks", patient("second-looks", built.audit.verdicts), every=max(poll, IDLE / 2))
     loops.add("juries", patient("juries", built.juries.round), every=IDLE)
+    loops.add("numerics", built.numerics.round, every=NUMERICS_EVERY)
     loops.add("gauges", built.queue_metrics.read, every=GAUGES_EVERY)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -83,6 +83,7 @@ class Member:
         heard_ms: Time of the last announcement, in Unix milliseconds of Redis' clock.
         silent: Time since the last announcement.
         counts: True if other processes may leave work to this process while it is present.
+        numerics: Numerics classes that the process can verify.
     """
 
     id: MemberId
@@ -93,6 +94,7 @@ class Member:
     heard_ms: int
     silent: timedelta
     counts: bool
+    numerics: tuple[str, ...] = ()
 
     @property
     def is_here(self) -> bool:
@@ -120,6 +122,11 @@ def member_id(validator: Address, place: str) -> MemberId:
     return MemberId(hashlib.sha256(f"{validator} {place}".encode()).hexdigest()[:12])
 
 
+def no_numerics() -> tuple[str, ...]:
+    """Returns the numerics classes of a process that can verify none."""
+    return ()
+
+
 class Members:
     """The validator processes on one Redis: announces this process and reads the others.
 
@@ -128,11 +135,21 @@ class Members:
         keys: Redis keys of the pool's validators.
         validator: Address of this process's key.
         place: Host and state directory of this process.
+        numerics: Returns the numerics classes that this process can verify.
     """
 
-    def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address, place: str) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        keys: RedisKeys,
+        validator: Address,
+        place: str,
+        numerics: Callable[[], Sequence[str]] = no_numerics,
+    ) -> None:
         self._validator = validator
         self._place = place
+        self._numerics = numerics
         self.me = member_id(validator, place)
         self._scripts = ScriptRunner(redis, keys=keys)
 
@@ -159,6 +176,7 @@ class Members:
                 why=condition.why[:_LONGEST],
                 hint=condition.hint[:_LONGEST],
                 tests=condition.tests,
+                numerics=tuple(self._numerics()),
             )
         )
 
@@ -174,6 +192,14 @@ class Members:
     async def here(self) -> frozenset[Address]:
         """Returns the validator addresses of all present processes, this one included."""
         return frozenset(each.validator for each in await self.all() if each.is_here) | {self._validator}
+
+    async def numerics(self) -> tuple[str, ...]:
+        """Returns the numerics classes that this process or another present one with the same key can verify, sorted.
+
+        Processes of one key may run on machines of different classes.
+        """
+        mine = [each.numerics for each in await self.all() if each.is_here and each.validator == self._validator]
+        return tuple(sorted({name for names in [*mine, self._numerics()] for name in names}))
 
     async def others_may_judge(self) -> bool:
         """Returns True if this process may leave work to another present process; see `Member.may_judge`."""
@@ -205,4 +231,5 @@ def _member(now: int, fields: Mapping[str, str]) -> Member:
         heard_ms=heard,
         silent=timedelta(milliseconds=max(0, now - heard)),
         counts=fields.get("counts") != "0",
+        numerics=tuple(fields.get("numerics", "").split()),  # absent if the process is of an older release
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from protocol.runtime.cpu_class import cpu_class
 from protocol.wire.nodes import Hardware
 from worker.doctor.finding import DoctorFinding, failure, ok, warning
 from worker.machine.gpus import GpuInventory
@@ -37,8 +38,10 @@ def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Doct
 
 
 def check_processor(hardware: Hardware) -> DoctorFinding:
-    """Checks the number of cores that this process may use."""
+    """Checks the number of cores that this process may use; shows the processor's class."""
+    named = cpu_class()
     found = f"{hardware.cpu_cores} cores, {hardware.cpu_model} ({hardware.architecture})"
+    found += f", class {named}" if named else ""
     if hardware.cpu_cores < 2:
         return warning(
             "cpu", found, "give the worker at least two cores, so that task and worker do not share one core"

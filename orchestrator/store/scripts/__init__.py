@@ -609,3 +609,23 @@ class ForgetSlots(ScriptCall[int]):
     lease: str
     step: int
     limit: int
+
+
+# Validators
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteNumerics(ScriptCall[bool]):
+    """Writes a validator's report of numerics classes in place of its earlier one; deletes expired reports.
+
+    Args:
+        validator: The validator.
+        now_ms: Current time.
+        life_ms: Time after which the report expires.
+        classes: Names of the classes.
+    """
+
+    validator: Address
+    now_ms: int
+    life_ms: int
+    classes: tuple[str, ...]

@@ -69,7 +69,7 @@ def test_vllm_sees_the_instruction_sets_of_the_chosen_class_only(as_class: pytes
     processor(as_class, "cpu-amx", aten="AVX2")
     as_class.setattr(os, "environ", dict(os.environ))
     cpu_kernels.limit_vllm("cpu-avx2")
-    assert not torch.cpu._is_avx512_supported()  # type: ignore[attr-defined]
+    assert not torch.cpu._is_avx512_supported()
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2"
     processor(as_class, "cpu-amx", aten="AVX512")
     cpu_kernels.limit_vllm("cpu-avx512")

@@ -24,6 +24,7 @@ from protocol.wire.bridge import HandedOver, HandOver
 from protocol.wire.runs import CheckpointRef
 from protocol.wire.slots import SlotGrant, SlotRequest
 from rollouts.engines.torch.batch import GenerationBatch
+from rollouts.engines.torch.engine import TorchEngine
 from rollouts.environments import Prompt, Score, load_environment
 from rollouts.environments.letters import Letters
 from rollouts.errors import EngineFailed
@@ -31,7 +32,7 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
-from rollouts.precision import Dtype
+from rollouts.precision import Arithmetic, Dtype
 from rollouts.recipe import eligible_prompts, read_recipe
 from rollouts.seeds import slot_seed
 from rollouts.task.loop import MOST_ENGINE_FAILURES, RolloutTask
@@ -184,6 +185,107 @@ async def test_a_corrected_arithmetic_from_the_orchestrator_is_used(around: Surr
     await until(lambda: task.totals.slots == 1)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
+
+
+@pytest.fixture
+def numerics_class(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Lets the engine name a numerics class besides its pair; returns the class."""
+    name = "vllm-0.32.0/float32/cpu-avx2"
+    names = (Arithmetic.parse(name), Arithmetic.parse("torch/float32"))
+    monkeypatch.setattr(TorchEngine, "arithmetics", names)
+    return name
+
+
+def set_unverifiable(around: Surroundings, *names: str) -> None:
+    told = around.orchestrator.checkpoint
+    assert told is not None
+    around.orchestrator.checkpoint = told.model_copy(update={"unverifiable": names})
+
+
+async def test_a_class_that_no_validator_verifies_is_neither_fetched_nor_leased_until_one_does(
+    around: Surroundings, numerics_class: str
+) -> None:
+    digest = around.publish(0, arithmetic=(numerics_class,))
+    set_unverifiable(around, numerics_class)
+    folder = around.shared / "checkpoints" / digest
+    folder.rename(around.home / "away")
+    task = await around.task()
+    with structlog.testing.capture_logs() as logs:
+        running = asyncio.create_task(task.run())
+        await until(lambda: task._put_offs > 1)
+        assert {entry["code"] for entry in logs if entry["event"] == "put-off"} == {"arithmetic-not-verifiable"}
+    assert not around.orchestrator.granted
+    (around.home / "away").rename(folder)
+    set_unverifiable(around)
+    await until(lambda: task.totals.slots == 1)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert [str(file.header.arithmetic) for file in handed_over(around)] == [numerics_class]
+
+
+async def test_files_carry_another_paid_name_while_no_validator_verifies_the_class(
+    around: Surroundings, numerics_class: str
+) -> None:
+    around.publish(0, arithmetic=(numerics_class, "torch/float32"))
+    set_unverifiable(around, numerics_class)
+    task = await around.task()
+    running = asyncio.create_task(task.run())
+    await until(lambda: task.totals.slots == 1)
+    set_unverifiable(around)  # the version is the same: it is not loaded again
+    around.orchestrator.slots = 2
+    await until(lambda: task.totals.slots == 2)
+    set_unverifiable(around, numerics_class)
+    around.orchestrator.slots = 3
+    await until(lambda: task.totals.slots == 3)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    names = [str(file.header.arithmetic) for file in handed_over(around)]
+    assert names == ["torch/float32", numerics_class, "torch/float32"]
+
+
+async def test_a_loaded_version_is_kept_when_its_class_becomes_unverifiable(
+    around: Surroundings, numerics_class: str
+) -> None:
+    # The orchestrator names a pair that the recipe does not pay for, so only the recipe shows that nothing is left.
+    digest = around.publish(0, arithmetic=(numerics_class,), said=(numerics_class, "torch/float32"))
+    set_unverifiable(around, numerics_class)
+    task = await around.task()
+    with structlog.testing.capture_logs() as logs:
+        running = asyncio.create_task(task.run())
+        await until(lambda: task._put_offs > 1)
+        assert not around.orchestrator.granted
+        set_unverifiable(around)
+        await until(lambda: task.totals.slots == 1)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert [entry["digest"] for entry in logs if entry["event"] == "version-loaded"] == [digest]
+    assert {entry["code"] for entry in logs if entry["event"] == "put-off"} == {"arithmetic-not-verifiable"}
+
+
+async def test_the_next_version_is_not_fetched_early_if_no_validator_verifies_its_class(
+    around: Surroundings, numerics_class: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0, arithmetic=(numerics_class,))
+    assert around.orchestrator.checkpoint is not None
+    task = await around.task()
+    generator = await task._ready(run_id(RUN), around.orchestrator.checkpoint)
+    around.publish(1, arithmetic=(numerics_class,))
+    set_unverifiable(around, numerics_class)
+    held: list[int] = []
+    hold = task._policies.hold
+
+    async def count(run: Digest, checkpoint: CheckpointRef) -> HeldPolicy:
+        held.append(checkpoint.version)
+        return await hold(run, checkpoint)
+
+    monkeypatch.setattr(task._policies, "hold", count)
+    await task._look_ahead(generator)
+    assert not held
+    set_unverifiable(around)
+    async with asyncio.timeout(PATIENCE_S):
+        while not held:  # the worker's bridge caches the step for a moment
+            await task._look_ahead(generator)
+    assert held == [1]
 
 
 async def test_a_lost_race_for_a_slot_causes_a_shorter_pause_than_other_errors(

@@ -196,6 +196,7 @@ class Announce(ScriptCall[bool]):
         why: Text of the error if the member is unwell, else empty.
         hint: Action for the operator.
         tests: Number of self-tests in a row that failed with this error.
+        numerics: Numerics classes that the member can verify.
     """
 
     member: str
@@ -209,6 +210,7 @@ class Announce(ScriptCall[bool]):
     why: str
     hint: str
     tests: int
+    numerics: tuple[str, ...]
 
 
 class MemberList(NamedTuple):

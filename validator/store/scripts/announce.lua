@@ -19,5 +19,6 @@ if state == 'starting' then
 end
 if counts then redis.call('ZADD', P .. 'well', now, member) else redis.call('ZREM', P .. 'well', member) end
 redis.call('HSET', stored, 'validator', validator, 'place', place, 'state', state, 'since', now - since_ms,
-  'code', code, 'why', why, 'hint', hint, 'tests', tests, 'counts', counts and 1 or 0)
+  'code', code, 'why', why, 'hint', hint, 'tests', tests, 'counts', counts and 1 or 0,
+  'numerics', table.concat(numerics, ' '))
 return 1
