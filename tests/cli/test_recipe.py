@@ -93,7 +93,7 @@ def test_a_system_prompt_and_template_options_are_written(model: Path) -> None:
         (["--environment", "letters", "--max-new-tokens", "256"], "exceed the model's context of 256"),
         (["--environment", "letters", "--max-prompt-tokens", "250"], "exceed the model's context of 256"),
         (["--environment", "letters", "--max-prompt-tokens", "3"], "and the limit is 3"),
-        (["--environment", "letters", "--arithmetic", "cuda/int8"], "'cuda/int8' is not one of torch/float32"),
+        (["--environment", "letters", "--arithmetic", "cuda/int8"], "use torch/float32, torch/bfloat16"),
         (["--environment", "letters", "--temperature", "-1"], "sampling.temperature|temperature: "),
         (["--environment", "letters", "--first", str(2**63 - 2)], "is beyond the last index"),
     ],
