@@ -6,7 +6,10 @@ goes to standard error. It ends when its input ends. It has no key and no secret
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import traceback
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -37,6 +40,8 @@ from rollouts.sampling.parameters import SamplingParameters
 if TYPE_CHECKING:
     from rollouts.engines.vllm.engine import VllmEngine
 
+_SET_DEATH_SIGNAL = 1
+"""Option of prctl(2): PR_SET_PDEATHSIG."""
 _NO_LIMITS = ReadLimits(rows=1 << 31, decoded_bytes=1 << 40, tokens=1 << 31)
 """The user of this process has checked the file against limits of its own."""
 
@@ -82,8 +87,15 @@ class _Recomputing:
         return pack_evidence([found[row] for row in rows])
 
 
+def _end_with_parent() -> None:
+    """Makes Linux kill this process when its parent ends, also in the middle of a prefill."""
+    if sys.platform == "linux" and ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError("the death signal can't be set")
+
+
 def main() -> None:
     """Answers requests until the standard input ends."""
+    _end_with_parent()
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print must not write to stdout between the replies
