@@ -109,7 +109,8 @@ class Family(Generic[OptionsT]):
 
         Raises:
             BadOptions: An option is unknown or has an invalid value.
-            UnknownEnvironmentVersion: The installed version or these options differ from the requested version.
+            UnknownEnvironmentVersion: The requested version is not the installed one, or its suffix does not match
+                these options or the local dependencies.
             EnvironmentFault: The family raised another exception.
         """
         chosen = self.validated(options)

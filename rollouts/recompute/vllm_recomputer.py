@@ -28,7 +28,7 @@ class VllmRecomputer:
 
     @property
     def spread_factor(self) -> float:
-        """0, because passes that differ mean that this machine is not in the class."""
+        """Always 0: if two passes differ, this machine is not in the class, and the difference excuses no row."""
         return 0.0
 
     def evidence(

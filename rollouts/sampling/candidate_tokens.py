@@ -42,8 +42,8 @@ BY_THEIR_WORDS = 16
 """Default of `by_words`: expected candidates per row from the comparison of words, without tokens in front."""
 _SLACK = 1e-4
 _SLACK_PER_SCORE = 2.0**-20
-"""Tolerance of the comparison, in units of scores: a minimum, and a share of |s|. Rounding changes each of the two
-compared scores by at most 2⁻²⁴ of its value; the noise of a word is off by less than 1e-5."""
+"""The tolerance of the comparison, in units of scores, is `_SLACK` plus `_SLACK_PER_SCORE` times |s|. Rounding changes
+each of the two compared scores by at most 2⁻²⁴ of its value; the noise of a word is off by less than 1e-5."""
 
 _Singles = NDArray[np.float32]
 _Places = NDArray[np.intp]

@@ -95,8 +95,8 @@ class ProofBuilder:
         """Adds one step's final hidden states.
 
         Args:
-            sequences: The sequences of the rows, each once, in any order; an unknown one begins. Passing the same tuple
-                object as in the last step skips all per-sequence work.
+            sequences: The sequence of each row, each sequence once, in any order. A key that is not in progress begins
+                a new sequence. Passing the same tuple object as in the last step skips all per-sequence work.
             rows: (len(sequences), hidden), row i of `sequences[i]`; bfloat16, float16 or float32, on any device.
             copy: False if the memory of the rows is never overwritten. The builder then keeps this memory until there
                 are rows for a batch of proofs, or `most_waiting_bytes` of rows.

@@ -59,7 +59,7 @@ class TruncatedTerm(_LearningModel):
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the term and a mask of tokens with a bounded weight, both [N]."""
+        """Returns the term and a mask of the tokens whose weight was clipped to a bound, both [N]."""
         return truncated_term(
             ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=advantage_n, low=self.low, high=self.high
         )

@@ -27,7 +27,7 @@ from trainer.learning.groups import TrainingGroup
 from trainer.learning.packing import NOTHING, Placed, place
 
 _MATRICES = 6
-"""A layer's weight matrices cost this times the width per token, if attention to one token costs 1.
+"""Cost of a layer's weight matrices per token, divided by the width. The unit of cost is attention to one token.
 
 Per token, the matrices take about 12 width^2 multiplications. Attention takes 2 width for each token of the row (scores
 and weighted sum, masked tokens included).
@@ -131,9 +131,10 @@ def lay_out(
 
 
 def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> Iterator[list[LayoutPiece]]:
-    """Yields the ways to cut groups into pieces that are compared by cost, the one with the fewest tokens first.
+    """Yields alternative ways to cut groups into pieces, the one with the fewest tokens first.
 
-    For `shared`, each way halves the maximum number of answers per piece.
+    The caller chooses the way with the lowest cost. For `shared`, each way halves the maximum number of answers per
+    piece.
     """
     largest = max((len(group.samples) for group in groups), default=1)
     if layout == Layout.SHARED:

@@ -45,7 +45,9 @@ def write_state(
 def read_state(
     path: Path, *, about: Mapping[str, object], owner: str, work: str, hint: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-    """Reads a saved state; errors of the block that parses it count as damage of the file.
+    """Reads a saved state, which the caller parses inside the `with` block.
+
+    If parsing in the `with` block fails, the file counts as damaged.
 
     Args:
         path: Path of the file.

@@ -17,7 +17,7 @@ It is never reached: after 14 halvings the share is below one basis point, the s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditStage:
-    """The share of rows that is recomputed from a number of consecutive clean verdicts on."""
+    """Share of rows that is recomputed once a node has reached a number of consecutive clean verdicts."""
 
     clean: int
     """Number of consecutive clean verdicts from which the share applies."""

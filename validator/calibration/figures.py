@@ -84,7 +84,7 @@ class CalibrationFigures:
 
     @property
     def largest_error(self) -> float:
-        """Largest absolute difference of one token's log-probability."""
+        """Largest absolute difference between a token's log-probability in the file and the recomputed one."""
         return max(float(one.max()) for one in self.errors)
 
     @property

@@ -42,7 +42,10 @@ UNDRAWN_PAUSE = timedelta(seconds=3)
 twice for the second, and so on."""
 
 MOST_SENT = 8
-"""Maximum number of transactions of this process for one dispute whose order is missing; more would not help."""
+"""Maximum number of transactions by which this process tries to record the order of one dispute.
+
+Usually one is enough, or two where the order needs one more block. If this many were not enough, more would not be.
+"""
 
 MOST_WATCHED = 4096
 """Maximum number of watched disputes; the oldest are dropped first."""

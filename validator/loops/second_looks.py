@@ -284,7 +284,8 @@ class SecondLooks:
         found: dict[tuple[Digest, ItemKind], NewItem] = {}
         for (key, each), is_wanted in zip(ready, wanted, strict=True):
             each.asked_at = head
-            # RPC endpoints differ in how soon they know the newest hash, so the draw is read at two blocks.
+            # If the head is only one block after the verdict, False is not final: the RPC endpoint may not know that
+            # block's hash yet. So the verdict is kept, and asked about again at a later head.
             if is_wanted or head > each.event.log.block_number + 1:
                 del self._undrawn[key]
             if is_wanted:

@@ -1,9 +1,9 @@
 """Difficulty pools: select prompts for later versions by their results (PRIME-RL, online filtering).
 
 A prompt is easy, normal or hard by the share of correct samples when it was last used. A prompt solved completely
-several times in a row gives no gradient and is removed from the next version's table. The table keeps all normal
-prompts, and of the other easy and hard prompts only the shares that the settings name. The pools depend only on the
-journal, so a resumed run draws the same tables.
+several times in a row gives no gradient and is removed from the next version's table. Of all other prompts, the table
+keeps the normal ones completely, and the easy and the hard ones in the shares that the settings name. The pools depend
+only on the journal, so a resumed run draws the same tables.
 """
 
 from __future__ import annotations
