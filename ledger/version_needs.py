@@ -62,7 +62,7 @@ class VersionNeeds:
             self._open.pop(key, None)
         self._next = max(first, head - REORG_DEPTH)
         # After its three periods, work can no longer be judged or disputed, even if no account has finalised it.
-        # Dropping such work also frees the versions of submissions that a reorg removed.
+        # Such work is dropped. So is work that a reorg removed, because no `WorkFinal` or `WorkExpired` follows it.
         since = at - (self._longest_open + CLOCKS_DIFFER).total_seconds()
         self._open = {key: (version, read) for key, (version, read) in self._open.items() if read > since}
         return Needs(at=at, leases=self._longest_lease, work=frozenset(version for version, _ in self._open.values()))

@@ -275,7 +275,7 @@ class HeartbeatLoop:
         try:
             status = await self._chain.node_status()
         except MusterError:
-            return None  # without the chain, a newer invite can't be verified either
+            return None  # `_has_moved` needs the chain, too: it verifies the invite that names a new URL
         if self._is_absent(status):
             self._reconciler.offer(None)
             return HeartbeatStop.NOT_A_MEMBER

@@ -186,7 +186,7 @@ def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _of_package(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Omits static libraries and headers, but no .pyc files."""
+    """Omits static libraries and headers; keeps .pyc files."""
     # On a read-only root without .pyc files, Python would compile the packages at each start, for half a minute.
     if entry.name.endswith((".a", ".h", ".hpp", ".cuh")):
         return None

@@ -54,7 +54,7 @@ class FirstTask(StrEnum):
     LEARN = "learn"
     """Generate rollouts that a validator checks and a trainer learns from, until all steps are done."""
     HELLO = "hello"
-    """Print the node's name and count: exercises nodes, tasks, logs and events."""
+    """Print the node's address, then a rising number; this exercises nodes, tasks, logs and events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

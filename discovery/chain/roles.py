@@ -32,9 +32,10 @@ class Access:
     """Checks the roles of callers in pools, with a cache of the ledger's answers.
 
     All roles of a pool are read together. So a caller can't cause further reads by signing with new keys. The cache is
-    bounded. Strangers can fill it by requests for many pools, but can't evict a pool for which one of its role holders
-    has sent a request. While the chain is down, cached roles are used for longer. If the chain is down and the roles of
-    a pool are not cached, a request for the pool fails with `Unavailable`, not with `Forbidden`.
+    bounded. Strangers can fill it by requests for many pools. But once a holder of a pool's role has sent a request for
+    the pool, strangers can't evict that pool. While the chain is down, cached roles are used for longer. If the chain
+    is down and the roles of a pool are not cached, a request for the pool fails with `Unavailable`, not with
+    `Forbidden`.
 
     Args:
         read: Reads the current holders of all roles of a pool from the ledger. Raises `NotFound` if there is no such

@@ -43,7 +43,7 @@ class MailboxNotifier:
     def waiting(self, node: Address) -> Iterator[asyncio.Event]:
         """Yields an event that is set when an invite for `node` arrives.
 
-        It also wakes an older poll of the same node, so that the poll ends.
+        Entering the context wakes an older poll of the same node, so that the older poll ends.
         """
         event = asyncio.Event()
         if (older := self._waiting.get(node)) is not None:

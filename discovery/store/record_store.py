@@ -48,7 +48,10 @@ class StoredPage:
 
     records: tuple[StoredRecord, ...]
     last: Address | None
-    """Cursor of the next page; None if no records follow. The next page is empty if this page was exactly full."""
+    """Cursor of the next page; None if no records follow.
+
+    If the pool's last record is also the last one that fits on this page, a cursor is set, but the next page is empty.
+    """
 
 
 class RecordStore:

@@ -156,7 +156,8 @@ class EventCursor:
                 yield batch
             elif batch.position != self._position:
                 await self.commit(batch)
-            uncommitted = batch.position != self._position  # delivered again: sleep, to avoid a busy loop
+            # An uncommitted batch is delivered again, so the loop sleeps first; otherwise it would be a busy loop.
+            uncommitted = batch.position != self._position
             if uncommitted or batch.position.next_block > batch.head - self._confirmations:
                 await self._clock.sleep(self._poll)
 

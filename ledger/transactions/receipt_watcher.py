@@ -24,7 +24,10 @@ from protocol.runtime.waiting import cancel_all, sleep_or
 _log = structlog.get_logger(__name__)
 
 _TICKS_UNTIL_LOST = 2
-"""Polls without a receipt after which a version is lost: nodes behind one URL may be at different heights."""
+"""Number of polls in a row that find a nonce used but no receipt, after which the transaction counts as lost.
+
+One poll is not enough, because the nodes behind one URL may be at different heights.
+"""
 
 _SHORTEST_PAUSE = timedelta(milliseconds=20)
 """First polling interval after a broadcast; it doubles with each poll, up to the policy's `poll`."""

@@ -279,8 +279,8 @@ class PeerCatalog:
     async def _verify_version(self, url: str, key: VersionKey) -> None:
         """Verifies a version by the first line of its manifest from this peer.
 
-        An empty keep-alive line instead counts as invalid: a peer that lists a version must have the version's first
-        extension.
+        If the peer sends an empty keep-alive line first, that line counts as invalid, because a peer that lists a
+        version must have the version's first extension.
 
         Raises:
             PeerFailed: The peer sent no line.

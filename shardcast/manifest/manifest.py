@@ -275,8 +275,9 @@ class _Plan:
     def commit(self) -> None:
         """Appends the new block hashes to the manifest's own files.
 
-        `apply` changes copies of the files' states, but a copy shares its array of hashes with the manifest's file. So
-        the caller calls `commit` only when `apply` has found the whole extension to be valid.
+        `apply` only collects these hashes: its copy of a file's state is shallow, so appending to the copy's array
+        would change the manifest, too. The caller calls `commit` only when `apply` has found the whole extension to be
+        valid.
         """
         for file, hashes in self._hashes:
             file.hashes += hashes

@@ -89,7 +89,7 @@ class NearTies(Trick):
     Slightly different parameters draw another token only at a near-tie.
 
     Args:
-        off: Relative deviation of the temperatures, above and below.
+        off: Relative difference from the recipe's temperature: one sample uses a lower one, another a higher one.
     """
 
     def __init__(self, off: float = _NEARLY) -> None:

@@ -1,1 +1,1 @@
-"""Report on a devnet run: its records, their computation, and its two forms, text and one HTML page."""
+"""Report on a devnet run: the record of the run, the computation of the report, and its output as text and HTML."""

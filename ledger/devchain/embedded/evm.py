@@ -172,7 +172,10 @@ class Evm:
 
     @lru_cache(maxsize=4)  # noqa: B019 - the object lives as long as the process
     def _call_state(self, header: PragueBlockHeader, state_root: bytes) -> StateAPI:
-        """Returns a state for calls, cached with the values read before; `_run` undoes a call's changes."""
+        """Returns a state on which calls run; `_run` undoes the changes of each call.
+
+        The state is cached, so a call need not read again the values that earlier calls have read.
+        """
         return self._vm(_with(header, state_root=state_root, base_fee_per_gas=0)).state
 
     def _applied(self, call: UnsignedCall, state: StateAPI) -> ComputationAPI:

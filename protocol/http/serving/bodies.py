@@ -15,8 +15,8 @@ MOST_OF_ONE = 8 << 20
 """Maximum number of bytes of one caller's request bodies in memory (an IPv4 address or IPv6 /64)."""
 
 UNCOUNTED = 4096
-"""Number of bytes at the start of each body that are not counted, so that a flood of large bodies does not block
-heartbeats.
+"""Number of bytes at the start of each body that are not counted. So small requests such as heartbeats pass even while
+large bodies use up the budget.
 """
 
 RETRY_AFTER = timedelta(seconds=5)
