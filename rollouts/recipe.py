@@ -29,9 +29,11 @@ from protocol.checkpoints import check_path
 from protocol.errors import InvalidInput
 from protocol.wire.base import Name
 from protocol.wire.runs import MOST_ARITHMETIC
+from rollouts.engines.vllm.numerics import most_positions
 from rollouts.environments.rewards import LengthReward
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
+from rollouts.models.facts import ModelFacts
 from rollouts.precision import EXAMPLE, Arithmetic, Dtype, EngineName, arithmetic_name
 from rollouts.sampling.parameters import (
     LEAST_TEMPERATURE,
@@ -235,6 +237,25 @@ def read_recipe(folder: Path) -> Recipe:
         if place == "format":
             hint = "set it to 2; versions of format 1 drew held-out prompts too, and are not supported"
         raise BadVersionFolder(f"{path}: {place}: {first['msg']}", hint=hint) from error
+
+
+def check_classes(recipe: Recipe, model: ModelFacts, *, folder: Path) -> None:
+    """Checks that the numerics classes of a recipe are exact for its longest rows.
+
+    Raises:
+        BadVersionFolder: A prompt with its answer may be longer than a class of the recipe is exact for.
+    """
+    longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens
+    width = model.config.get("head_dim") or model.hidden // (model.config.get("num_attention_heads") or 1)
+    for name in recipe.arithmetic:
+        arithmetic = Arithmetic.parse(name)
+        most = most_positions(arithmetic.device, head_width=width) if arithmetic.is_class else None
+        if most is not None and longest > most:
+            raise BadVersionFolder(
+                f"{folder}: {name} is exact up to {most} tokens of prompt and answer for this model, and the recipe "
+                f"allows {longest}",
+                hint="lower max_prompt_tokens or max_new_tokens in the recipe, or accept torch/float32 instead",
+            )
 
 
 def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) -> None:

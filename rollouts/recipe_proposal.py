@@ -24,6 +24,7 @@ from rollouts.recipe import (
     PromptRange,
     Recipe,
     SamplingChoice,
+    check_classes,
     eligible_prompts,
     read_recipe,
 )
@@ -144,6 +145,7 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
         arithmetic=choices.arithmetic,
         prompts=prompts,
     )
+    check_classes(recipe, facts, folder=folder)
     demonstrations = [each.demonstration for each in probed.values() if each.demonstration is not None]
     return ProposedRecipe(
         recipe=recipe,

@@ -37,6 +37,7 @@ from rollouts.models.devices import find_device
 from rollouts.models.policy import load_policy
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute import Recomputer, TorchRecomputer
+from rollouts.recompute.reference import differences
 from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sandbox.errors import SandboxUnavailable
@@ -142,6 +143,11 @@ def verify_file(
         return Verification(file=file, results=tuple(results), limits=limits, not_accepted=_not_accepted(case))
     if verifier.is_class:
         with VllmProcess(vllm or VllmPlace(), verifier) as process:
+            if found := differences(process):
+                raise InvalidInput(
+                    f"this machine does not compute in {verifier}: {found[0]} of the recorded file",
+                    hint="--engine torch checks the file within the wider limits of a calibration",
+                )
             process.load(version.folder, version=version.digest)
             case = with_evidence(case, VllmRecomputer(process))
     else:

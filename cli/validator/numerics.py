@@ -29,15 +29,15 @@ def numerics(
     exits with 1.
     """
     from rollouts.recompute.classes import classes_at  # noqa: PLC0415 - loads torch, and `--help` does not need it
-    from rollouts.recompute.reference import differences, recording_of  # noqa: PLC0415
+    from rollouts.recompute.reference import differences  # noqa: PLC0415
     from rollouts.recompute.vllm_process import VllmPlace, VllmProcess  # noqa: PLC0415
 
     place = VllmPlace(python=vllm_python, device=device)
     rows: list[dict[str, str]] = []
     try:
         for one in classes_at(place):
-            state = "recorded file not checked" if recording_of(one) is not None else "no recorded file"
-            if check and recording_of(one) is not None:
+            state = "recorded file not checked"
+            if check:
                 with VllmProcess(place, one) as process:
                     found = differences(process)
                 state = f"DIFFERS: {found[0]}" if found else "equals the recorded file to the bit"

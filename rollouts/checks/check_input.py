@@ -22,7 +22,7 @@ from rollouts.files.samples import RolloutFile
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
-from rollouts.recipe import Recipe, eligible_prompts, read_recipe
+from rollouts.recipe import Recipe, check_classes, eligible_prompts, read_recipe
 from rollouts.seeds import slot_seed
 
 
@@ -142,6 +142,7 @@ def open_version(folder: Path) -> CheckedVersion:
         UnknownEnvironment: The environment of the version's recipe is not installed here.
     """
     model, recipe = read_model(folder), read_recipe(folder)
+    check_classes(recipe, model, folder=folder)
     choice = recipe.environment
     environment = load_environment(choice.name, version=choice.version, options=choice.options)
     tokenizer = FolderTokenizer(folder)

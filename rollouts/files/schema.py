@@ -202,7 +202,7 @@ def _shared_of(header: SlotHeader) -> dict[str, Any]:
 def _arithmetic(engine: str, dtype: str) -> Arithmetic:
     """Returns the arithmetic that the columns `engine` and `dtype` name."""
     arithmetic = Arithmetic.parse(engine if "/" in engine else f"{engine}/{dtype}")
-    if arithmetic.dtype.value != dtype:
+    if arithmetic.dtype.value != dtype or ("/" in engine) != arithmetic.is_class:
         raise ValueError(f"the column dtype has {dtype!r}, and the column engine {engine!r}")
     return arithmetic
 

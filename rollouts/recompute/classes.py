@@ -30,8 +30,8 @@ _ROOT = Path(__file__).parents[2]
 def own_classes(device: torch.device) -> list[Arithmetic]:
     """Returns the classes that vLLM in this environment can recompute on a device.
 
-    These are the machine's own class, and each lower class of a CPU of which this release has a recording: without a
-    recording a machine can't prove that it computes like another one.
+    These are the machine's own class, and each lower class of a CPU, of which this release has a recording: without a
+    recording a machine can't prove its class.
 
     Raises:
         NotFound: vLLM is not installed in this environment.
@@ -41,7 +41,7 @@ def own_classes(device: torch.device) -> list[Arithmetic]:
     if not devices:
         raise InvalidInput("this machine's processor has no numerics class", hint="classes need x86-64 with AVX2")
     every = [arithmetic_of(dtype, name) for dtype in reversed(Dtype) for name in devices]
-    return [one for one in every if one.device == devices[0] or recording_of(one) is not None]
+    return [one for one in every if recording_of(one) is not None]
 
 
 def classes_at(place: VllmPlace) -> list[Arithmetic]:
@@ -55,7 +55,13 @@ def classes_at(place: VllmPlace) -> list[Arithmetic]:
     command += [] if place.device is None else ["--device", place.device]
     try:
         done = subprocess.run(
-            command, cwd=_ROOT, capture_output=True, timeout=_WITHIN.total_seconds(), check=False, text=True
+            command,
+            cwd=_ROOT,
+            env=place.environment(),
+            capture_output=True,
+            timeout=_WITHIN.total_seconds(),
+            check=False,
+            text=True,
         )
         if done.returncode:
             raise EngineFailed(f"{command[0]} found no classes: {(done.stderr.splitlines() or [''])[-1][:300]}")

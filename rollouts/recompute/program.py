@@ -104,6 +104,9 @@ def main() -> None:
         head, body = message
         try:
             reply, content = recomputing.do(REQUEST.validate_json(head), body)
+        except ImportError as error:
+            detail = f"vLLM can't be imported: {error}"
+            reply, content = Failed(error="NotFound", code="not-found", detail=detail, hint=""), b""
         except MusterError as error:
             reply, content = (
                 Failed(error=type(error).__name__, code=error.code, detail=error.detail, hint=error.hint or ""),

@@ -21,10 +21,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from protocol.checkpoints import folder_files, version_digest
-from protocol.errors import InvalidInput
+from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Digest
 from rollouts.checks import RowEvidence
 from rollouts.engines.interface import SampleRequest
+from rollouts.errors import EngineFailed
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
@@ -128,16 +129,22 @@ def reference_model() -> Iterator[tuple[Path, Digest]]:
 def differences(process: VllmProcess) -> list[str]:
     """Returns a sentence for each difference between a process and the recording of its class.
 
-    Loads the reference model into the process. Without a recording of the class, nothing differs.
+    Loads the reference model into the process.
 
     Raises:
-        EngineFailed: The process ended, or vLLM failed.
+        NotFound: This release has no recording of the class.
+        EngineFailed: The process ended, vLLM failed, or this numpy draws another reference model.
     """
     path = recording_of(process.arithmetic)
     if path is None:
-        return []
+        raise NotFound(
+            f"this release has no recording of {process.arithmetic}, by which a machine proves its class",
+            hint="docs/engines.md describes how a recording is made",
+        )
     file = read_rollouts(path)
     with reference_model() as (folder, digest):
+        if digest != file.header.checkpoint:
+            raise EngineFailed(f"numpy {np.__version__} draws another reference model than the recording was made with")
         process.load(folder, version=digest)
         evidence = process.compare(file, range(len(file.samples)), seed=SEED, parameters=PARAMETERS)
     process.version = None

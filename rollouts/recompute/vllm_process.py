@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ValidationError
 
 import rollouts.errors
-from protocol.errors import InvalidInput, NotFound
+from protocol.errors import InvalidInput, MusterError, NotFound
 from protocol.identifiers import Digest
 from protocol.runtime.extras import installation
 from rollouts.checks import RowEvidence
@@ -74,6 +74,11 @@ class VllmPlace:
     device: str | None = None
     threads: int = 1
 
+    def environment(self) -> dict[str, str]:
+        """Returns the environment variables of processes at this place."""
+        passed_on = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
+        return passed_on | {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(self.threads)}
+
     def interpreter(self) -> Path:
         """Returns the interpreter.
 
@@ -108,8 +113,7 @@ class VllmProcess:
     def __init__(self, place: VllmPlace, arithmetic: Arithmetic) -> None:
         if not arithmetic.is_class:
             raise InvalidInput(f"{arithmetic} is not a numerics class")
-        variables = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
-        variables |= {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(place.threads)}
+        variables = place.environment()
         if arithmetic.device.startswith("cpu-"):
             check_class(arithmetic.device)
             variables |= environment_for(arithmetic.device)
@@ -168,10 +172,10 @@ class VllmProcess:
         if not rows:
             return {}
         samples = tuple(file.samples[row] for row in rows)
-        request = Compare(seed=seed, parameters=asdict(parameters))
-        _, body = self._ask(
-            request, pack(replace(file, samples=samples)), expected=EvidenceReply, within=COMPARE_WITHIN
-        )
+        request, content = Compare(seed=seed, parameters=asdict(parameters)), pack(replace(file, samples=samples))
+        loaded, self.version = self.version, None  # after an error in a prefill the version must be loaded again
+        _, body = self._ask(request, content, expected=EvidenceReply, within=COMPARE_WITHIN)
+        self.version = loaded
         evidence = unpack_evidence(body, tokens=[len(sample.output_tokens) for sample in samples])
         return dict(zip(rows, evidence, strict=True))
 
@@ -191,7 +195,8 @@ class VllmProcess:
 
     def _open(self, place: VllmPlace) -> None:
         wanted = self.arithmetic
-        request = OpenEngine(dtype=wanted.dtype, device=place.device, device_class=wanted.device)
+        device = "cpu" if wanted.device.startswith("cpu-") else place.device
+        request = OpenEngine(dtype=wanted.dtype, device=device, device_class=wanted.device)
         reply, _ = self._ask(request, expected=Opened, within=START_WITHIN)
         if reply.arithmetic != wanted:
             raise InvalidInput(
@@ -209,8 +214,10 @@ class VllmProcess:
         try:
             self._send(encode(request, body))
             reply, content = self._receive(time.monotonic() + within.total_seconds())
-        except (OSError, ValueError, EngineFailed) as error:
+        except BaseException as error:
             self.close()
+            if not isinstance(error, OSError | ValueError | EngineFailed):
+                raise
             why = error.detail if isinstance(error, EngineFailed) else str(error)
             raise EngineFailed(f"the vLLM process of {self.arithmetic} ended: {why}") from error
         if isinstance(reply, Failed):
@@ -252,6 +259,8 @@ class VllmProcess:
 def _error(reply: Failed) -> Exception:
     """Returns the exception that the process raised, of the same class where Muster has that class."""
     kinds = {**vars(rollouts.errors), "InvalidInput": InvalidInput, "NotFound": NotFound}
-    kind = kinds.get(reply.error, EngineFailed)
+    kind = kinds.get(reply.error)
+    if not (isinstance(kind, type) and issubclass(kind, MusterError)):
+        kind = EngineFailed
     error: Exception = kind(reply.detail, hint=reply.hint, code=reply.code)
     return error

@@ -17,9 +17,10 @@ from protocol.wire.slots import SlotGrant
 from rollouts.engines.interface import Completion, Engine
 from rollouts.environments import Environment, Reward, load_environment
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
+from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import PlannedGroup, SlotPlan, SlotPlanner
-from rollouts.recipe import Recipe, eligible_prompts, read_recipe
+from rollouts.recipe import Recipe, check_classes, eligible_prompts, read_recipe
 from rollouts.seeds import seed_of_grant
 from rollouts.task.arithmetic import paid_arithmetic
 from rollouts.task.policies import HeldPolicy
@@ -61,6 +62,7 @@ class SlotGenerator:
         self._scorer = scorer
         self._clock = clock
         self._recipe: Recipe = read_recipe(policy.folder)
+        check_classes(self._recipe, read_model(policy.folder), folder=policy.folder)
         self.choose_arithmetic(())
         choice = self._recipe.environment
         self._environment: Environment = load_environment(choice.name, version=choice.version, options=choice.options)

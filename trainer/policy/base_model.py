@@ -13,7 +13,7 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import Digest
 from rollouts.environments import is_held_out, load_environment
 from rollouts.models.facts import ModelFacts, read_model
-from rollouts.recipe import EligiblePrompts, PromptTable, Recipe, eligible_prompts, read_recipe
+from rollouts.recipe import EligiblePrompts, PromptTable, Recipe, check_classes, eligible_prompts, read_recipe
 from trainer.errors import BadSettings
 from trainer.saving.files import whole_folder
 
@@ -70,11 +70,13 @@ def open_base(folder: Path) -> PolicyBase:
     """Reads a base.
 
     Raises:
-        BadVersionFolder: The folder is not a version, or its tokenizer has tokens that its model lacks.
+        BadVersionFolder: The folder is not a version, its tokenizer has tokens that its model lacks, or a numerics
+            class of the recipe is not exact for its longest rows.
         BadSettings: The recipe's samples can't be trained on: top_p, top_k or a group size below 2.
     """
     recipe = read_recipe(folder)
     facts = read_model(folder)
+    check_classes(recipe, facts, folder=folder)
     sampling = recipe.sampling
     if sampling.top_p != 1.0 or sampling.top_k:
         raise BadSettings(

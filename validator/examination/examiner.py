@@ -59,7 +59,7 @@ class LocalExaminer:
         for process in self._processes:
             self._free.put_nowait(process)
             self._starting.append(asyncio.create_task(process.warm_up()))
-        self._starting.append(asyncio.create_task(self._find_numerics()))
+        await self._find_numerics()  # before the first report, which would say that there are none
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -100,7 +100,7 @@ class LocalExaminer:
             self._free.put_nowait(process)
 
     def numerics(self) -> tuple[str, ...]:
-        """Returns the numerics classes that this machine can verify; empty while they are being found."""
+        """Returns the numerics classes that this machine can verify."""
         return self._numerics
 
     async def _find_numerics(self) -> None:

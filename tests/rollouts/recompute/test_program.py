@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -30,12 +31,13 @@ def test_a_killed_parent_takes_the_process_along_although_its_input_stays_open()
     command = [sys.executable, "-c", PARENT, str(reading)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, pass_fds=[reading]) as parent:
         assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
-        until = time.monotonic() + 120
-        while time.monotonic() < until and not _is_set_up(child):
-            time.sleep(0.05)
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
+        try:
+            child = psutil.Process(int(parent.stdout.readline()))
+            until = time.monotonic() + 120
+            while time.monotonic() < until and not _is_set_up(child):
+                time.sleep(0.05)
+        finally:
+            parent.send_signal(signal.SIGKILL)
         gone, _ = psutil.wait_procs([child], timeout=30)
     os.close(reading)
     os.close(writing)
@@ -44,7 +46,10 @@ def test_a_killed_parent_takes_the_process_along_although_its_input_stays_open()
 
 def _is_set_up(process: psutil.Process) -> bool:
     """Returns True once the program has duplicated its standard input, which it does after its set-up."""
-    links = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+    links: list[str] = []
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            links.append(str(link.readlink()))
     pipes = [link for link in links if link.startswith("pipe:")]
     return any(pipes.count(link) > 1 for link in pipes)
 

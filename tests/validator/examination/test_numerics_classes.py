@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +15,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from protocol.runtime.cpu_class import cpu_class
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.checks import CheckedVersion, RowEvidence
 from rollouts.engines.interface import Completion, SampleRequest
+from rollouts.errors import BadVersionFolder
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recompute import reference
-from rollouts.recompute.classes import classes_at
 from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sampling.parameters import SamplingParameters
 from tests.kit.rollout_files import RECIPE, as_version, facts_of, make
 from tests.kit.tiny_model import tiny_folder
-from tests.kit.vllm_engine import PYTHON, EngineProcess
+from tests.kit.vllm_engine import PYTHON, ROOT, EngineProcess
 from tests.validator.examination.conftest import Bench, procedure_of
 from validator.examination.interface import NotJudged
 from validator.examination.model_cache import ModelCache
@@ -45,9 +47,19 @@ def place() -> VllmPlace:
 
 
 @pytest.fixture(scope="module")
-def own_class(place: VllmPlace) -> Arithmetic:
-    """Returns this machine's class in bfloat16."""
-    return next(one for one in classes_at(place) if one.dtype is Dtype.BFLOAT16)
+def own_class(place: VllmPlace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arithmetic]:
+    """Yields this machine's class in bfloat16; records it if this release has no recording of it."""
+    own = cpu_class()
+    if own is None:
+        pytest.skip("this processor has no numerics class")
+    arithmetic = Arithmetic.parse(f"vllm-0.32.0/bfloat16/{own}")
+    with pytest.MonkeyPatch.context() as patch:
+        if reference.recording_of(arithmetic) is None:
+            folder = tmp_path_factory.mktemp("recordings")
+            command = [str(PYTHON), "-m", "rollouts.recompute.reference", "--folder", str(folder)]
+            subprocess.run(command, cwd=ROOT, env=place.environment(), check=True)
+            patch.setattr(reference, "RECORDINGS", folder)
+        yield arithmetic
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +68,8 @@ def version(tmp_path_factory: pytest.TempPathFactory, own_class: Arithmetic) -> 
     folder = tiny_folder(
         tmp_path_factory.mktemp("class") / "7", kind="llama", num_attention_heads=3, num_key_value_heads=1
     )
-    return as_version(folder, RECIPE.model_copy(update={"arithmetic": (str(own_class),), "length": None}))
+    changes = {"arithmetic": (str(own_class),), "length": None, "max_prompt_tokens": 64}
+    return as_version(folder, RECIPE.model_copy(update=changes))
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +228,7 @@ def test_a_machine_that_differs_from_the_recording_judges_nothing_of_the_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorded = reference.recording_of(own_class)
-    if recorded is None:
-        pytest.skip(f"this release has no recording of {own_class}")
+    assert recorded is not None
     file = read_rollouts(recorded)
     first = file.samples[0]
     changed = replace(first, logprobs=np.nextafter(first.logprobs, np.float32(0)))
@@ -227,6 +239,32 @@ def test_a_machine_that_differs_from_the_recording_judges_nothing_of_the_class(
     assert isinstance(found, NotJudged)
     assert found.code == "class-not-reproduced"
     assert "row 0: token 0 has log-probability" in found.why
+
+
+def test_a_class_without_a_recording_is_left_to_others(
+    bench: Bench,
+    honest: RolloutFile,
+    reader: LimitedReader,
+    models: ModelCache,
+    place: VllmPlace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reference, "RECORDINGS", tmp_path)
+    bench.procedure = procedure_of(reader, models, vllm=VllmCache(place, budget=1))
+    found = bench.examine(honest)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == ("class-not-reproduced", False)
+    assert "this release has no recording" in found.why
+
+
+def test_a_recipe_with_longer_rows_than_a_class_is_exact_for_is_refused(
+    version: CheckedVersion, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(version.folder, tmp_path / "long")
+    with pytest.raises(BadVersionFolder, match="is exact up to 384 tokens of prompt and answer") as refused:
+        as_version(folder, version.recipe.model_copy(update={"max_prompt_tokens": 345}))
+    assert "lower max_prompt_tokens" in refused.value.hint
 
 
 def test_passes_that_differ_on_this_machine_accuse_nobody(
