@@ -196,7 +196,9 @@ async def _prepare(
         arithmetic=base.recipe.taken,
         relays=settings.relays,
         keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
-        needs=VersionNeeds(ledger, pool_id=settings.pool_id, run=run, clock=clock),
+        needs=VersionNeeds(
+            ledger, pool_id=settings.pool_id, run=run, clock=clock, clocks_differ=settings.clocks_differ
+        ),
         retry=outage_retry,
         lease=lease,
     )
