@@ -147,7 +147,10 @@ def a_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_larger_models_versions_are_shared_and_its_leases_are_shorter_than_its_verdicts(tmp_path: Path) -> None:
+def test_a_larger_models_versions_are_shared_and_its_leases_are_shorter_than_its_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "_core_throughput", lambda: 50e9)  # the estimate of disk depends on the steps' duration
     choices = ModelChoices(folder=a_folder(tmp_path))
     sized = size_own_model(choices, Network(directory=tmp_path, workers=2, steps=4))
     assert (sized.scale.share_versions, sized.scale.keep_versions, sized.scale.relays) == (True, 2, 1)
