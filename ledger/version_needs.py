@@ -13,7 +13,8 @@ from protocol.runtime.budgets import Needs
 from protocol.runtime.clock import Clock
 
 CLOCKS_DIFFER = timedelta(minutes=2)
-"""Tolerance between block time, by which the ledger accepts work, and this machine's clock, which dates versions."""
+"""Default tolerance between block time, by which the ledger accepts work, and this machine's clock, which dates
+versions."""
 REORG_DEPTH = 64
 """Number of newest blocks that every call of `read` reads again, because a reorg may have replaced them."""
 
@@ -26,13 +27,17 @@ class VersionNeeds:
         pool_id: The pool.
         run: The run's id.
         clock: This machine's clock, which dates the submissions that were read.
+        clocks_differ: Tolerance between block time and this machine's clock.
     """
 
-    def __init__(self, ledger: Ledger, *, pool_id: int, run: Digest, clock: Clock) -> None:
+    def __init__(
+        self, ledger: Ledger, *, pool_id: int, run: Digest, clock: Clock, clocks_differ: timedelta = CLOCKS_DIFFER
+    ) -> None:
         self._ledger = ledger
         self._pool_id = pool_id
         self._run = run
         self._clock = clock
+        self._clocks_differ = clocks_differ
         self._next: int | None = None
         self._open: dict[Digest, tuple[int, float]] = {}
         self._longest_lease = timedelta()
@@ -63,7 +68,7 @@ class VersionNeeds:
         self._next = max(first, head - REORG_DEPTH)
         # After its three periods, work can no longer be judged or disputed, even if no account has finalised it.
         # Such work is dropped. So is work that a reorg removed, because no `WorkFinal` or `WorkExpired` follows it.
-        since = at - (self._longest_open + CLOCKS_DIFFER).total_seconds()
+        since = at - (self._longest_open + self._clocks_differ).total_seconds()
         self._open = {key: (version, read) for key, (version, read) in self._open.items() if read > since}
         return Needs(at=at, leases=self._longest_lease, work=frozenset(version for version, _ in self._open.values()))
 
@@ -77,7 +82,7 @@ class VersionNeeds:
         newest = (await pools.get(self._pool_id)).terms_version
         former = [pools.terms_at(self._pool_id, version) for version in range(max(1, newest - 1), newest + 1)]
         for terms in await asyncio.gather(pools.terms(self._pool_id), *former):
-            self._longest_lease = max(self._longest_lease, terms.notice_period + CLOCKS_DIFFER)
+            self._longest_lease = max(self._longest_lease, terms.notice_period + self._clocks_differ)
             self._longest_open = max(
                 self._longest_open, terms.judge_period + terms.challenge_period + terms.dispute_period
             )

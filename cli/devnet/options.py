@@ -100,6 +100,8 @@ class RunScale:
         share_versions: Whether validators read the trainer's versions, relays share their files with the trainer, and
             tasks keep no version but the one in use.
         state_every: Steps between two full states of the trainer.
+        return_memory: Whether the trainer returns freed tensors to the system at once, so that its memory does not grow
+            by fragmentation.
         lease: Longest time for a slot.
         judge_period: Time for a verdict on a file, on the ledger.
         polling: Factor of the pauses between polls of chain, orchestrator and validator. Short pauses cost CPU time,
@@ -107,6 +109,8 @@ class RunScale:
         first_rollouts: Longest time until each honest node has submitted work.
         first_step: Longest time from those submissions until a step was learned, with `--check`.
         task_memory: Memory limit of a worker's task in bytes.
+        policy_memory: Maximum size of the weights that a validator's examiner keeps loaded, in bytes; None for the
+            validator's default, which is a share of the machine's memory.
         learning: Learning settings that differ from the defaults in `trainer.learning.settings`.
     """
 
@@ -120,12 +124,14 @@ class RunScale:
     keep_versions: int | None = None
     share_versions: bool = False
     state_every: int = 1
+    return_memory: bool = False
     lease: timedelta = timedelta(seconds=60)
     judge_period: timedelta = timedelta(seconds=60)
     polling: float = 1.0
     first_rollouts: timedelta = timedelta(minutes=5)
     first_step: timedelta = timedelta(seconds=120)
     task_memory: int = 2 << 30
+    policy_memory: int | None = None
     learning: Mapping[str, object] = field(default_factory=lambda: LEARNING)
 
 
@@ -192,11 +198,11 @@ PRESETS: Mapping[PresetName, Preset] = {
         fast_goal=Goal(rise=0.15, distance=1.7),
     ),
     PresetName.SMOLLM2: Preset(
-        task="a pretrained chat model answers sums and differences, by reward",
+        task="a pretrained chat model answers sums, by reward",
         base=None,
-        steps=8,
+        steps=6,
         goal=Goal(rise=0.35),
-        fast_steps=4,
+        fast_steps=3,
         fast_goal=Goal(rise=0.1),
         workers=_LARGE_MODEL_WORKERS,
         asynchrony="one-step",

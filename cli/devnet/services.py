@@ -12,8 +12,19 @@ import httpx
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import VALIDATORS
 from cli.devnet.options import RunOptions, RunScale
-from cli.devnet.settings import ROOT, RUN, ServicePlaces, write_trainer_settings, write_validator_settings
+from cli.devnet.settings import (
+    CLOCKS_DIFFER,
+    ROOT,
+    RUN,
+    ServicePlaces,
+    write_trainer_settings,
+    write_validator_settings,
+)
 from cli.devnet.supervisor import Gate, ProcessSpec
+
+_MAPPED_BYTES = 2 << 20
+"""Larger blocks than this are mapped one by one. By default glibc raises this limit to 32 MiB as blocks are freed, and
+the heap then keeps the gaps between smaller tensors: 0.3 GB of a model with 135 million parameters (measured)."""
 
 WORKER = "worker"
 """Kind of the worker processes."""
@@ -46,7 +57,9 @@ def relay_spec(
     """Returns the process of a `muster shardcast relay`; `keep` limits the versions on its disk."""
     store = directory.relays / str(number)
     store.mkdir(parents=True, exist_ok=True, mode=0o700)
-    arguments = ("relay", "--upstream", places.origin, "--store", store, *(("--keep", str(keep)) if keep else ()))
+    tolerance = str(CLOCKS_DIFFER.total_seconds())
+    kept = ("--keep", str(keep)) if keep else ()
+    arguments = ("relay", "--upstream", places.origin, "--store", store, "--clocks-differ", tolerance, *kept)
     return _shardcast_spec(directory, f"relay-{number}", places.relay_ports[number - 1], *arguments)
 
 
@@ -64,7 +77,11 @@ def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOpti
     return ProcessSpec(
         name="trainer",
         command=_python("cli", "trainer", "run", "--config", settings),
-        environment={**environment(), "OMP_NUM_THREADS": "1"},
+        environment={
+            **environment(),
+            "OMP_NUM_THREADS": "1",
+            **({"MALLOC_MMAP_THRESHOLD_": str(_MAPPED_BYTES)} if run.scale.return_memory else {}),
+        },
         grace=timedelta(seconds=15),
         ends=True,
         kind="learner",

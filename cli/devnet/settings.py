@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from cli.devnet.base import make_base
@@ -23,6 +24,8 @@ from trainer.presets import devnet_base
 
 POOL = 1
 RUN = "devnet"
+CLOCKS_DIFFER = timedelta(seconds=10)
+"""Tolerance between the chain's clock and those of other processes: all of them use this machine's clock."""
 LANES = 4
 """Maximum number of unconfirmed transactions of the relayer, and of each validator. It is higher than the default of 2,
 because many nodes submit at once, and the additional gas costs nothing in a devnet."""
@@ -211,6 +214,7 @@ def write_trainer_settings(directory: DevnetDirectory, places: ServicePlaces, ru
         "relays": list(places.relays),
         "dtype": "float32",
         "keep_versions": run.scale.keep_versions,
+        "clocks_differ_s": CLOCKS_DIFFER.total_seconds(),
         "state_every": run.scale.state_every,
         "device": "cpu",
         "steps": run.steps,
@@ -257,6 +261,7 @@ def write_validator_settings(
         "first_pause_s": 0.2,
         "longest_pause_s": 2.0,
         "reserve_bytes": 0,
+        "policy_memory_bytes": scale.policy_memory,
         "policies": directory.policies if scale.share_versions else None,
         "epoch_s": scale.judge_period.total_seconds(),  # a validator refuses shorter epochs
         "device": "cpu",

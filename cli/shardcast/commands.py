@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from cli.shardcast.allowlist import allowlist
 from cli.shardcast.progress import Bars, run_until_signal, served_bytes
 from cli.shardcast.registration import registered
 from cli.shardcast.signer import following, following_needs, source_of
+from ledger.version_needs import CLOCKS_DIFFER
 from protocol.clients.relay import RelayClient
 from protocol.errors import InvalidInput
 from protocol.runtime.budgets import keep_rule
@@ -53,6 +55,15 @@ RelayKeep = Annotated[
         max=64,
         help="Number of versions to keep, in addition to their bases and to versions that leases and open work need; "
         "default: 5, or fewer within a tenth of the disk. With --signer and --keep, only these are kept.",
+    ),
+]
+ClocksDiffer = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=86400,
+        help="Tolerance between the chain's clock and this machine's, in seconds: needed versions stay this much "
+        "longer.",
     ),
 ]
 Anchors = Annotated[
@@ -139,6 +150,7 @@ async def relay(
     host: Host = "127.0.0.1",
     port: Port = 8401,
     keep: RelayKeep = None,
+    clocks_differ: ClocksDiffer = CLOCKS_DIFFER.total_seconds(),
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
     trusted_proxy: Proxies = None,
@@ -162,7 +174,8 @@ async def relay(
     # version for `NEEDED_FOR`, because it has no ledger that would name the needed ones.
     needs_followed = signer is None or keep is None
     rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2)
-    async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:
+    tolerance = timedelta(seconds=clocks_differ)
+    async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name, clocks_differ=tolerance) as source:
         relaying = Relay(
             store,
             upstreams=upstream,

@@ -18,7 +18,7 @@ from cli.connection import chosen_pool, open_ledger
 from cli.keys import resolve_address
 from ledger.client import Ledger
 from ledger.client.pools import Role, RoleHolder
-from ledger.version_needs import VersionNeeds
+from ledger.version_needs import CLOCKS_DIFFER, VersionNeeds
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import ZERO_ADDRESS, Digest, run_id
 from protocol.runtime.budgets import Needs
@@ -133,9 +133,21 @@ class LedgerAnnouncements:
 
 @asynccontextmanager
 async def source_of(
-    configuration: Configuration, *, signer: str | None, pool: int | None, run_name: str
+    configuration: Configuration,
+    *,
+    signer: str | None,
+    pool: int | None,
+    run_name: str,
+    clocks_differ: timedelta = CLOCKS_DIFFER,
 ) -> AsyncIterator[Source]:
     """Finds the accepted publisher of checkpoints.
+
+    Args:
+        configuration: The user's configuration.
+        signer: The publisher as given by the user; None for the pool's.
+        pool: The pool as given by the user.
+        run_name: Name or id of the run.
+        clocks_differ: Tolerance between block time and this machine's clock, for the needed versions.
 
     Raises:
         InvalidInput: Neither an address nor a ledger is configured.
@@ -155,7 +167,9 @@ async def source_of(
             return signers_at(await ledger.pools.role_holder(pool_id, Role.PUBLISHER))
 
         announcements = LedgerAnnouncements(ledger, pool_id=pool_id, run=run_id(run_name))
-        needs = VersionNeeds(ledger, pool_id=pool_id, run=run_id(run_name), clock=SystemClock())
+        needs = VersionNeeds(
+            ledger, pool_id=pool_id, run=run_id(run_name), clock=SystemClock(), clocks_differ=clocks_differ
+        )
         yield Source(await now(), announcements, now, needs.read)
 
 

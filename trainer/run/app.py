@@ -253,7 +253,13 @@ def _folders(settings: TrainerSettings, links: _Links, *, journal: Journal, reco
         journal=journal,
         written=recorded.written,
         keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
-        needs=VersionNeeds(links.ledger, pool_id=settings.pool_id, run=run_id(settings.run), clock=links.clock),
+        needs=VersionNeeds(
+            links.ledger,
+            pool_id=settings.pool_id,
+            run=run_id(settings.run),
+            clock=links.clock,
+            clocks_differ=settings.clocks_differ,
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, SecretStr
 
+from ledger.version_needs import CLOCKS_DIFFER
 from protocol.runtime.settings import Settings, default_directory
 from protocol.wire.base import Name
 from protocol.wire.runs import MOST_GROUPS_PER_STEP, MOST_RELAYS, RelayUrl
@@ -53,6 +54,12 @@ class TrainerSettings(Settings):
         ge=2,
         description="Number of version folders to keep, besides the base and those that leases or open work "
         "need; default: 16, or fewer that fit in a tenth of the disk",
+    )
+    clocks_differ_s: float = Field(
+        CLOCKS_DIFFER.total_seconds(),
+        ge=0,
+        le=86400,
+        description="Tolerance between the chain's clock and this machine's; needed versions stay this much longer",
     )
     device: str | None = Field(None, description="cpu, cuda, cuda:1; default: an accelerator if there is one")
     mesh_timeout_s: float = Field(600.0, ge=1, le=86400, description="Under torchrun: maximum wait for another process")
@@ -119,6 +126,11 @@ class TrainerSettings(Settings):
     def mesh_timeout(self) -> timedelta:
         """Time-out for other processes of the mesh."""
         return timedelta(seconds=self.mesh_timeout_s)
+
+    @property
+    def clocks_differ(self) -> timedelta:
+        """Tolerance between the chain's clock and this machine's."""
+        return timedelta(seconds=self.clocks_differ_s)
 
     @property
     def most_groups(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,9 +16,17 @@ from cli.devnet import model
 from cli.devnet.base import make_base
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import RUN_TERMS, run_terms
-from cli.devnet.model import ModelChoices, Network, size_own_model
+from cli.devnet.model import ModelChoices, Network, size_own_model, size_smollm2
 from cli.devnet.options import RunModel, RunOptions, RunScale
-from cli.devnet.settings import ROOT, ServicePlaces, write_trainer_settings, write_worker_settings
+from cli.devnet.services import relay_spec, trainer_spec
+from cli.devnet.settings import (
+    CLOCKS_DIFFER,
+    ROOT,
+    ServicePlaces,
+    write_trainer_settings,
+    write_validator_settings,
+    write_worker_settings,
+)
 from cli.devnet.tasks import rollouts_task
 from protocol.errors import InvalidInput
 from protocol.identity.keys import Key
@@ -31,6 +40,7 @@ from tests.kit.tiny_model import rewrite_json, tiny_folder
 from trainer.presets import devnet_base
 from trainer.rates import default_learning_rate
 from trainer.run.settings import TrainerSettings
+from validator.settings import ValidatorSettings
 from worker.settings import WorkerSettings
 
 
@@ -137,7 +147,10 @@ def a_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_larger_models_versions_are_shared_and_its_leases_are_shorter_than_its_verdicts(tmp_path: Path) -> None:
+def test_a_larger_models_versions_are_shared_and_its_leases_are_shorter_than_its_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "_core_throughput", lambda: 50e9)  # the estimate of disk depends on the steps' duration
     choices = ModelChoices(folder=a_folder(tmp_path))
     sized = size_own_model(choices, Network(directory=tmp_path, workers=2, steps=4))
     assert (sized.scale.share_versions, sized.scale.keep_versions, sized.scale.relays) == (True, 2, 1)
@@ -149,6 +162,28 @@ def test_a_larger_models_versions_are_shared_and_its_leases_are_shorter_than_its
     assert more.memory >= sized.memory + 4 * version
     task = rollouts_task(RuntimeKind.PROCESS, EngineName.TORCH, sized.scale)
     assert task.command[-2:] == ("--keep-versions", "1")
+
+
+@pytest.mark.parametrize("larger", [False, True], ids=["small model", "larger model"])
+def test_validator_and_trainer_of_a_larger_model_hold_less_memory(larger: bool, tmp_path: Path) -> None:
+    choices = ModelChoices(folder=a_folder(tmp_path) if larger else devnet_base())
+    sized = size_own_model(choices, Network(directory=tmp_path, workers=2))
+    url = tmp_path / "redis.url"
+    url.write_text("redis://127.0.0.1:1/0\n")
+    directory, places = DevnetDirectory(tmp_path), replace(some_places(url), validator_ports=(3,))
+    validator = ValidatorSettings.load(file=write_validator_settings(directory, places, 1, sized.scale))
+    assert validator.policy_memory_bytes == (2 * 4 * sized.parameters if larger else None)
+    trainer = trainer_spec(directory, places, RunOptions(model=sized.model, scale=sized.scale))
+    assert ("MALLOC_MMAP_THRESHOLD_" in trainer.environment) == larger
+
+
+def test_the_chat_models_run_has_large_groups_of_short_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_folder(tmp_path / "model", kind="llama")
+    monkeypatch.setattr(model, "smollm2_folder", lambda _: folder)
+    sized = size_smollm2(Network(directory=tmp_path, workers=2), on_event=lambda _: None)
+    recipe = read_recipe(make_base(DevnetDirectory(tmp_path), sized.model))
+    assert (recipe.environment.name, recipe.group_size, recipe.sampling.max_new_tokens) == ("arithmetic", 16, 10)
+    assert (sized.scale.groups, sized.scale.evaluation_samples) == (4, 0)
 
 
 def test_the_first_step_of_a_check_may_take_longer_with_a_slower_model(tmp_path: Path) -> None:
@@ -181,11 +216,19 @@ def test_the_trainer_can_read_the_settings_of_a_sized_run(tmp_path: Path) -> Non
     assert settings.keep_versions is None
 
 
-def some_places(tmp_path: Path) -> ServicePlaces:
+def test_versions_stay_no_longer_than_one_clock_needs(tmp_path: Path) -> None:
+    directory, places = DevnetDirectory(tmp_path), replace(some_places(tmp_path), relay_ports=(4,))
+    settings = TrainerSettings.load(file=write_trainer_settings(directory, places, RunOptions()))
+    relay = relay_spec(directory, places, 1).command
+    assert settings.clocks_differ == CLOCKS_DIFFER < timedelta(minutes=1)
+    assert relay[relay.index("--clocks-differ") + 1] == str(CLOCKS_DIFFER.total_seconds())
+
+
+def some_places(redis_url_file: Path) -> ServicePlaces:
     return ServicePlaces(
         rpc="http://127.0.0.1:1",
         chain_id=1,
-        redis_url_file=tmp_path,
+        redis_url_file=redis_url_file,
         discovery_port=1,
         discovery_address=Key.generate().address,
         orchestrator_port=2,
