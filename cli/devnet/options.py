@@ -200,9 +200,9 @@ PRESETS: Mapping[PresetName, Preset] = {
     PresetName.SMOLLM2: Preset(
         task="a pretrained chat model answers sums, by reward",
         base=None,
-        steps=6,
+        steps=10,
         goal=Goal(rise=0.35),
-        fast_steps=3,
+        fast_steps=5,
         fast_goal=Goal(rise=0.1),
         workers=_LARGE_MODEL_WORKERS,
         asynchrony="one-step",
