@@ -175,6 +175,7 @@ class Surroundings:
             sampling=SamplingChoice(max_new_tokens=new_tokens),
             group_size=2,
             arithmetic=arithmetic,
+            max_prompt_tokens=64,
             prompts=PromptRange(count=1000),
         )
         write_recipe(folder, recipe)

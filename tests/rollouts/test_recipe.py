@@ -173,8 +173,8 @@ def test_without_arithmetic_a_recipe_takes_float32_and_its_bytes_are_unchanged(t
 @pytest.mark.parametrize(
     ("arithmetic", "words"),
     [
-        ('["torch/float16"]', "is not one of"),
-        ('["torch"]', "is not one of"),
+        ('["torch/float16"]', "dtype: Input should be 'float32' or 'bfloat16'"),
+        ('["torch"]', "is neither ENGINE/TYPE nor a numerics class"),
         ('["torch/float32", "torch/float32"]', "named twice"),
         ('"torch/float32"', "valid array"),
         ('["' + "x" * 100 + '"]', "at most 64"),
