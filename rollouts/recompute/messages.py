@@ -9,6 +9,7 @@ can't run code in its user's process.
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -26,7 +27,8 @@ from rollouts.toploc import ProofResult
 from rollouts.toploc.results import Malformed
 
 LARGEST_HEAD = 1 << 20
-LARGEST_BODY = 4 << 30
+LARGEST_FILE = 4 << 30
+"""Maximum bytes of a packed rollout file."""
 _HEAD, _BODY = 4, 8
 _MALFORMED = (None, *Malformed)
 
@@ -104,14 +106,18 @@ def encode(head: BaseModel, body: bytes = b"") -> bytes:
     return len(text).to_bytes(_HEAD, "little") + len(body).to_bytes(_BODY, "little") + text + body
 
 
-def lengths(prefix: bytes) -> tuple[int, int]:
+def lengths(prefix: bytes, *, most: int) -> tuple[int, int]:
     """Returns the lengths of head and body from a message's first `PREFIX` bytes.
+
+    Args:
+        prefix: The bytes.
+        most: Maximum length of the body.
 
     Raises:
         EngineFailed: A length exceeds its limit.
     """
     head, body = int.from_bytes(prefix[:_HEAD], "little"), int.from_bytes(prefix[_HEAD:], "little")
-    if head > LARGEST_HEAD or body > LARGEST_BODY:
+    if head > LARGEST_HEAD or body > most:
         raise EngineFailed(f"a message with {head} bytes of head and {body} of body")
     return head, body
 
@@ -124,7 +130,7 @@ def read_message(stream: BinaryIO) -> tuple[bytes, bytes] | None:
     prefix = stream.read(PREFIX)
     if len(prefix) < PREFIX:
         return None
-    head, body = lengths(prefix)
+    head, body = lengths(prefix, most=LARGEST_FILE)
     return stream.read(head), stream.read(body)
 
 
@@ -147,6 +153,14 @@ def pack_evidence(evidence: Sequence[RowEvidence]) -> bytes:
     return archive.getvalue()
 
 
+def largest_evidence(tokens: Sequence[int]) -> int:
+    """Returns the maximum bytes of the evidence of rows with these numbers of tokens.
+
+    A token takes 24 bytes, and an interval of 32 tokens 56 bytes; a row may have one result of surplus proofs.
+    """
+    return (1 << 14) + 64 * sum(tokens) + 256 * len(tokens)
+
+
 def unpack_evidence(content: bytes, *, tokens: Sequence[int]) -> list[RowEvidence]:
     """Parses the output of `pack_evidence`.
 
@@ -158,10 +172,18 @@ def unpack_evidence(content: bytes, *, tokens: Sequence[int]) -> list[RowEvidenc
         EngineFailed: The archive does not describe these rows.
     """
     try:
+        _check_stored(content)
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return _rows({name: archive[name] for name in archive.files}, tokens)
     except Exception as error:  # numpy raises many kinds of errors for bytes that are no archive
         raise EngineFailed(f"the vLLM process sent no valid evidence: {error}") from error
+
+
+def _check_stored(content: bytes) -> None:
+    """Raises ValueError for compressed arrays, whose size in memory the size of the archive does not bound."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+            raise ValueError("a compressed array")
 
 
 def _rows(arrays: Mapping[str, np.ndarray[Any, Any]], tokens: Sequence[int]) -> list[RowEvidence]:

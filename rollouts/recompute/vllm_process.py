@@ -39,6 +39,7 @@ from rollouts.recompute.messages import (
     OpenEngine,
     Reply,
     encode,
+    largest_evidence,
     lengths,
     unpack_evidence,
 )
@@ -56,6 +57,8 @@ _PROGRAM = "rollouts.recompute.program"
 _PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"})
 """Environment variables that the process inherits. Others may hold keys, or change what the process computes."""
 _PIECE = 1 << 20
+_PIPE = select.PIPE_BUF
+"""Bytes that a writable pipe takes without blocking (POSIX guarantees at least 512)."""
 
 _Expected = TypeVar("_Expected", bound=BaseModel)
 
@@ -174,9 +177,12 @@ class VllmProcess:
         samples = tuple(file.samples[row] for row in rows)
         request, content = Compare(seed=seed, parameters=asdict(parameters)), pack(replace(file, samples=samples))
         loaded, self.version = self.version, None  # after an error in a prefill the version must be loaded again
-        _, body = self._ask(request, content, expected=EvidenceReply, within=COMPARE_WITHIN)
+        tokens = [len(sample.output_tokens) for sample in samples]
+        _, body = self._ask(
+            request, content, expected=EvidenceReply, within=COMPARE_WITHIN, most=largest_evidence(tokens)
+        )
         self.version = loaded
-        evidence = unpack_evidence(body, tokens=[len(sample.output_tokens) for sample in samples])
+        evidence = unpack_evidence(body, tokens=tokens)
         return dict(zip(rows, evidence, strict=True))
 
     def close(self) -> None:
@@ -205,15 +211,16 @@ class VllmProcess:
             )
 
     def _ask(
-        self, request: BaseModel, body: bytes = b"", *, expected: type[_Expected], within: timedelta
+        self, request: BaseModel, body: bytes = b"", *, expected: type[_Expected], within: timedelta, most: int = 0
     ) -> tuple[_Expected, bytes]:
-        """Sends a request and returns the reply.
+        """Sends a request and returns the reply, whose body has at most `most` bytes.
 
-        An invalid or late reply ends the process, because later replies would be those of earlier requests.
+        Any error ends the process, because its next reply would be the one to this request.
         """
+        deadline = time.monotonic() + within.total_seconds()
         try:
-            self._send(encode(request, body))
-            reply, content = self._receive(time.monotonic() + within.total_seconds())
+            self._send(encode(request, body), deadline)
+            reply, content = self._receive(deadline, most)
         except BaseException as error:
             self.close()
             if not isinstance(error, OSError | ValueError | EngineFailed):
@@ -227,14 +234,18 @@ class VllmProcess:
             raise EngineFailed(f"the vLLM process replied {reply.kind}")
         return reply, content
 
-    def _send(self, message: bytes) -> None:
+    def _send(self, message: bytes, deadline: float) -> None:
         if self._process.stdin is None:
             raise EngineFailed("it has no input")
-        self._process.stdin.write(message)
-        self._process.stdin.flush()
+        descriptor, left = self._process.stdin.fileno(), memoryview(message)
+        while left:
+            _, ready, _ = select.select([], [descriptor], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise EngineFailed("it did not read the request in time")
+            left = left[os.write(descriptor, left[:_PIPE]) :]
 
-    def _receive(self, deadline: float) -> tuple[Reply, bytes]:
-        head, body = lengths(self._read(PREFIX, deadline))
+    def _receive(self, deadline: float, most: int) -> tuple[Reply, bytes]:
+        head, body = lengths(self._read(PREFIX, deadline), most=most)
         text, content = self._read(head, deadline), self._read(body, deadline)
         try:
             return REPLY.validate_json(text), content

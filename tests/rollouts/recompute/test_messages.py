@@ -16,6 +16,7 @@ from rollouts.recompute.messages import (
     PREFIX,
     Done,
     encode,
+    largest_evidence,
     lengths,
     pack_evidence,
     read_message,
@@ -55,7 +56,9 @@ def evidence(draw: st.DrawFn, *, replayed: bool) -> RowEvidence:
 @given(st.data(), st.booleans())
 def test_evidence_survives_the_way_between_processes(data: st.DataObject, replayed: bool) -> None:
     rows = data.draw(st.lists(evidence(replayed=replayed), min_size=1, max_size=4))
-    found = unpack_evidence(pack_evidence(rows), tokens=[len(one.logprobs) for one in rows])
+    packed, tokens = pack_evidence(rows), [len(one.logprobs) for one in rows]
+    assert len(packed) <= largest_evidence(tokens)
+    found = unpack_evidence(packed, tokens=tokens)
     for before, after in zip(rows, found, strict=True):
         assert before.proofs == after.proofs
         assert before.logprobs.tobytes() == after.logprobs.tobytes()
@@ -89,4 +92,13 @@ def test_a_message_is_read_whole_or_not_at_all() -> None:
 
 def test_lengths_beyond_the_limits_are_refused() -> None:
     with pytest.raises(EngineFailed, match="bytes of head"):
-        lengths((LARGEST_HEAD + 1).to_bytes(4, "little") + bytes(8))
+        lengths((LARGEST_HEAD + 1).to_bytes(4, "little") + bytes(8), most=0)
+    with pytest.raises(EngineFailed, match="and 2 of body"):
+        lengths(bytes(4) + (2).to_bytes(8, "little"), most=1)
+
+
+def test_compressed_evidence_is_refused() -> None:
+    archive = io.BytesIO()
+    np.savez_compressed(archive, tokens=np.zeros(1 << 20))
+    with pytest.raises(EngineFailed, match="a compressed array"):
+        unpack_evidence(archive.getvalue(), tokens=[3])
