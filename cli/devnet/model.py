@@ -62,7 +62,7 @@ _GENERATE, _FORWARD = 0.15, 0.5
 _SLOW_CORE = 20e9
 """Floating-point operations per second of a slow core. Periods follow from this figure, not from a measurement: the
 periods must be the same when a devnet is continued."""
-_SLOTS_PER_LEASE = 3
+_SLOTS_PER_LEASE = 2
 """A lease may take as long as a slow core needs to generate this many slots, because ten processes share the machine.
 A lease may not take longer, because a version stays on disk while a lease may name the version."""
 _SLOTS_PER_VERDICT = 10

@@ -77,11 +77,7 @@ def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOpti
     return ProcessSpec(
         name="trainer",
         command=_python("cli", "trainer", "run", "--config", settings),
-        environment={
-            **environment(),
-            "OMP_NUM_THREADS": "1",
-            **({"MALLOC_MMAP_THRESHOLD_": str(_MAPPED_BYTES)} if run.scale.return_memory else {}),
-        },
+        environment=_computing(run.scale),
         grace=timedelta(seconds=15),
         ends=True,
         kind="learner",
@@ -96,12 +92,18 @@ def validator_spec(
     return ProcessSpec(
         name=VALIDATORS[number - 1],
         command=_python("cli", "validator", "run", "--config", settings),
-        environment={**environment(), "OMP_NUM_THREADS": "1"},
+        environment=_computing(scale),
         # `readyz` succeeds only after the self-test, which need not be over for the next processes to start.
         gate=_responds(places.validator_ports[number - 1], "healthz"),
         grace=timedelta(seconds=10),
         kind="learner",
     )
+
+
+def _computing(scale: RunScale) -> dict[str, str]:
+    """Returns the environment variables of a service that computes with the model."""
+    memory = {"MALLOC_MMAP_THRESHOLD_": str(_MAPPED_BYTES)} if scale.return_memory else {}
+    return {**environment(), "OMP_NUM_THREADS": "1", **memory}
 
 
 def worker_spec(name: str, settings: Path, *, cheat: str = "") -> ProcessSpec:

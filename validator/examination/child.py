@@ -38,7 +38,7 @@ _END_WITHIN = timedelta(seconds=2)
 _ROOT = Path(__file__).parents[2]
 _PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "MUSTER_LOG", "MUSTER_DATASETS"})
 """Environment variables that the process inherits."""
-_PASSED_ON_FROM = ("LC_", "LD_", "PYTHON", "OMP_", "MKL_", "CUDA_", "NVIDIA_", "HF_", "MUSTER_SANDBOX_")
+_PASSED_ON_FROM = ("LC_", "LD_", "PYTHON", "OMP_", "MKL_", "CUDA_", "NVIDIA_", "HF_", "MALLOC_", "MUSTER_SANDBOX_")
 """Prefixes of further environment variables that the process inherits. Other variables may hold keys and passwords."""
 
 

@@ -18,7 +18,7 @@ from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import RUN_TERMS, run_terms
 from cli.devnet.model import ModelChoices, Network, size_own_model, size_smollm2
 from cli.devnet.options import RunModel, RunOptions, RunScale
-from cli.devnet.services import relay_spec, trainer_spec
+from cli.devnet.services import relay_spec, trainer_spec, validator_spec
 from cli.devnet.settings import (
     CLOCKS_DIFFER,
     ROOT,
@@ -174,7 +174,9 @@ def test_validator_and_trainer_of_a_larger_model_hold_less_memory(larger: bool, 
     validator = ValidatorSettings.load(file=write_validator_settings(directory, places, 1, sized.scale))
     assert validator.policy_memory_bytes == (2 * 4 * sized.parameters if larger else None)
     trainer = trainer_spec(directory, places, RunOptions(model=sized.model, scale=sized.scale))
-    assert ("MALLOC_MMAP_THRESHOLD_" in trainer.environment) == larger
+    judge = validator_spec(directory, places, 1, sized.scale)
+    for service in (trainer, judge):
+        assert ("MALLOC_MMAP_THRESHOLD_" in service.environment) == larger
 
 
 def test_the_chat_models_run_has_large_groups_of_short_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
