@@ -105,9 +105,7 @@ class Segment:
             raise BadDelta("the delta ends in the middle of a segment")
         number, word, planes, zero, length, changed, payload, offset = SEGMENT.unpack(data)
         if number not in list(Mode) or word not in WORDS or zero:
-            raise BadDelta(
-                f"unknown format of a segment: mode {number}, words of {word} bytes, reserved byte {zero}"
-            )
+            raise BadDelta(f"unknown format of a segment: mode {number}, words of {word} bytes, reserved byte {zero}")
         mode = Mode(number)
         if not 0 < length <= min(MOST_LENGTH, room) or length % word:
             raise BadDelta(
