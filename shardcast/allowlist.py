@@ -67,7 +67,7 @@ def nginx_list(networks: Iterable[Network]) -> str:
 
 
 def nftables_list(networks: Iterable[Network]) -> str:
-    """Returns commands for `nft -f` that replace the lists.
+    """Returns commands for `nft -f` that replace the elements of the address sets `allowed4` and `allowed6`.
 
     `nft -f` applies all commands of a file or none of them, so that no packet is checked against half a list.
     """
@@ -101,10 +101,10 @@ class FirewallRules:
     nftables: Path | None = None
     apply: bool = False
     _behind: set[str] = field(default_factory=lambda: {"nginx", "nftables"}, init=False)
-    """Targets that may not have loaded the newest list yet."""
+    """Those of the two programs, nginx and nftables, that may not have loaded the newest list yet."""
 
     async def install(self, networks: Iterable[Network]) -> bool:
-        """Writes changed files and makes nginx and nft load them; returns whether any was loaded.
+        """Writes changed files and makes nginx and nft load them; returns whether any file was loaded.
 
         Raises:
             ReloadFailed: nginx or nft did not load its file; the next call tries again.

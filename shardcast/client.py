@@ -56,7 +56,7 @@ class Offered:
     sealed: bool
     """Whether any relay lists the version as complete."""
     size: int
-    """Size of the version in bytes, as far as it was published."""
+    """Number of bytes of the version that were published so far."""
     relays: int
     """Number of relays that list the version."""
 
@@ -130,11 +130,12 @@ class Client:
     async def latest(self) -> VersionKey:
         """Returns the newest version.
 
-        With a ledger the newest version is the one that the ledger names. Without a ledger it is the newest verified
-        version.
+        If the ledger announces a version, this version is the newest one. Otherwise the newest version is the newest
+        one for which a relay has a signed manifest.
 
         Raises:
-            StaleRelays: Within the time-out no relay sent a signed manifest of the version that the ledger names.
+            StaleRelays: No relay sent a signed manifest of the version that the ledger names within the time-out
+                `PeerTimeouts.progress`.
             VersionGone: No relay has any version.
             NoProgress: No relay answers.
         """
@@ -193,7 +194,7 @@ class Client:
             VersionGone: No relay has the version.
             NoProgress: No relay sends the missing blocks; the next fetch continues with the blocks on disk.
             StaleRelays: No relay has a signed manifest of the newest attempt that the ledger names.
-            VersionDropped: The publisher signed blocks that do not make the announced files.
+            VersionDropped: The blocks that the publisher signed do not produce the announced files.
             VersionDiskFull: The disk has no room for the version.
             Conflict: Another process fetches the same version into the same folder.
         """
@@ -219,8 +220,8 @@ class Client:
     ) -> AsyncGenerator[Fetched]:
         """Downloads each newest version, and yields it when it is complete and verified.
 
-        Skips a version that no relay has, or whose signed blocks do not make the announced files. Deletes all local
-        versions but the newest `keep`. Runs until the caller stops the iteration.
+        The iteration skips a version that no relay has, or whose signed blocks do not produce the announced files.
+        After each download it deletes all local versions except the newest `keep`. It runs until the caller stops it.
 
         Raises:
             VersionDiskFull: The disk has no room for a version.
@@ -292,7 +293,7 @@ class Client:
 
 
 def _prune(to: Path, keep: int) -> None:
-    """Deletes all versions but the newest `keep`, and outdated partial folders.
+    """Deletes outdated partial folders, and all local versions except the newest `keep`.
 
     A partial folder is outdated if a newer version is complete.
     """

@@ -2,12 +2,12 @@
 
 MusterError
 ├── InvalidInput
-│   ├── BadManifest      a peer sent a manifest extension that the publisher did not sign, or an inconsistent one
+│   ├── BadManifest      a peer sent an extension that the publisher did not sign, or that contradicts earlier ones
 │   └── BadBlock         a peer sent a block whose hash differs from the one in the signed manifest
 ├── NotFound
 │   └── VersionGone      no peer holds the version: it was removed, or it never existed
 ├── Conflict
-│   └── VersionDropped   the publisher signed blocks that do not make the announced files; no peer can repair that
+│   └── VersionDropped   the blocks that the publisher signed do not produce the announced files
 └── Unavailable
     ├── PeerFailed       one peer sent a wrong answer, was too slow, or did not answer
     ├── NoProgress       no peer sent a missing block or extension within the time-out
@@ -31,7 +31,7 @@ class FailureKind(Enum):
     UNREACHABLE = "unreachable"
     """No connection to the peer could be opened."""
     REFUSED = "refused"
-    """The peer answered with an error, or with data that was not requested."""
+    """The peer answered with an error, or with other data than the reader requested."""
     STALLED = "stalled"
     """The peer stopped sending, or sent too slowly."""
     CUT = "cut"
@@ -48,7 +48,9 @@ class BadManifest(InvalidInput):
     """A manifest extension that the publisher did not sign, or that contradicts earlier ones."""
 
     code = "bad-manifest"
-    default_hint = "the relay altered it, or serves another run: use another relay, and check the publisher's address"
+    default_hint = (
+        "the relay altered the manifest, or serves another run: use another relay, and check the publisher's address"
+    )
 
 
 class BadBlock(InvalidInput):
@@ -66,13 +68,13 @@ class VersionGone(NotFound):
 
 
 class VersionDropped(Conflict):
-    """A version whose signed blocks do not make the announced files.
+    """The blocks that the publisher signed for a version do not produce the announced files.
 
-    No peer can deliver such a version.
+    Only the publisher can repair such a version, by a new attempt.
     """
 
     code = "version-dropped"
-    default_hint = "the publisher made an error in this version: wait for the next one"
+    default_hint = "the publisher made an error in this version: wait for the next version"
 
 
 class PeerFailed(Unavailable):

@@ -56,7 +56,7 @@ class FolderWatcher:
 
     Args:
         origin: The origin that publishes the versions.
-        keep: Number of versions to publish; the watcher ignores older ones in the folder.
+        keep: Number of versions to publish; the watcher ignores older versions in the folder.
         anchor_every: With a value N, one version in N is published whole, and the others as deltas; 1 publishes all
             versions whole. With a value above 1 the watcher publishes a version when it is complete, and not while its
             files grow.
@@ -78,8 +78,8 @@ class FolderWatcher:
             debounce=5 * _DEBOUNCE_MS,
             stop_event=stop,
         )
-        # The first step of `anext` starts the watch. The first scan comes after it: a change that comes too late for
-        # the scan causes a notification.
+        # The first step of `anext` starts the watch. The first scan follows the start of the watch, so that a change
+        # that is too late for the scan causes a notification.
         change = asyncio.ensure_future(anext(changes, None))
         try:
             await asyncio.sleep(0)
@@ -106,8 +106,8 @@ class FolderWatcher:
                 self._withdraw(version)
 
     async def _advance(self, version: int, folder: Path) -> None:
-        # The state is read before the files' sizes: if the writer ends in between, the next scan sees it. In the other
-        # order the last bytes would be missing from a version that counts as complete.
+        # The state is read before the files' sizes: if the writer ends in between, the next scan reads the new state.
+        # In the other order the last bytes would be missing from a version that counts as complete.
         inode, growing = await run_in_thread(_state_of, folder)
         seen = self._seen.get(version)
         if seen is None or seen.inode != inode or (seen.publication is None and growing and not seen.refused):
@@ -143,7 +143,7 @@ class FolderWatcher:
     def _is_held(self, version: int, folder: Path) -> bool:
         """Returns whether the origin holds this version, complete and from this folder.
 
-        This is so after a restart, when the origin has resumed the version.
+        The result is True after a restart in which the origin has resumed the version.
         """
         local = self._origin.versions.get(version)
         if local is None or not local.manifest.sealed:

@@ -1,6 +1,6 @@
 """Interface to the announcements of versions on the ledger.
 
-From the announcements a reader learns the newest version without trusting a relay.
+With the announcements, a reader can determine the newest version without trusting a relay.
 """
 
 from __future__ import annotations

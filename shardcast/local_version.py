@@ -1,6 +1,6 @@
 """Local version: an attempt at a version on this disk, complete or partial.
 
-It consists of the manifest, the files, and the set of blocks that are present.
+A local version consists of the manifest, the files, and the set of blocks that are present.
 
 Tasks can wait for further blocks and manifest extensions. The methods `writing`, `check` and `truncate` run in worker
 threads: they change only files and, under a lock, the reserved sizes. `resume` may run in a thread, because no task
@@ -26,7 +26,7 @@ from shardcast.manifest.manifest import BlockSpan, FileProgress, Manifest
 from shardcast.manifest.records import BLOCK
 
 MANIFEST_NAME = ".manifest"
-"""Name of the file that stores the manifest. It is hidden, because hidden files are not part of a version."""
+"""Name of the file that stores the manifest. The name is hidden, because hidden files are not part of a version."""
 
 _STREAM_BYTES = 1 << 18
 """Largest number of bytes that `lines_from` returns, unless a single line is longer."""

@@ -21,7 +21,7 @@ class ServingMetrics:
         self.held = Gauge(
             "muster_shardcast_versions", "Versions held, complete or growing", ("state",), registry=registry
         )
-        self.newest = Gauge("muster_shardcast_newest_version", "Number of the newest version held", registry=registry)
+        self.newest = Gauge("muster_shardcast_newest_version", "Number of the newest held version", registry=registry)
         self.age = Gauge(
             "muster_shardcast_newest_age_seconds", "Time since the newest version was first held", registry=registry
         )
@@ -69,7 +69,7 @@ class DownloadMetrics:
         )
         self.over_budget = Gauge(
             "muster_shardcast_over_budget_bytes",
-            "Bytes by which held versions exceed the disk budget, because leases or open work need them",
+            "Bytes by which held versions exceed the disk budget, because leases or open work need these versions",
             registry=registry,
         )
         self.seconds = Histogram(

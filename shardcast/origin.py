@@ -6,7 +6,7 @@
         await origin.publish_folder(8, Path("checkpoints/8"))  # or a folder that is complete
         origin.newest                                          # version, attempt and digest to announce on the ledger
 
-The origin serves blocks directly from the version's files, without a copy. It keeps its own state in the folder
+The origin serves blocks directly from the version's files, without a copy. The origin keeps its own state in the folder
 `.shardcast`: manifests, the number of the last attempt at each version, and files that `publish` wrote.
 """
 
@@ -47,7 +47,7 @@ KEPT_VERSIONS = 5
 """Number of versions that an origin or a relay holds by default, in addition to the bases of their deltas."""
 
 _CHECK_BLOCKS = 64
-"""Number of blocks that are verified per call into a thread; after each call these blocks are served."""
+"""Number of blocks that the origin verifies per call into a thread; after each call it serves these blocks."""
 
 STATE_FOLDER = ".shardcast"
 """Default name of the folder for the origin's own state, inside the folder of checkpoints."""
@@ -67,7 +67,7 @@ class Origin:
         keep: Number of versions to hold, in addition to the bases of their deltas.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free port.
-        tls: TLS context with the certificate for https; without one a reverse proxy has to provide TLS.
+        tls: TLS context with the certificate for https; None if a reverse proxy provides TLS.
         limits: Limits of the connections and requests that the origin serves.
         registry: Prometheus registry for the metrics; a new one by default.
         clock: Clock; the system clock by default.
@@ -171,8 +171,8 @@ class Origin:
             base: Number of a complete version that the origin holds. The origin first publishes deltas against the
                 base, for readers that have the base. None publishes no deltas.
             full: Whether to publish every file whole, in addition to its delta. If False, the origin publishes a file
-                whole only if the file has no delta, or a delta of more than half the file's size. A reader without the
-                base then downloads the base first.
+                whole only if it publishes no delta of the file: the base lacks the file, or the delta would exceed half
+                the file's size. A reader without the base then downloads the base first.
             sizes: Files of the version by path, with their sizes in bytes; all files in the folder by default.
 
         Raises:
@@ -286,8 +286,8 @@ class Origin:
         """Creates the state folder.
 
         Raises:
-            InvalidInput: Another state folder is configured, but the default one holds state that would be lost, such
-                as attempt numbers.
+            InvalidInput: Another state folder is configured, but only the default folder holds state (attempt numbers,
+                for example), which would be lost.
         """
         former = self.folder / STATE_FOLDER
         if former != self._state and former.exists() and not self._state.joinpath("publishers").exists():
@@ -306,7 +306,7 @@ class Origin:
     async def _resume(self) -> None:
         """Restores the versions that were complete before a restart.
 
-        A block is served once it is verified again.
+        The origin serves a block of these versions only after it has verified the block again.
 
         Versions that a former publisher key signed keep their signatures; readers decide whether to accept them.
         """

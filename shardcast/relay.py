@@ -1,13 +1,13 @@
 """Relay: downloads versions from an origin or other relays, and serves them.
 
-It serves each block as soon as it has verified the block.
+The relay serves each block as soon as it has verified the block.
 
     async with Relay(store, upstreams=["https://origin.example"], run="devnet", signer=publisher_address) as relay:
         await relay.run()
 
-A relay trusts no upstream: it serves a block only after it has verified the block against the signed manifest. Its own
-readers do not trust the relay either. After a restart the relay verifies the blocks in its store again, and fetches
-only those that are missing or wrong.
+A relay trusts no upstream: it verifies each block against the signed manifest. The relay's own readers do not trust the
+relay either. After a restart the relay verifies the blocks in its store again, and fetches only the missing and the
+wrong blocks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Relay:
             relay removes no version before the first report.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free port.
-        tls: TLS context with the certificate for https; without one a reverse proxy has to provide TLS.
+        tls: TLS context with the certificate for https; None if a reverse proxy provides TLS.
         upstream_tls: TLS context for https upstreams; by default it trusts the system's certificate authorities.
         limits: Limits of the connections and requests that the relay serves.
         timeouts: Time-outs of requests to upstreams.
@@ -163,7 +163,7 @@ class Relay:
 
     @property
     def url(self) -> str:
-        """Returns the URL at which clients and other relays reach this one."""
+        """Returns the URL at which clients and other relays reach this relay."""
         return self.server.url
 
     @property
@@ -223,7 +223,7 @@ class Relay:
             await asyncio.shield(self._reconciler)
 
     async def _reconcile(self) -> None:
-        """Adds new versions, removes old ones and starts transfers; does so again after each change."""
+        """Adds new versions, removes old versions and starts transfers; repeats this after each change."""
         while True:
             seen = self._catalog.revision
             await self._add_new_versions()
@@ -247,7 +247,8 @@ class Relay:
     def _kept(self) -> list[LocalVersion]:
         """Returns the versions to keep.
 
-        Records which versions the disk budget removes, as the relay does not fetch these again.
+        The method also records the newest version that the disk budget removes: the relay fetches no version again that
+        is as old or older.
         """
         ranked = self.versions.ranked(self._catalog.accepted_signers())
         choice = self._keep.choose(self._stored_versions(ranked))
@@ -340,9 +341,10 @@ class Relay:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _start_transfers(self) -> None:
-        """Starts the transfer of the newest incomplete version, however many transfers run.
+        """Starts transfers of incomplete versions.
 
-        The transfer of an older version starts only while fewer than two transfers run.
+        The transfer of the newest version always starts; the transfer of an older version starts only while fewer than
+        two transfers run.
         """
         now = self._clock.monotonic()
         incomplete = [

@@ -26,8 +26,8 @@ from validator.loops.background import ValidatorLoops, add_loops, build_loops
 from validator.settings import ValidatorSettings
 from validator.store.members import no_numerics
 
-DESCRIPTION = """State of a validator, list of the work that it could not judge, and decisions of its operator about
-that work. The verdicts are on the ledger, and their evidence is in the pool's object store.
+DESCRIPTION = """State of a validator, list of the work that the validator could not judge, and its operator's decisions
+about that work. The verdicts are on the ledger, and their evidence is in the pool's object store.
 
 Requests need a bearer token or a signature of the validator's own key."""
 
@@ -47,9 +47,10 @@ def build_validator(
     numerics: Callable[[], Sequence[str]] = no_numerics,
     with_loops: bool = True,
 ) -> FastAPI:
-    """Returns the application.
+    """Builds the application of one validator.
 
-    The application's lifespan starts the examiner, and at the end closes the Redis, chain and HTTP clients.
+    The application's lifespan starts the examiner. When the service stops, the lifespan ends the examiner and closes
+    the Redis, chain and HTTP clients.
 
     Args:
         settings: Settings of the validator.
@@ -60,7 +61,7 @@ def build_validator(
         key: The validator's key.
         clock: Clock of loops, caches and requests; None for the system's clock.
         numerics: Returns the numerics classes that the examiner can verify; called once a second.
-        with_loops: False to run no background loops in this process.
+        with_loops: False to serve only the API in this process, without background loops.
     """
     clock = SystemClock() if clock is None else clock
     loops = BackgroundLoops(clock=clock)
@@ -116,7 +117,7 @@ async def _lifespan(dependencies: Dependencies, built: ValidatorLoops) -> AsyncI
             try:
                 yield
             finally:
-                with suppress(StoreUnavailable):  # without Redis, the leases of the items expire by themselves
+                with suppress(StoreUnavailable):  # if Redis is down, the queue leases expire by themselves
                     await dependencies.members.leave()
                     await dependencies.held.give_back()
                     await built.aclose()

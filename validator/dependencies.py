@@ -96,9 +96,9 @@ class Dependencies:
     deadlines: Deadlines
     metrics: ValidatorMetrics
     progress: LoopProgress
-    """What the loops have read and done, for the status and the metrics."""
+    """Position of the loops in the ledger's events and counts of their actions, for the status and the metrics."""
     wakeups: Sequence[asyncio.Event]
-    """One event for each judging loop; an event is set when the queue may have an item to take."""
+    """One event for each judging loop; `notify` sets all of them when the queue may have an item to take."""
 
     def notify(self) -> None:
         """Wakes all judging loops, because the queue may have an item that this process can take now."""
@@ -106,7 +106,7 @@ class Dependencies:
             wakeup.set()
 
     def leader_lease(self, name: str) -> LeaderLease:
-        """Returns a lock by which one of the processes on this Redis does a background task.
+        """Returns a lock by which only one of the processes on this Redis does a background task at a time.
 
         Args:
             name: Name of the task.
@@ -115,7 +115,7 @@ class Dependencies:
         return LeaderLease(ScriptRunner(self.redis, keys=self.keys), name, lifetime=lifetime)
 
     def follower(self, name: str, kinds: Mapping[Contract, tuple[type[LedgerEvent], ...]]) -> EventFollower:
-        """Returns a follower of ledger events, which stores its position in Redis under its own name.
+        """Returns a follower of ledger events, which stores its position in Redis under the given name.
 
         Args:
             name: Name of the position in Redis.

@@ -28,14 +28,15 @@ from validator.examination.interface import HashedFile
 class FileAbsent(Unavailable):
     """The object store has no rollout file of this submission (yet).
 
-    The validator retries until the work's deadline and never counts this against the node, which may still upload.
+    The validator retries until the work's deadline, because the node may still upload the file. A missing file never
+    counts against the node.
     """
 
     code = "file-absent"
 
 
 class StoreBroken(Unavailable):
-    """The object store returned bytes with another hash than the requested one, or does not have an uploaded file."""
+    """The object store returned bytes with another hash than the requested one, or lacks a file that was uploaded."""
 
     code = "other-bytes"
     default_hint = (
@@ -85,7 +86,7 @@ class WorkFiles:
         reader: Client that asks the orchestrator for submissions and download links, with the validator's key.
         writer: Client that asks the orchestrator for upload URLs.
         transfer: Transfers the bytes to and from the object store.
-        directory: Working directory of files in use; no other process uses it.
+        directory: Working directory for files in use; no other process may use it.
         most_bytes: Maximum size of a file that is stored, in bytes. Larger files are hashed as they arrive.
         reserve_bytes: Space that stays free on the disk, in bytes.
     """
@@ -141,7 +142,7 @@ class WorkFiles:
             raise DiskBroken(f"a file in {self._directory} has other bytes than were written")
 
     async def listed(self, work: SubmittedWork) -> RolloutItem | None:
-        """Returns the orchestrator's entry of a submission, with its download link; None if there is none.
+        """Returns the orchestrator's entry of a submission, with the file's download link; None if it has no entry.
 
         Raises:
             Unavailable: The orchestrator is down or refuses this validator.
@@ -182,7 +183,7 @@ class WorkFiles:
 
         Raises:
             TooLarge: The encoded file is larger than the limit of audit files.
-            StoreBroken: The store refused the bytes, or does not have the file after the upload.
+            StoreBroken: The store refused the bytes, or lacks the file after the upload.
             Unavailable: The orchestrator or the store is down.
         """
         content = await run_in_thread(audit.encode)
@@ -202,8 +203,8 @@ class WorkFiles:
         try:
             await run_in_thread(path.write_bytes, content)
             await self._transfer.put(ticket, path, size=len(content))
-            # The second request has two reasons: the evidence must be in the store before the verdict is sent, and
-            # the orchestrator keeps the upload ticket open until it has seen the file.
+            # The second request has two reasons: it proves that the evidence is in the store before the verdict is
+            # sent, and it lets the orchestrator see the file, which closes the upload ticket.
             if not (await self._writer.request_upload(request)).already_there:
                 raise StoreBroken(f"the store accepted the audit file {sha256}, but does not have it")
         except BytesRefused as error:
@@ -220,7 +221,7 @@ class WorkFiles:
             sha256: SHA-256 that the verdict on the ledger names.
 
         Raises:
-            AuditFileWrong: The store does not have the file or returns other bytes, or it is not an audit file.
+            AuditFileWrong: The store lacks the file, returns other bytes, or has bytes that are no audit file.
             Unavailable: The orchestrator or the store is down.
         """
         key = ObjectKey(pool_id=self._pool_id, owner=validator, sha256=sha256, audit=True)
@@ -282,7 +283,7 @@ class WorkFiles:
 def temporary_refusals() -> Iterator[None]:
     """Converts the orchestrator's 401 and 403 answers to retryable errors.
 
-    Such answers are about this validator's key or clock, and not about the item.
+    The orchestrator refuses requests in this way because of this validator's key or clock, not because of the item.
 
     Raises:
         OrchestratorRefuses: The orchestrator refused the request; with the code `clock` if it refused the request's

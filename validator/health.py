@@ -1,6 +1,6 @@
-"""Health of this validator: after a failed self-test it takes no work until one passes.
+"""Health of this validator: after a failed self-test, the validator takes no work until a self-test passes.
 
-If an item can't be judged, either the item is faulty or this validator is; the self-test distinguishes the two cases.
+If an item can't be judged, the cause is either the item or this validator; the self-test distinguishes the two cases.
 If the self-test passes and three different items in a row still fail, the validator also pauses, provided that another
 validator can take over or that all three failures were network errors.
 """
@@ -20,16 +20,16 @@ from validator.domain.items import ItemId
 from validator.store.members import Condition, Members, MemberState
 
 SelfTest = Callable[[], Awaitable[None]]
-"""Self-test: returns None if this machine and the services that it needs work, and raises the error otherwise."""
+"""Self-test: raises the first error of this machine or of a service that it needs; returns None if all of them work."""
 
 FIRST_TEST_PAUSE, LONGEST_TEST_PAUSE = timedelta(seconds=1), timedelta(seconds=15)
-"""Shortest and longest pause after a failed self-test; so the validator notices a repair within the longest pause."""
+"""First and longest pause after failed self-tests; the validator notices a repair within the longest pause."""
 
 LONGEST_PAUSE = timedelta(minutes=1)
 """Longest pause between two items of a validator that passes its self-tests but fails at every item."""
 
 TRUSTED_FOR = timedelta(seconds=5)
-"""Time for which a passed self-test is not repeated. Otherwise each file that is crafted to fail would cause one."""
+"""Time for which a passed self-test is not repeated; otherwise each file crafted to fail would cause a self-test."""
 
 IN_A_ROW = 3
 """Number of different failed items, without a success between them, after which the validator pauses."""
@@ -83,11 +83,11 @@ class Health:
 
     @property
     def since(self) -> timedelta:
-        """Time since this validator became well or unwell."""
+        """Time since this validator last became well or unwell."""
         return timedelta(seconds=self._clock.monotonic() - self._since)
 
     def may_take(self, *, held: int) -> bool:
-        """Returns True if this process may lease an item. After two failed items it may hold only one at a time.
+        """Returns True if this process may lease an item. After two failed items it may hold only one item at a time.
 
         Args:
             held: Number of items that this process has leased now.
@@ -139,8 +139,8 @@ class Health:
         Args:
             item: The item.
             error: The error.
-            outside: True if the cause was a service that did not answer. If this was the cause of all counted failures,
-                the validator pauses even if no other validator can take over.
+            outside: True if the cause was a service that did not answer. If all counted failures had such a cause, the
+                validator pauses even if no other validator can take over.
 
         Raises:
             StoreUnavailable: Redis is down, so the other processes can't be read.
@@ -160,7 +160,7 @@ class Health:
             await self._members.announce(self._condition, since=self.since)
 
     def went_well(self) -> None:
-        """Resets the counts of failures, after an item was judged."""
+        """Resets the counts of failures and pauses, after an item was judged."""
         self._failed.clear()
         self._in_a_row = self._pauses = 0
 

@@ -24,7 +24,8 @@ MOST_KEPT = 10_000
 MOST_CODES = 64
 """Maximum number of error codes with a Prometheus series of their own.
 
-The orchestrator and the object store can send any error code, and could otherwise create series without limit.
+The orchestrator and the object store can send any error code; without this maximum, they could create any number of
+series.
 """
 OTHER_CODE = "other"
 """Label of all error codes beyond `MOST_CODES`."""
@@ -80,7 +81,7 @@ class ValidatorMetrics:
         self._stages.labels(name).observe(self._clock.monotonic() - began)
 
     def taken(self, item: Item) -> None:
-        """Records how long an item waited in the queue, at its first attempt only."""
+        """Records how long an item waited in the queue before its first attempt; ignores later attempts."""
         if item.attempts == 0 and item.tries == 0:
             self._stages.labels("queue").observe(item.waited.total_seconds())
 
@@ -141,7 +142,7 @@ class ValidatorMetrics:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Returns the smallest value v such that at least `share` of the values are at most v; None without values."""
+    """Returns the smallest value v such that at least `share` of the values are <= v; None if there are no values."""
     if not values:
         return None
     ordered = sorted(values)

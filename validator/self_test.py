@@ -1,6 +1,6 @@
 """Self-test of a validator before it takes work: disk, chain, role, orchestrator, examiner and sandbox.
 
-The cheapest test comes first. No test uses a submission, so a submission can't cause a failure.
+The cheapest test comes first. No test uses a submission, so a submission can't make a test fail.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class SelfTest:
         me: Address of the validator.
         chain: Chain client of the validator's pool.
         orchestrator: Client of the pool's orchestrator.
-        files: File transfers, which own the working directory.
+        files: File transfers, whose working directory is tested.
         examiner: The examiner.
-        policies: Folder of versions from the settings; None if they name no folder.
+        policies: Folder of versions from the setting `policies`; None if the setting is not set.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ from validator.loops.epochs import check_epoch_length
 from validator.settings import ValidatorSettings
 
 LONGEST_POLL = timedelta(milliseconds=200)
-"""Longest interval at which the receipt of a sent transaction is polled; the setting `poll_s` applies if shorter."""
+"""Longest pause between two polls for a transaction's receipt; the setting `poll_s` applies if it is shorter."""
 
 _log = structlog.get_logger(__name__)
 
@@ -174,7 +174,7 @@ async def check_pool(settings: ValidatorSettings) -> None:
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Locks a state directory for one validator, so that it may remove files of an earlier run.
+    """Locks a state directory for one validator, so that this validator may remove files of an earlier run.
 
     Raises:
         DirectoryInUse: Another process holds the lock.

@@ -1,7 +1,7 @@
 """Finds tensors in safetensors files, so that a delta compares tensors of the same name.
 
-Only the builder of a delta uses this module. The module treats a file of any other format as one span of bytes; the
-delta of such a file is exact, too, but may be larger.
+Only the builder of a delta uses this module. A file of any other format counts as one span of bytes; the delta of such
+a file is exact, too, but may be larger.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def spans(path: Path, *, size: int) -> list[TensorSpan]:
 def pairs(base: list[TensorSpan], target: list[TensorSpan]) -> Iterator[SpanPair]:
     """Finds for each span of the target the bytes of the base to compare it with.
 
-    For a tensor, these bytes are the base's tensor of the same name, length and word size. For bytes that belong to no
-    tensor, they are the base's bytes at the same offset.
+    A tensor is compared with the base's tensor of the same name, length and word size. Bytes that belong to no tensor
+    are compared with the base's bytes at the same offset.
     """
     named = {span.name: span for span in base if span.name}
     end = max((span.start + span.length for span in base), default=0)

@@ -12,7 +12,7 @@ begins with 24 bytes:
     u8   mode
     u8   word: bytes per word; 1, 2, 4 or 8
     u8   planes: bytes per gap in the payload; 0 unless the mode is SPARSE
-    u8   zero
+    u8   reserved: always 0
     u32  length: bytes of the target that the segment produces
     u32  changed: number of changed words; 0 unless the mode is SPARSE
     u32  payload: size of the compressed payload in bytes
@@ -26,12 +26,12 @@ The payload follows, as one zstd frame. The frame contains a list of numbers in 
     DENSE    the change of every word                                  the words of the base, changed
     LITERAL  the words                                                 these words
 
-A gap is the number of unchanged words before a changed one. A change is `new - old` modulo 2^bits, in zigzag encoding:
-small changes in either direction become small numbers, so a change to the next higher bf16 value becomes 2, and to the
-next lower one becomes 1. Byte planes are the lowest bytes of all numbers, then their second bytes, and so on. The high
-planes are nearly all zero, so zstd compresses them well.
+A gap is the number of unchanged words before a changed word. A change is `new - old` modulo 2^bits, in zigzag encoding:
+small changes in either direction become small numbers. For example, a change of +1 becomes 2, and a change of -1
+becomes 1. Byte planes are the lowest bytes of all numbers, then their second bytes, and so on. The high planes are
+nearly all zero, so zstd compresses them well.
 
-To apply a delta, a reader need not know the format of the file, and holds one segment in memory at a time.
+A reader can apply a delta without knowing the format of the file, and holds one segment in memory at a time.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ HEADER: Final = struct.Struct("<8sQQ")
 SEGMENT: Final = struct.Struct("<BBBBIIIQ")
 
 MOST_LENGTH: Final = 1 * 1024 * 1024
-"""Maximum number of bytes that a segment produces. It is part of the wire format, and bounds the memory that publishers
-and readers use."""
+"""Maximum number of bytes that a segment produces. The number is part of the wire format, and bounds the memory that
+publishers and readers use."""
 MOST_PAYLOAD: Final = MOST_LENGTH + 64 * 1024
 """Maximum size of a compressed payload in bytes; zstd adds less than 64 KiB to data that it can't compress."""
 MOST_PLANES: Final = 3
@@ -105,9 +105,7 @@ class Segment:
             raise BadDelta("the delta ends in the middle of a segment")
         number, word, planes, zero, length, changed, payload, offset = SEGMENT.unpack(data)
         if number not in list(Mode) or word not in WORDS or zero:
-            raise BadDelta(
-                f"unknown format of a segment: of mode {number}, words of {word} bytes, reserved byte {zero}"
-            )
+            raise BadDelta(f"unknown format of a segment: mode {number}, words of {word} bytes, reserved byte {zero}")
         mode = Mode(number)
         if not 0 < length <= min(MOST_LENGTH, room) or length % word:
             raise BadDelta(

@@ -18,10 +18,8 @@ def wanted_alone(file: FileProgress) -> bool:
 def wanted_with_base(manifest: Manifest) -> Wanted:
     """Returns a function that selects the files that a reader with the base transfers.
 
-    The reader transfers every delta, and each whole file without a delta.
-
-    The function also works while the manifest grows, because the manifest declares a file's delta before the whole
-    file.
+    The reader transfers every delta, and the whole files that have no delta. The function also works while the manifest
+    grows, because the manifest declares a file's delta before the whole file.
     """
     deltas: set[str] = set()
     looked = 0

@@ -1,9 +1,9 @@
 """Blocking HTTP connection that receives blocks from a peer in a thread.
 
-It uses `http.client` instead of an asynchronous client, because `http.client` reads into the caller's buffer and
-releases the GIL while it does so. This halves the CPU time per byte (docs/decisions/0012). The peer is untrusted: the
-connection checks status, range and length before it reads the body, reads no more bytes than it requested, and refuses
-redirects and compressed answers.
+The connection uses `http.client` instead of an asynchronous client, because `http.client` reads into the caller's
+buffer and releases the GIL during the read. This halves the CPU time per byte (docs/decisions/0012). The peer is
+untrusted: the connection checks status, range and length before it reads the body, reads no more bytes than it
+requested, and refuses redirects and compressed answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Sink = Callable[[int, memoryview], None]
 class BlockConnection:
     """A persistent connection to a peer, for requests of blocks.
 
-    One thread uses it at a time, but any thread may call `cut`.
+    Only one thread at a time may use the connection, but any thread may call `cut`.
 
     Args:
         url: URL of the peer.
@@ -232,8 +232,8 @@ class _WholeBlocks(_Body):
         self._sock = sock
         self._most_silent_ticks = max(1, round(stall / tick))
         self._drained = False
-        # A time-out in the kernel (a `struct timeval`), because Python's own time-out makes the socket non-blocking, so
-        # that `MSG_WAITALL` has no effect.
+        # The time-out is set in the kernel (as a `struct timeval`): Python's own time-out would make the socket
+        # non-blocking, and `MSG_WAITALL` has no effect on a non-blocking socket.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(tick), int(tick % 1 * 1e6)))
 
     def read(self, piece: memoryview) -> int:

@@ -2,7 +2,7 @@
 
 A download writes into the folder `.partial-VERSION`. It verifies each block by BLAKE3, and each complete file by
 SHA-256. When every file is verified, it renames the folder to `VERSION`. An interrupted download leaves the partial
-folder, and the next one reuses the valid blocks in it.
+folder, and the next download reuses the valid blocks in this folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DownloadProgress:
     done: int
     """Number of verified bytes on this disk."""
     announced: int
-    """Number of bytes announced so far; it is final once the manifest is sealed."""
+    """Number of bytes announced so far; the number is final once the manifest is sealed."""
     sealed: bool
     """Whether the manifest is sealed."""
 
@@ -102,13 +102,13 @@ class Download:
     yields_to_newer: bool = False
     """Whether to stop when a newer version appears before this one is sealed."""
     digest: Digest | None = None
-    """The version digest that the result must have; None takes the digest on the ledger, if the version is announced
+    """The version digest that the result must have. None requires the digest on the ledger, if the version is announced
     there."""
     base: Path | None = None
     """Folder with the complete base, for a download of deltas; None for a download of whole files."""
     depth: int = 0
-    """Number of downloads that wait for this one, because its version is their base, or the base of their base, and so
-    on."""
+    """Number of downloads that wait for this one: its version is the base of another download's version, which may be
+    the base of a third one's, and so on."""
     manifest: Manifest = field(init=False)
     """The version's manifest, which grows during the download."""
     _wanted: Wanted = field(init=False)
@@ -129,13 +129,13 @@ class Download:
         Raises:
             NoProgress: No peer sends the missing blocks; the next download continues with the blocks on disk.
             VersionGone: No peer has the version, or its base, any more; the partial files were deleted.
-            VersionDropped: The signed blocks do not make the announced files; the partial files were deleted.
+            VersionDropped: The signed blocks do not produce the announced files; the partial files were deleted.
             VersionDiskFull: The disk has no room for the version; the partial files were deleted.
             Conflict: Another process downloads the version into the same folder.
         """
         chain = await find_chain(self.catalog, self.key, self.to)
         base = None if chain is None else await self._rebuild_chain(chain)
-        for _ in range(3):  # first with a local base, if there is one; then whole; then with a base that was fetched
+        for _ in range(3):  # attempts: with a local base, if any; with whole files; with a downloaded base
             try:
                 return await replace(self, base=base)._fetch()
             except WrongBase as error:
@@ -258,14 +258,19 @@ class Download:
         try:
             announced = await self.announcements.latest()
         except Unavailable as error:
-            # The download continues: manifests are still verified by the publisher's signature. Only the check that
-            # this is the announced version is left out.
+            # The download continues: manifests are still verified by the publisher's signature. Only the comparison
+            # with the announced digest is skipped.
             _log.warning("announcements-unavailable", why=error.detail)
             return None
         return announced.digest if announced is not None and announced.key == self.key else None
 
     async def _complete(self) -> None:
-        """Makes the target folder hold the complete and verified version."""
+        """Downloads and verifies the version, unless the target folder already holds the complete version.
+
+        Raises:
+            VersionDropped: The ledger announces another digest for this version.
+            MusterError: Any other error that `run` raises.
+        """
         expected = self.digest or await self._announced_digest()
         if not await self._is_complete(expected):
             self._partial.mkdir(parents=True, exist_ok=True)
@@ -286,8 +291,8 @@ class Download:
     async def _is_complete(self, expected: Digest | None) -> bool:
         """Returns whether the target folder holds exactly this attempt, complete and unchanged.
 
-        If the folder holds something else, renames it to the partial folder, so that the download reuses its valid
-        blocks.
+        If the folder has other content, the method renames it to the partial folder, so that the download reuses the
+        valid blocks in it.
         """
         if not self._target.is_dir():
             return False
@@ -358,7 +363,7 @@ class Download:
             wrong: Indexes of the files.
 
         Raises:
-            VersionDropped: All blocks match their signed hashes, so no download can change the wrong SHA-256.
+            VersionDropped: All blocks match their signed hashes, so another download would have the same wrong SHA-256.
         """
         bad: list[BlockSpan] = []
         for index in wrong:

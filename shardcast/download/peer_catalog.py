@@ -3,8 +3,8 @@
 A stream of listings from each peer keeps the catalog current.
 
 A listing is unsigned, so a peer can list versions that do not exist. The catalog verifies a version by its first
-manifest extension: an accepted signer must have signed it. Background tasks read and verify the listings;
-docs/decisions/0025 has the reasons.
+manifest extension: an accepted signer must have signed it. Background tasks read and verify the listings
+(docs/decisions/0025 explains this design).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ STRAGGLERS = timedelta(seconds=1)
 """Longest time that slow peers delay the versions of other peers: after the first listing, and during verification."""
 
 FIRST_IGNORE = timedelta(milliseconds=250)
-"""Time for which the catalog ignores a peer's unverified listings after a failed verification. It doubles with each
-consecutive failure."""
+"""Time for which the catalog ignores a peer's unverified listings after a failed verification. The time doubles with
+each consecutive failure."""
 LONGEST_IGNORE = timedelta(minutes=1)
 """Longest time for which the catalog ignores a peer's unverified listings."""
 
 FIRST_RECONNECT = timedelta(milliseconds=200)
-"""First back-off before a peer's stream of listings is opened again; it doubles with each consecutive failure."""
+"""First back-off before the catalog opens a peer's stream of listings again; doubles with each consecutive failure."""
 LONGEST_RECONNECT = timedelta(seconds=5)
-"""Longest back-off before a peer's stream of listings is opened again."""
+"""Longest back-off before the catalog opens a peer's stream of listings again."""
 
 _log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ class PeerCatalog:
         self._verified: set[VersionKey] = set()
         """Versions whose first manifest extension was received and verified."""
         self._bases: dict[VersionKey, DeltaBase | None] = {}
-        """Base of each verified version; None without deltas."""
+        """Base of each verified version; None for a version without deltas."""
         self._disproved: set[tuple[str, VersionKey]] = set()
         """Pairs of a peer's URL and a version: the peer lists the version, but sent no valid manifest of it."""
         self._verifications: dict[str, _Verification] = {}
@@ -216,7 +216,7 @@ class PeerCatalog:
             manifest.read(line)
             if manifest.sealed:
                 return manifest
-        raise PeerFailed(FailureKind.GONE, f"{url} does not have version {key} sealed")
+        raise PeerFailed(FailureKind.GONE, f"{url} has no sealed manifest of version {key}")
 
     def _holders(self, key: VersionKey) -> list[str]:
         return [
@@ -228,11 +228,10 @@ class PeerCatalog:
     # Verification of listings
 
     def _verify(self, keys: Iterable[VersionKey]) -> list[_Verification]:
-        """Starts verifications of the peers that list one of these versions.
+        """Starts verifications of the peers that list one of these versions; returns all that run for the versions.
 
-        Returns all verifications that run for these versions, whether they are new or not.
-
-        A peer has one verification at a time. An ignored peer has none.
+        The result includes verifications that an earlier call started. A peer has at most one verification at a time;
+        an ignored peer has none.
         """
         unverified = set(keys)
         found = []
@@ -253,7 +252,7 @@ class PeerCatalog:
         try:
             while (key := self._next_unverified(url)) is not None:
                 try:
-                    # Not `asyncio.wait_for`: in Python 3.11 it loses a cancellation that comes just as its work ends.
+                    # `asyncio.wait_for` of Python 3.11 would lose a cancellation that arrives just as its work ends.
                     async with asyncio.timeout(self._context.timeouts.answer.total_seconds()):
                         await self._verify_version(url, key)
                 except BadManifest as error:

@@ -1,6 +1,6 @@
 """HTTP client for listings, manifests and bandwidth probes of peers.
 
-`BlockConnection` requests blocks.
+Blocks are requested by `BlockConnection`, not by this client.
 
 The client limits the size of each response while it reads. It parses listings, but verifies no signature: the caller
 verifies manifest lines.
@@ -38,8 +38,8 @@ _FAILURES = (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, O
 """Exceptions that aiohttp raises for a failed request; `TimeoutError` is an `OSError`."""
 
 LINES_PER_SECOND = 20
-"""Maximum rate at which the client reads listings, or keep-alive lines, from one stream. Honest peers send fewer
-lines."""
+"""Maximum number of listings, or keep-alive lines, that the client reads from one stream per second. Honest peers send
+fewer lines."""
 LINES_AT_ONCE = 40
 """Number of lines that the client reads without delay before `LINES_PER_SECOND` applies."""
 
@@ -54,7 +54,7 @@ class PeerTimeouts:
     connect: timedelta = timedelta(seconds=5)
     """Longest time to open a connection."""
     answer: timedelta = timedelta(seconds=10)
-    """Longest time until a listing, a probe or the first extension of a manifest is received."""
+    """Longest time until a listing, a probe or the first extension of a manifest is completely received."""
     appear: timedelta = timedelta(seconds=5)
     """Longest time to wait until any relay lists a requested version, because a new version reaches relays late."""
     silence: timedelta = timedelta(seconds=20)
@@ -70,7 +70,7 @@ class PeerTimeouts:
 
 
 class _LineRate:
-    """Rate limit for reading lines that cost a peer nothing to produce.
+    """Limits the rate at which the client reads lines that a peer can produce without effort.
 
     While the client does not read, TCP flow control stops the peer.
     """
@@ -136,7 +136,7 @@ class PeerClient:
         Raises:
             PeerFailed: The peer sent no valid answer to the probe.
         """
-        began = time.perf_counter()  # not the injected clock: in tests, too, the network takes real time
+        began = time.perf_counter()  # not the injected clock, because the network takes real time, even in tests
         body = await self._read(url, "/v1/probe", PROBE_BYTES)
         if len(body) != PROBE_BYTES:
             raise PeerFailed(FailureKind.REFUSED, f"{url} answered a probe with {len(body)} bytes, not {PROBE_BYTES}")

@@ -63,7 +63,7 @@ class PeerScore:
     success: float = 1.0
     """Share of successful requests, as a moving average at the time `at`."""
     at: float = 0.0
-    """Time of the last outcome."""
+    """Time of the last recorded success or failure."""
     invalid_data: int = 0
     """Number of invalid blocks and manifests so far."""
     quarantined_until: float = -math.inf
@@ -141,8 +141,8 @@ class Peers:
 
         Returns None if no peer is available.
 
-        A peer in back-off is not drawn. A peer in quarantine is drawn only if no other one is available. Readers verify
-        its blocks like those of any other peer, so such a peer is better than none.
+        A peer in back-off is not drawn. A peer in quarantine is drawn only if no other peer is available: readers
+        verify the blocks of every peer, so a peer in quarantine is better than no peer.
 
         Args:
             now: Monotonic time in seconds.

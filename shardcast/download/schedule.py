@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from shardcast.manifest.manifest import BlockSpan
 
 GATHERING_S = 0.05
-"""Longest time in seconds that a few new blocks wait for more, so that one request can fetch them together."""
+"""Longest time in seconds that a few new blocks wait for more blocks, so that one request can fetch all of them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -68,14 +68,15 @@ class BlockSchedule:
                 self._waiting.append(span)
 
     def claim(self, now: float, *, connections: int = 1, growing: bool = False) -> BlockClaim | None:
-        """Claims the next blocks for a request; None if there are none, or if a few wait for more.
+        """Claims the next blocks for a request; returns None if no blocks are ready for a request.
 
         Args:
             now: Monotonic time in seconds.
             connections: Number of connections among which the unclaimed blocks are divided.
             growing: Whether more blocks will be announced. If so, a claim takes up to `span_blocks` blocks, and the
-                blocks are not divided among the connections. While any request is in flight, a few new blocks wait up
-                to `GATHERING_S` for more, because many small requests take more time than the transfer of their bytes.
+                blocks are not divided among the connections. While any request is in flight, fewer than `span_blocks`
+                blocks wait up to `GATHERING_S` for more blocks, because many small requests would take more time than
+                the transfer of their bytes.
         """
         if not self._waiting or (growing and self._gathers(now)):
             return None
@@ -90,9 +91,9 @@ class BlockSchedule:
         return self._start(BlockClaim(span, now))
 
     def next_gathered(self) -> float | None:
-        """Returns the time at which a few waiting blocks may be requested, even if no more come.
+        """Returns the time at which the blocks that wait for more blocks may be requested in any case.
 
-        The time is monotonic, in seconds. Returns None if no blocks wait.
+        The time is monotonic, in seconds. Returns None if no blocks wait for more.
         """
         return None if self._gathering_since is None else self._gathering_since + GATHERING_S
 

@@ -49,7 +49,7 @@ _RETRY_LACKING = timedelta(milliseconds=250)
 _WATCH_EVERY = timedelta(seconds=1)
 """Longest interval between two checks of the watchdog."""
 _LONGEST_PAUSE = timedelta(seconds=5)
-"""Longest time for which a manifest reader waits for an available peer before it looks again."""
+"""Longest time for which a manifest reader waits before it tries again to draw an available peer."""
 _SHORTEST_PAUSE = timedelta(milliseconds=5)
 """Shortest wait of the dispatcher or a manifest reader, so that neither loops without a pause."""
 
@@ -102,7 +102,7 @@ class Transfer:
         self._lacking: dict[str, float] = {}
         """URLs of peers that lack the version, with the time at which each may be asked again."""
         self._all_lacking_since: float | None = None
-        """Time since which all peers lack the version; None if any may have it."""
+        """Time since which all peers lack the version; None if any peer may have the version."""
         self._manifest_peers: set[str] = set()
         """URLs of peers whose manifest is being read."""
         self._quiet_peers: set[str] = set()
@@ -183,9 +183,9 @@ class Transfer:
         heard_at = self._clock.monotonic()
         async for line in self._context.client.manifest_lines(url, manifest.key, start=sequence):
             if line == b"\n":  # a keep-alive line
-                # This is no failure, because the origin may have nothing new for a long time. But a relay may also
-                # withhold lines, so this reader continues with another peer. With at most `MANIFEST_READERS` peers,
-                # other readers already read the manifest of every other peer.
+                # Silence is no failure, because the origin may publish nothing new for a long time. But a relay may
+                # also withhold lines, so this reader continues with another peer. With at most `MANIFEST_READERS`
+                # peers, other readers already read the manifest of every other peer.
                 quiet = self._clock.monotonic() - heard_at > self._timeouts.answer.total_seconds()
                 if quiet and len(self._context.peers) > MANIFEST_READERS:
                     self._quiet_peers.add(url)

@@ -113,7 +113,7 @@ class Manifest:
         key: The version and the attempt at it.
         signer: Address of the publisher.
         other_signers: Addresses of further accepted signers. Any accepted signer may sign the first extension; the same
-            signer must sign all others.
+            signer must sign all later extensions.
     """
 
     def __init__(self, *, run: Digest, key: VersionKey, signer: Address, other_signers: Sequence[Address] = ()) -> None:
@@ -125,7 +125,7 @@ class Manifest:
         self.head: Digest = ZERO_DIGEST
         """Hash of the newest extension; zeros if there is none."""
         self.length = 0
-        """Number of extensions, which is also the sequence number of the next one."""
+        """Number of extensions, which is also the sequence number of the next extension."""
         self.files: list[FileProgress] = []
         self.base: DeltaBase | None = None
         self.digest: Digest | None = None
@@ -143,7 +143,7 @@ class Manifest:
         return self.digest is not None
 
     def read(self, line: bytes) -> list[BlockSpan]:
-        """Verifies one untrusted line and adds its extension; returns the blocks that it announces.
+        """Verifies one untrusted line and adds its extension; returns the blocks that the extension announces.
 
         Raises:
             BadManifest: The line is not the publisher's next extension of this version. The manifest is unchanged.
@@ -209,8 +209,8 @@ class Manifest:
             )
         if (extension.opening is not None) != (extension.sequence == 0):
             raise BadManifest("the first extension must have an opening record, and no other extension may have one")
-        # Each kind of content has a limit per version. As empty extensions are refused, the number of extensions has a
-        # limit, too: a publisher can't make readers store an endless manifest.
+        # Each kind of content has a limit per version. Because empty extensions are refused, the number of extensions
+        # has a limit, too. So a publisher can't make readers store an endless manifest.
         content = extension.opening or extension.files or extension.shards or extension.ended or extension.digest
         if not content:
             raise BadManifest(f"extension {extension.sequence} of {self.key} is empty")

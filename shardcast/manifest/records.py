@@ -32,7 +32,7 @@ SCHEME = "muster-manifest-v1"
 """Name of this wire format, the first line of the signed text."""
 
 BLOCK = 1 << 20
-"""Size of a block in bytes: the unit of hashing, verification and forwarding. Only the last block of a file may be
+"""Size of a block in bytes. Files are hashed, verified and sent in blocks; only the last block of a file may be
 shorter. The value is part of the wire format."""
 
 MOST_SHARD_BLOCKS = 1024
@@ -142,19 +142,19 @@ class Extension(SignedModel):
     previous: WireDigest
     """Hash of the previous extension; zeros in the first one."""
     opening: Opening | None = None
-    """Opening record; in the first extension, and in no other."""
+    """Opening record; only the first extension has one."""
     files: tuple[FileEntry, ...] = Field((), max_length=MOST_FILES)
     shards: tuple[Shard, ...] = Field((), max_length=64)
     ended: tuple[FileEnd, ...] = Field((), max_length=MOST_FILES)
     digest: WireDigest | None = None
-    """Version digest, which seals the manifest; in the last extension, and in no other."""
+    """Version digest, which seals the manifest; only the last extension has one."""
 
     def canonical(self) -> bytes:
         """Returns the extension in canonical JSON, the bytes over which its hash is computed."""
         return canonical_json(self.model_dump(mode="json"))
 
     def digest_of_bytes(self) -> Digest:
-        """Returns the hash of this extension, which the next one contains as `previous`."""
+        """Returns the hash of this extension, which the next extension contains as `previous`."""
         return digest(hashlib.sha256(self.canonical()).digest())
 
 

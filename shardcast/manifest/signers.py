@@ -1,6 +1,6 @@
 """Addresses whose signatures of versions are accepted.
 
-These addresses are the publisher's present one, and, until a given time, the former one.
+These are the address of the publisher's present key and, until a given time, the address of the former key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Signers:
     Args:
         publisher: Address of the present key.
         former: Address of the key before the last rotation; None if the key was never rotated.
-        former_until: Time until which signatures of the former key are accepted; None accepts none.
+        former_until: Time until which signatures of the former key are accepted; None accepts no such signatures.
     """
 
     publisher: Address
@@ -26,7 +26,7 @@ class Signers:
     former_until: datetime | None = None
 
     def former_at(self, now: datetime) -> tuple[Address, ...]:
-        """Returns a tuple with the former address, or () if that is not accepted at this time."""
+        """Returns a tuple with the former key's address, or () if the former key is not accepted at this time."""
         counts = self.former is not None and self.former_until is not None and now < self.former_until
         return (self.former,) if counts and self.former is not None else ()
 

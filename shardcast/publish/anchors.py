@@ -27,11 +27,11 @@ def next_form(versions: VersionIndex, version: int, *, anchor_every: int) -> For
     Args:
         versions: The versions that the origin holds.
         version: Number of the new version.
-        anchor_every: With a value N, one version in N is published whole, and also as deltas; the others only as
-            deltas. 1 publishes all versions whole, without deltas.
+        anchor_every: With a value N, one version in N is published whole and also as deltas, and the other versions
+            only as deltas. 1 publishes all versions whole, without deltas.
     """
     before = next((each for each in versions if each.manifest.sealed and each.manifest.key.version < version), None)
-    # After a key rotation the first version has no base: a reader that accepts only the new key could not verify a base
+    # The first version after a key rotation has no base: a reader that accepts only the new key could not verify a base
     # that the former key signed.
     if before is None or anchor_every == 1 or before.manifest.signer != versions.publisher:
         return Form(base=None, full=True)

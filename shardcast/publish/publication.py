@@ -24,10 +24,10 @@ from shardcast.manifest.records import BLOCK, FileEnd, FileEntry, Shard, Whole
 from shardcast.manifest.writer import ManifestWriter
 
 FIRST_BLOCKS = 4
-"""Maximum number of blocks in the first extension of a file. It is small, so that readers can soon begin."""
+"""Maximum number of blocks in the first extension of a file; a small number, so that readers can begin soon."""
 BATCH_BLOCKS = 16
 """Maximum number of blocks in each later extension. The number is larger than `FIRST_BLOCKS`, because each extension
-costs a signature, and each reader a verification and a request."""
+costs the publisher a signature, and costs each reader a verification and a request."""
 
 Kind = Literal["full", "delta"]
 
@@ -54,7 +54,7 @@ class Published:
     version: int
     attempt: int
     digest: Digest
-    """Version digest over its files."""
+    """Version digest over the files."""
     size: int
     """Number of bytes published for the version, deltas included."""
 
@@ -101,8 +101,8 @@ class Publication:
     ) -> None:
         """Publishes the blocks that were added to a file.
 
-        The method publishes only full blocks until `ended`; then it also publishes the last block, which may be
-        shorter.
+        With `ended`, the method also publishes the last block, which may be shorter. Otherwise it publishes full blocks
+        only.
 
         Args:
             path: Path of the file in the version.

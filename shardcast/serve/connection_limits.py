@@ -28,9 +28,9 @@ class ServingLimits:
     """Longest time that a response waits for a block to arrive at this server, or for the reader to take data."""
     idle: timedelta = timedelta(seconds=20)
     """Longest time until the head of a request is complete, from the start of the connection or from the last response.
-    The server then closes the connection, even if the peer still sends a byte now and then. Clients reconnect."""
+    After this time the server closes the connection, even if the peer still sends some bytes. Clients reconnect."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks of reverse proxies; from these the server takes the caller's address from `X-Forwarded-For`."""
+    """Networks of reverse proxies; the server takes the address of their callers from `X-Forwarded-For`."""
 
 
 HIGH_WATER = 16 * 1024
@@ -53,8 +53,9 @@ def gated(
 class _Gate(asyncio.Protocol):
     """Wraps the protocol of one connection, and enforces limits of connections and answers.
 
-    Counts the connection from its start to its end. While the reader leaves more than `HIGH_WATER` bytes unread, the
-    connection counts towards the memory budget; after the budget's time-out it is aborted.
+    The gate counts the connection from its start to its end. While the reader leaves more than `HIGH_WATER` bytes
+    unread, the connection counts towards the memory budget; after the budget's time-out, the gate aborts the
+    connection.
     """
 
     def __init__(self, guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]) -> None:

@@ -16,14 +16,14 @@ from shardcast.local_version import LocalVersion
 from shardcast.manifest.records import BLOCK
 
 LEAST_BLOCKS = 4
-"""Number of blocks per `sendfile` call at first, and for a slow reader, which must take them within the time-out.
+"""Number of blocks per `sendfile` call for a new or slow reader, which must take the blocks within the time-out.
 
-The time-out is proportional to the batch, so that a larger batch requires no faster reader.
+For larger batches the time-out grows in proportion, so that a larger batch requires no faster reader.
 """
 
 MOST_BLOCKS = 16
-"""Number of blocks per `sendfile` call for a fast reader. It equals the number of blocks that our clients request at a
-time: fewer calls are better, because the overhead of one call is about the cost of sending a block."""
+"""Maximum number of blocks per `sendfile` call, for a fast reader. Muster's clients request as many blocks at a time.
+Fewer calls are better, because the overhead of one call is about the cost of sending a block."""
 
 QUICK_S = 0.1
 """Seconds within which a reader must take a batch, so that the next batch is twice as large."""

@@ -46,7 +46,7 @@ from shardcast.serve.version_index import VersionIndex
 PROBE_BYTES = 1 << 18
 """Size of the answer to a probe, in bytes."""
 KEEP_ALIVE = timedelta(seconds=5)
-"""Time without news after which a stream sends an empty line, which shows that the server is alive."""
+"""Time without a new line after which a stream sends an empty line, which shows that the server is alive."""
 
 MOST_RANGE = 256 * BLOCK
 """Maximum number of bytes in one response. The server refuses larger ranges, because one request could otherwise occupy
@@ -79,7 +79,7 @@ class Server:
         versions: The versions to serve.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free port, whose number is then in the attribute `port`.
-        tls: TLS context with the certificate for https; without one a reverse proxy has to provide TLS.
+        tls: TLS context with the certificate for https; None if a reverse proxy provides TLS.
         limits: Limits of connections and requests.
         registry: Prometheus registry for the metrics; a new one by default.
         check: Readiness check; it raises a `MusterError` if the server is not ready.
@@ -147,7 +147,7 @@ class Server:
             max_headers=_MOST_FIELDS,
         )
         await self._runner.setup()
-        if self._runner.server is None:  # can't happen, as `setup` sets it; the type checker does not know that
+        if self._runner.server is None:  # for the type checker: `setup` always sets the server
             raise Unavailable("the server did not start", retryable=False)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
@@ -316,7 +316,7 @@ class Server:
         return self._versions.find(VersionKey(version, attempt))
 
     async def _begin_stream(self, request: web.Request) -> web.StreamResponse:
-        # Without this header nginx would buffer the stream, and its readers would get lines late.
+        # Without the header `X-Accel-Buffering`, nginx would buffer the stream, and readers would get its lines late.
         headers = {"Content-Type": _NDJSON, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)

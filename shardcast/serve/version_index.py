@@ -59,7 +59,7 @@ class Listing(WireModel):
 
 
 class VersionIndex:
-    """Local versions by number, with at most one attempt at each.
+    """Local versions by number, with at most one attempt at each version.
 
     Args:
         run: Id of the run.
@@ -128,7 +128,7 @@ class VersionIndex:
         return sorted(self, key=lambda local: signers is None or local.manifest.signer in signers, reverse=True)
 
     def surplus(self, kept: Collection[LocalVersion]) -> list[LocalVersion]:
-        """Returns the versions that may be removed: all but the versions to keep and their bases."""
+        """Returns the versions that may be removed: all versions except those to keep and the bases that they need."""
         newest = list(self)
         needed = {local.manifest.key.version for local in kept}
         for local in newest:  # a base is older than its version, so this order also finds the base of a base
@@ -161,7 +161,7 @@ class VersionIndex:
         self._change = asyncio.Event()
 
     def wake(self) -> None:
-        """Wakes all tasks that wait for the listing or a manifest, such as when the server stops."""
+        """Wakes all tasks that wait for the listing or a manifest, for example when the server stops."""
         self._change.set()
         self._change = asyncio.Event()
         for local in self:

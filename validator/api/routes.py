@@ -102,7 +102,7 @@ async def status(_reader: Reader, request: Request) -> StatusView:
 async def parked(_reader: Reader, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> ParkedList:
     """List parked items: each node's oldest item, then each node's second oldest, and so on.
 
-    So no node can hide other nodes' items behind its own items.
+    This order prevents a node with many parked items from hiding the items of other nodes.
     """
     found = await dependencies_of(request).queue.parked(limit=MOST_LOOKED_AT)
     return ParkedList(items=tuple(_parked(each) for each in interleaved_by_node(found, limit=limit)))
@@ -114,7 +114,7 @@ async def retry_all(
     request: Request,
     code: Annotated[str | None, Query(max_length=100, description="Retry only items with this error code")] = None,
 ) -> Unparked:
-    """Put all parked items, or those with one error code, back into the queue, with all attempts left."""
+    """Put all parked items, or those with one error code, back into the queue, and reset their attempt counts."""
     dependencies = dependencies_of(request)
     names = [
         each.item.id for each in await dependencies.queue.parked(limit=MOST_LOOKED_AT) if code in {None, each.code}
@@ -124,7 +124,7 @@ async def retry_all(
 
 @router.post("/parked/{item}/retry")
 async def retry(_operator: Operator, request: Request, item: ItemPath) -> Unparked:
-    """Put one parked item back into the queue, with all attempts left."""
+    """Put one parked item back into the queue, and reset its attempt counts."""
     return _some(await _unpark(dependencies_of(request), [read_item_id(item)]), item)
 
 

@@ -15,19 +15,19 @@ class QueueView(WireModel):
     """Number of items in the work queue by state."""
 
     waiting: Count
-    """Number of items that no process may take yet: another validator goes first, or the next attempt is later."""
+    """Number of items that no process may take yet: they wait for this validator's turn or for the next attempt."""
     ready: Count
     """Number of items that a process may take now."""
     in_hand: Count
-    """Number of items that a process has leased."""
+    """Number of items that a process on this Redis has leased and works on."""
     parked: Count
     """Number of items that wait for a person."""
     not_final: Count
-    """Number of submissions of the pool that are not final on the ledger yet, judged ones included."""
+    """Number of the pool's submissions that are not final on the ledger yet, with or without a verdict."""
 
 
 class VerdictCount(WireModel):
-    """Number of verdicts with one outcome and reason that the ledger accepted."""
+    """Number of verdicts with this outcome and reason that the ledger accepted."""
 
     outcome: ShortText
     reason: ShortText
@@ -83,11 +83,11 @@ class MemberView(WireModel):
     why: LongText = ""
     """Error text of an unwell process; empty otherwise."""
     hint: LongText = ""
-    """Action for the operator."""
+    """Suggested action for the operator of an unwell process; empty otherwise."""
     since_ms: Milliseconds
     """Start of this state in Unix milliseconds; for a silent process, the time of its last announcement."""
     tests: Count = 0
-    """Number of self-tests that failed in a row with this error."""
+    """Number of self-tests in a row that failed with the error `code`; 0 for a well process."""
 
 
 class LoopView(WireModel):
@@ -119,9 +119,9 @@ class ParkedView(WireModel):
     """Number of failed attempts of all validators."""
     parked_at_ms: Milliseconds
     deadline_ms: Milliseconds
-    """Lower bound of the verdict's deadline, in the chain's time.
+    """Lower bound of the verdict's deadline, in Unix milliseconds of the chain's clock.
 
-    If no verdict comes by the deadline, the work expires, without penalty.
+    If the ledger has no verdict by the deadline, the work expires without penalty.
     """
     code: ShortText
     """Error code of the last attempt."""
@@ -144,13 +144,13 @@ class StatusView(WireModel):
     pool_id: PoolId
     version: ShortText
     seated: bool | None
-    """True if the pool lists this validator's key, so the ledger accepts its verdicts; None without a chain."""
+    """True if the pool lists this validator's key, so the ledger accepts its verdicts; None if the chain is down."""
     chain_block: Count | None
-    """Newest block of the chain; None until this process has read events."""
+    """Number of the newest block of the chain; None until this process has read events."""
     next_block: Count | None
-    """Next block to read events from; None until this process has read events."""
+    """Number of the block from which the next events are read; None until this process has read events."""
     epoch: Count | None
-    """Newest audit epoch of this validator; 0 before the first, None while the chain is unavailable."""
+    """Number of this validator's newest audit epoch; 0 before the first, None while the chain is unavailable."""
     queue: QueueView
     verdicts: tuple[VerdictCount, ...]
     latency: LatencyView
@@ -162,7 +162,7 @@ class StatusView(WireModel):
     """First entries of `GET /v1/parked`, at most 20."""
     loops: tuple[LoopView, ...]
     looks: dict[str, int] = {}
-    """Numbers of second looks and disputes since the start, by reason (`LookCounts`)."""
+    """Numbers of second looks and disputes since this process started, by the field names of `LookCounts`."""
 
 
 class Resolve(WireModel):

@@ -1,4 +1,4 @@
-"""Eligibility of this validator to judge a piece of work, from its state on the ledger. No I/O."""
+"""Decides from a work record on the ledger if this validator may and should judge the work. No I/O."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Next(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """Next action for a queue item, with the reason in a few words."""
+    """Next action for a queue item, with its reason as text; the text is empty if the work is examined."""
 
     next: Next
     why: str
 
 
 GO = Eligibility(Next.EXAMINE, "")
-"""Result if the work may be examined now."""
+"""Result if this validator may examine the work now."""
 
 _WANTED = {
     ItemKind.FIRST: WorkStatus.SUBMITTED,
@@ -66,12 +66,13 @@ def eligibility_of(
     if work.deadline is not None and now > work.deadline:
         return Eligibility(Next.DROP, "the deadline has passed")
     if kind is ItemKind.PAID_LOOK and work.looker is not None:
-        return Eligibility(Next.DROP, "another validator has confirmed the verdict, and the pool pays one look")
+        why = "another validator has confirmed the verdict, and the pool pays for only one confirmation"
+        return Eligibility(Next.DROP, why)
     return _without_conflict(work, kind=kind, me=me)
 
 
 def _without_conflict(work: WorkRecord, *, kind: ItemKind, me: Address) -> Eligibility:
-    """Returns `GO` if the ledger accepts a verdict of `me`, else the conflict that prevents it."""
+    """Returns `GO` if the ledger accepts a verdict from the validator `me`, else the conflict of interest."""
     if me in {work.node, work.provider}:
         return Eligibility(Next.LEAVE, "this validator's key is the work's node or provider")
     if kind is not ItemKind.FIRST and me == work.judge:
@@ -81,5 +82,5 @@ def _without_conflict(work: WorkRecord, *, kind: ItemKind, me: Address) -> Eligi
     if kind is ItemKind.DISPUTE and me == work.looker:
         return Eligibility(Next.LEAVE, "this validator confirmed the first verdict")
     if kind is ItemKind.DISPUTE and me == work.juror:
-        return Eligibility(Next.LEAVE, "this validator has contradicted the first verdict; a second one decides")
+        return Eligibility(Next.LEAVE, "this validator contradicted the first verdict; another validator must decide")
     return GO

@@ -1,6 +1,6 @@
 """Liveness of a pool's validators, determined by the age of their last activity on the ledger. No I/O.
 
-A validator leaves work only to live validators, so that it does not wait for one that has stopped.
+A validator leaves work only to live validators, so that it does not wait for a validator that has stopped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def awake_of(
 
 
 def rank_here(key: Digest, *, here: Collection[Address], awake: Collection[Address]) -> int:
-    """Returns the rank of this Redis for a work key: the number of live validators elsewhere that come before it.
+    """Returns the best rank of the validators on this Redis for a work key, counted from 0.
 
-    The best-ranked validator that uses this Redis determines the rank.
+    The rank is the number of live validators on other Redis servers that come before the best-ranked one on this Redis.
 
     Args:
         key: The work key, which determines the order.

@@ -1,8 +1,8 @@
 """Order of validators for each piece of work; validators agree on it without communication.
 
 The order comes from rendezvous hashing: every validator has a rank for every work key. The validator of rank 0 starts
-immediately, and each further rank starts one delay later. So the next validator takes over the work of one that has
-stopped, without having to detect it.
+immediately, and each further rank starts one delay later. So if a validator has stopped, the next one takes over its
+work without having to detect the stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.identifiers import Address, Digest
 
 
 def rank_of(key: Digest, me: Address, others: Iterable[Address]) -> int:
-    """Returns the rank of `me` for a work key: the number of other validators that come before it.
+    """Returns the rank of `me` for a work key: the number of other validators that come before `me`.
 
     Args:
         key: The work key.
@@ -27,7 +27,7 @@ def rank_of(key: Digest, me: Address, others: Iterable[Address]) -> int:
 
 
 def delay_of(rank: int, *, takeover: timedelta, left: timedelta) -> timedelta:
-    """Returns the delay before a rank starts: `takeover` for each rank before it, but at most half of `left`.
+    """Returns the delay before the validator of a rank starts: rank times `takeover`, but at most half of `left`.
 
     Args:
         rank: Rank of the validator, from 0.

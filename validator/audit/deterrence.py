@@ -9,15 +9,15 @@ from validator.audit.draw import rows_drawn
 from validator.audit.rate import AuditRecord, RatePolicy, share_of
 
 MOST_STAGES = 64
-"""Maximum number of stages.
+"""Maximum number of stages that `stages` computes, so that its loop always ends.
 
-It is never reached: after 14 halvings the share is below one basis point, the smallest floor.
+The loop never reaches this maximum: after 14 halvings the share is below one basis point, the smallest audit floor.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditStage:
-    """Share of rows that is recomputed once a node has reached a number of consecutive clean verdicts."""
+    """Share of rows that is recomputed once a node has a number of clean verdicts (acceptances) in a row."""
 
     clean: int
     """Number of consecutive clean verdicts from which the share applies."""
@@ -45,7 +45,7 @@ class RowForgery:
 
 
 def stages(policy: RatePolicy, *, floor: float) -> tuple[AuditStage, ...]:
-    """Returns the audit stages of a node that never fails, from all rows down to the floor.
+    """Returns the audit stages of a node with only clean verdicts, from all rows down to the floor.
 
     Args:
         policy: Policy by which the share falls.

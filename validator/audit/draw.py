@@ -1,8 +1,8 @@
 """Draw of the rows to recompute: a function of seed, share and number of rows, so that others can repeat it.
 
-The seed is unknown before the submission. It combines the hash of a later block with an audit secret of the validator.
-The validator can't choose the block hash. Block producers don't know the secret, and the validator can't change it,
-because the ledger has its commitment.
+Nobody knows the seed before the submission: it combines the hash of a later block with an audit secret of the
+validator. The validator can't choose the block hash. Block producers don't know the secret, and the validator can't
+change the secret, because its commitment is on the ledger.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from protocol.identifiers import Digest
 from rollouts.seeds import draw_places
 
 ROWS_TAG = b"muster-audit-rows-v1"
-"""Domain separation tag of the draw. It must never change, or draws of old audits could not be repeated."""
+"""Domain separation tag of the draw. The tag must never change, or draws of old audits could not be repeated."""
 
 BASIS_POINTS = 10_000
-"""Basis points of 100 %; the ledger stores shares in basis points."""
+"""Number of basis points in 100 %; the ledger stores shares in basis points."""
 
 
 def row_seed(secret: bytes, key: Digest, block_hash: Digest) -> bytes:
@@ -57,14 +57,14 @@ def rows_drawn(share: float, rows: int) -> int:
 
 
 def draw_rows(draw: RowDraw, rows: int) -> tuple[int, ...]:
-    """Returns the numbers of the rows to recompute, ascending; all sets of that size are equally likely.
+    """Returns the numbers of the rows to recompute, ascending; all sets of this number of rows are equally likely.
 
     Args:
         draw: Seed and share.
         rows: Number of all rows; they are numbered from 0.
 
     Raises:
-        InvalidInput: The share is not within (0, 1], or it is below 1 and there is no seed.
+        InvalidInput: The share is not within (0, 1], or the share is below 1 and `draw` has no seed.
     """
     wanted = rows_drawn(draw.share, rows)
     if wanted >= rows:

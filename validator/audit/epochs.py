@@ -17,7 +17,7 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.identity.keys import Key
 
 TAG = "muster-audit-secret-v1"
-"""Domain separation tag of the secrets. It must never change, or committed secrets could not be revealed."""
+"""Domain separation tag of the secrets. The tag must never change, or committed secrets could not be revealed."""
 
 MOST_REMEMBERED = 4096
 """Maximum number of cached commitments; the cache is emptied when it is full."""
@@ -29,7 +29,7 @@ class EpochSecret:
 
     Args:
         epoch: Number of the epoch, from 1 for each validator and pool.
-        block: Block of the commitment; the secret draws rows of submissions in later blocks.
+        block: Number of the commitment's block; the secret draws the rows to recompute of submissions in later blocks.
         secret: The secret, 32 bytes, which must stay private until the next epoch is committed.
     """
 
@@ -89,9 +89,9 @@ class Epochs:
         return await self._ledger.audits.latest(pool_id=self._pool_id, validator=self.validator)
 
     async def secret_before(self, block: int) -> EpochSecret | None:
-        """Returns the newest secret committed before `block`; it draws the rows of work submitted in that block.
+        """Returns the newest secret committed before `block`, which draws the rows of work submitted in that block.
 
-        Returns None if no epoch was committed before that block, or if the committed secret does not derive from this
+        Returns None if no secret was committed before that block, or if the committed secret does not derive from this
         key. In both cases the validator recomputes all rows.
 
         Raises:
@@ -114,7 +114,7 @@ class Epochs:
         return EpochSecret(epoch=epoch, block=found.block, secret=self.secret(epoch))
 
     async def commit_next(self) -> int:
-        """Commits the next epoch's secret on the ledger; this begins the epoch. Returns its number.
+        """Begins the next epoch by committing its secret on the ledger; returns the epoch's number.
 
         Raises:
             TransactionReverted: Another process with the same key was faster, or the key is not a validator.
@@ -125,7 +125,7 @@ class Epochs:
         return epoch
 
     async def is_ours_to_reveal(self, epoch: int) -> bool:
-        """Returns True if an epoch's secret derives from this key and is not revealed yet."""
+        """Returns True if the committed secret of an epoch derives from this key and is not revealed yet."""
         found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self.validator, epoch=epoch)
         if found is None or found.commitment != self._commitment_of(epoch):
             return False
@@ -154,9 +154,9 @@ class Epochs:
         return found
 
     def _known_before(self, block: int) -> int | None:
-        """Returns the epoch whose secret draws the rows of work in a block; None if the cache can't tell.
+        """Returns the epoch whose secret draws the rows of work submitted in a block, using only the cache.
 
-        The cache can tell only if it also has the next epoch's commitment, which limits the epoch.
+        Returns None unless the next epoch's commitment is also cached, because that commitment ends the epoch.
         """
         place = bisect.bisect_left(self._blocks, (block, 0))
         if not 0 < place < len(self._blocks):

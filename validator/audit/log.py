@@ -1,4 +1,4 @@
-"""Audit log of a validator's past epoch: every verdict, compared with the draw of the revealed secret."""
+"""Audit log of a validator's past epoch: repeats each verdict's row draw and compares it with the audit file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLogEntry:
-    """One verdict of an epoch, with the result of repeating its draw."""
+    """One verdict of an epoch, with the result of repeating its row draw."""
 
     verdict: PastVerdict
     comparison: Comparison
@@ -37,10 +37,10 @@ class EpochLog:
     Args:
         validator: Address of the validator.
         epoch: Number of the epoch.
-        first: First block whose submissions the epoch covers: the epoch's secret draws their rows.
+        first: First block whose submissions the epoch covers: the epoch's secret draws the rows of these submissions.
         last: Last block whose submissions the epoch covers; the next epoch was committed in this block.
         secret: The epoch's secret; None if the validator has not revealed it yet.
-        lines: Verdicts on these submissions, in the order of the ledger.
+        lines: Verdicts on the submissions of the blocks `first` to `last`, in the order of the ledger.
     """
 
     validator: Address
@@ -113,7 +113,7 @@ class AuditLog:
         if epoch not in self.past_epochs(validator):
             raise NotFound(
                 f"{validator} has no past epoch {epoch}",
-                hint="an epoch ends when the next one is committed; leave --epoch out for the newest with verdicts",
+                hint="an epoch ends when the next one is committed; omit --epoch for the newest with verdicts",
             )
         first, last = self._blocks(validator, epoch)
         past = PastEpoch(epoch=epoch, secret=self._secret(validator, epoch))
@@ -160,7 +160,7 @@ class AuditLog:
     async def _lowest_floor(self) -> float:
         """Returns the lowest audit floor that the pool's terms ever had.
 
-        The log does not know which terms applied to a verdict, and must not accuse a validator wrongly.
+        The log can't determine which terms applied to a verdict. With the lowest floor it accuses no validator wrongly.
         """
         pools = self._ledger.pools
         newest = (await pools.get(self._pool_id)).terms_version

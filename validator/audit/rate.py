@@ -1,7 +1,7 @@
 """Share of a node's rows that is recomputed: all rows at first, then fewer, never below the pool's audit floor.
 
-The node's record and the validator's policy determine the share, without I/O. The share limits only the checks that
-recompute rows (8 to 10); all other checks cover every row.
+The node's record and the validator's policy determine the share, without I/O. The share applies only to the checks that
+recompute rows (checks 8 to 10 of the ten checks); all other checks cover every row. A clean verdict is an acceptance.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class RatePolicy:
     """Policy by which the share of recomputed rows falls with a node's clean verdicts.
 
     Args:
-        trial: Number of consecutive clean verdicts before the share falls, at least 1.
+        trial: Number of consecutive clean verdicts after which the share first falls below 1; at least 1.
         halved_after: Number of further clean verdicts from one halving of the share to the next, down to the floor; at
             least 1.
-        trial_after_failure: Same as `trial`, for a node whose own work failed once, or whose provider has another node
-            that forged work.
+        trial_after_failure: Replaces `trial` for a node whose work was once rejected or judged forged, or whose
+            provider has another node that forged work.
     """
 
     trial: int = 8
@@ -34,7 +34,7 @@ class AuditRecord:
     """Summary of the verdicts on a node's work, which determines its next file's audit share.
 
     Args:
-        clean: Number of consecutive clean verdicts since the last failure.
+        clean: Number of consecutive clean verdicts since the last rejected or forged work.
         failed_at: Time of the node's last rejected or forged work; None if there is none.
         provider_forged_at: Time of the last forged work of another node of the same provider, if that is later than
             `failed_at`; `clean` then counts verdicts since that time. None otherwise.
@@ -72,7 +72,7 @@ def share_of(record: AuditRecord, *, floor: float, policy: RatePolicy) -> tuple[
 
 
 def after(record: AuditRecord, outcome: Outcome, *, at: datetime) -> AuditRecord:
-    """Returns the record after one more verdict; any verdict that is not clean resets it.
+    """Returns the record after one more verdict; a verdict other than an acceptance resets the count.
 
     Args:
         record: Record before the verdict.

@@ -85,7 +85,7 @@ def compare(
     Args:
         verdict: The verdict on the ledger.
         audit: The audit file whose hash the verdict names.
-        epoch: The validator's newest epoch that was committed before the submission's block.
+        epoch: The newest epoch of the verdict's author that was committed before the submission's block.
         block_hash: Hash of the block after the submission's block; None if the RPC endpoint does not have it.
         floor: The pool's audit floor, 0 < floor <= 1.
     """
@@ -102,7 +102,7 @@ def compare(
 
 
 def _contradiction(verdict: PastVerdict, audit: AuditFile) -> str:
-    """Describes the first contradiction between audit file and ledger; empty if there is none."""
+    """Describes the first contradiction between audit file and ledger; returns an empty text if there is none."""
     work = verdict.work
     pairs = {
         "work": (audit.key, work.key),
@@ -139,7 +139,7 @@ def _without_draw(verdict: PastVerdict) -> Comparison:
 def _decided_without_draw(
     verdict: PastVerdict, audit: AuditFile, draw: AuditDraw
 ) -> tuple[AuditComparison, str] | None:
-    """Returns the result if the audit file alone determines it; None if the draw has to be repeated."""
+    """Returns the result if the audit file alone determines the result; None if the draw has to be repeated."""
     if draw.rows != tuple(row.row for row in audit.rows if row.audited):
         return AuditComparison.DIFFERS, "the audit file contradicts itself about which rows were computed again"
     if len(draw.rows) == len(audit.rows):
@@ -175,9 +175,9 @@ def _compare_draw(
 
 
 def _broken_rule(verdict: PastVerdict, draw: AuditDraw, *, rows: int, epoch: PastEpoch, floor: float) -> str:
-    """Describes the first violated rule that can be checked without the secret; empty if there is none.
+    """Describes the first violated rule that can be checked without the secret; returns an empty text if there is none.
 
-    The caller has handled files of which all rows were recomputed.
+    Files of which all rows were recomputed don't reach this function.
     """
     block = verdict.work.block + 1
     if verdict.decisive:

@@ -18,7 +18,7 @@ from protocol.wire.audits import MOST_FINDINGS, AuditCheck, AuditFile, AuditFind
 from validator.domain.submissions import SubmittedWork
 
 CHECK = "second-look"
-"""Name of this comparison among the checks of this validator's own audit file."""
+"""Name of the comparison of audit files in the list of checks of this validator's own audit file."""
 
 LIMITED = "reward.limited"
 """Name of a row's measurement that is true if scoring the row has a limit of time or memory.
@@ -36,7 +36,8 @@ SHORT_SCORING = timedelta(seconds=30)
 """Scoring time of this validator from which it excuses rows that another validator left unscored for lack of time.
 
 Each validator may stop scoring a file at its own time limit, 180 s by default. If this validator needs less than 30 s
-for all rows, a usual machine does not reach that limit, so unscored rows are a difference.
+for all rows, a usual machine does not reach that limit, so rows that the other validator left unscored are a
+difference.
 """
 
 
@@ -101,10 +102,10 @@ def row_differences(
 
 
 def compared(differences: Sequence[AuditFinding], *, note: str) -> AuditCheck:
-    """Returns the comparison as a check for this validator's own audit file, which is the evidence of a dispute.
+    """Returns the comparison as a check for this validator's own audit file, which may become evidence of a dispute.
 
     Args:
-        differences: Differences that were found; none means that the check passed.
+        differences: Differences that were found; the check passed if there are none.
         note: Note of the check, which names the compared audit file.
     """
     return AuditCheck(
@@ -118,7 +119,7 @@ def compared(differences: Sequence[AuditFinding], *, note: str) -> AuditCheck:
 
 
 def audits_differ(checks: Sequence[AuditCheck]) -> bool:
-    """Returns True if the comparison with another audit file is among these checks and found a difference."""
+    """Returns True if these checks include the comparison with another audit file, and it found a difference."""
     return any(each.name == CHECK and each.state is CheckState.FAILED for each in checks)
 
 
@@ -129,7 +130,7 @@ def without_scores(rows: Sequence[AuditRow]) -> tuple[AuditRow, ...]:
 
 
 def _scored_before(rows: Sequence[AuditRow]) -> int:
-    """Returns the number of rows before scoring ran out of time; all rows if it did not.
+    """Returns the number of rows that were scored before the time for scoring ran out; all rows if it sufficed.
 
     A row that was scored and stayed undecided has a length penalty; a row that was not scored has none.
     """
@@ -142,7 +143,7 @@ def _scored_before(rows: Sequence[AuditRow]) -> int:
 
 
 def _misplaced(other: AuditRow, mine: AuditRow) -> str:
-    """Describes how the audit file's position of a row differs from the rollout file's; empty if it does not."""
+    """Describes how a row's position in the audit file differs from the rollout file; returns "" if they are equal."""
     said, wanted = ((row.group, row.sample, row.prompt_index) for row in (other, mine))
     if said == wanted:
         return ""
@@ -150,7 +151,7 @@ def _misplaced(other: AuditRow, mine: AuditRow) -> str:
 
 
 def _scored_otherwise(other: AuditRow, mine: AuditRow) -> str:
-    """Describes the first score that differs; empty if there is none.
+    """Describes the first score that differs between two validators' rows; returns "" if there is none.
 
     Scores that this validator lacks are not compared. The caller handles rows that the other validator left undecided.
     """

@@ -46,7 +46,7 @@ class LookPolicy:
 
 
 def is_chosen(secret: bytes, key: Digest, share: float) -> bool:
-    """Returns True if a verdict is drawn for a second look, by a secret that the verdict's author did not know.
+    """Returns True if a secret that the verdict's author did not know draws the verdict for a second look.
 
     Args:
         secret: Secret of 32 bytes that only this validator knows.
@@ -60,9 +60,9 @@ def is_chosen(secret: bytes, key: Digest, share: float) -> bool:
 def contradicts(first: Outcome, own: Outcome) -> bool:
     """Returns True if this validator should dispute a verdict because of its second look.
 
-    It disputes a verdict that missed forgery, a rejection of clean work, and a forgery verdict on work that it would
-    only reject. It does not dispute an acceptance of work that it would only reject: such rejections depend on
-    measurements near their limits, where honest validators may differ.
+    The validator disputes a verdict that missed forgery, a rejection of work that it would accept, and a forgery
+    verdict on work that it would accept or only reject. It does not dispute an acceptance of work that it would only
+    reject: such rejections depend on measurements near their limits, where honest validators may differ.
 
     Args:
         first: Outcome of the verdict on the ledger.
@@ -78,5 +78,5 @@ def contradicts(first: Outcome, own: Outcome) -> bool:
 
 
 def may_decide(me: Address, work: WorkRecord) -> bool:
-    """Returns True if `me` is no party to the dispute and has not judged the work (decision 55)."""
+    """Returns True if the validator `me` is no party to the dispute and has not judged the work (decision 55)."""
     return me not in {work.judge, work.looker, work.disputer, work.juror, work.node, work.provider}

@@ -1,4 +1,4 @@
-"""Measurements of honest files, made by prefills; calibrated limits are derived from them."""
+"""Measurements of honest files, made by prefills; the limits of a calibration are derived from the measurements."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rollouts.toploc import Aggregate, ProofOutcome, aggregate, judge
 
 @dataclass(slots=True)
 class CalibrationFigures:
-    """Measurements of any number of files that share the generator's and the verifier's arithmetic.
+    """Measurements of files that were all generated in one arithmetic and all verified in one arithmetic.
 
     Args:
-        replays: Replay results, one for each file.
-        files: Proof results, one for each file.
-        samples: Proof results, one for each row.
-        errors: Absolute differences of log-probabilities, one array for each file.
-        groups: Measurements of each group whose rows were all recomputed.
+        replays: Results of the replay (which token does the seeded noise select?), one for each file.
+        files: Results of the TOPLOC proofs, aggregated for each file.
+        samples: Results of the TOPLOC proofs, aggregated for each row.
+        errors: Absolute differences between recorded and recomputed log-probabilities, one array for each file.
+        groups: Measurements of each group, for the model of honest noise.
     """
 
     replays: list[Replay] = field(default_factory=list)
@@ -55,7 +55,7 @@ class CalibrationFigures:
         )
 
     def extend(self, others: CalibrationFigures) -> None:
-        """Adds the measurements of other files."""
+        """Adds the measurements that `others` collected from other files of the same arithmetic."""
         self.replays += others.replays
         self.files += others.files
         self.samples += others.samples
@@ -69,7 +69,7 @@ class CalibrationFigures:
 
     @property
     def mismatches(self) -> int:
-        """Number of tokens that differ from the token that the replay draws."""
+        """Number of tokens in the files that differ from the token that the replay draws."""
         return sum(one.mismatches for one in self.replays)
 
     @property
@@ -89,7 +89,7 @@ class CalibrationFigures:
 
     @property
     def worst_distance(self) -> float:
-        """Largest mantissa difference of one proof, in units of the last place."""
+        """Largest mantissa difference in any proof, in units of the last place."""
         return max(one.figures.distance_worst for one in self.files)
 
     def rejected(self, limits: CheckLimits) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class CalibrationFigures:
 
 
 def groups_of(file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> Iterator[GroupFigures]:
-    """Returns the measurements of each group whose rows were all recomputed."""
+    """Yields the measurements of each group, computed over the rows of the group that are in `evidence`."""
     of_groups: defaultdict[int, list[RowEvidence]] = defaultdict(list)
     for row, one in evidence.items():
         of_groups[file.samples[row].group].append(one)

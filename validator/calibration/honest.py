@@ -13,15 +13,15 @@ from rollouts.plan import SlotPlan
 from rollouts.precision import Arithmetic
 
 _TAG = b"muster-calibration-v2"
-"""Domain separation tag of the seeds; no slot's seed starts from it."""
+"""Domain separation tag of calibration seeds, which keeps them different from the seeds of slots."""
 
 
 def seed_of(way: str, number: int) -> bytes:
-    """Returns the seed of a file, 32 bytes. No slot has this seed, and a repeated measurement uses the same one.
+    """Returns the seed of a file, 32 bytes. No slot has this seed, and a repeated measurement uses the same seed.
 
     Args:
         way: Version, engine, data type and batch size as text. Each combination has its own seeds: with shared seeds,
-            the same near-ties would repeat in each combination, and would say little about the next honest file.
+            the same near-ties would repeat in each combination, so the measurements would not be independent.
         number: Number of the file, from 0.
     """
     return hashlib.sha256(_TAG + number.to_bytes(8, "big") + way.encode()).digest()
@@ -30,7 +30,7 @@ def seed_of(way: str, number: int) -> bytes:
 def honest_files(
     version: CheckedVersion, engine: Engine, *, way: str, files: int, groups: int
 ) -> Iterator[tuple[bytes, RolloutFile]]:
-    """Generates files without rewards, and yields each with its seed.
+    """Generates rollout files without rewards, and yields each file with its seed.
 
     Args:
         version: The measured version.

@@ -14,8 +14,8 @@ from validator.calibration.figures import CalibrationFigures
 HEADROOM = 2.0
 """Factor from the largest honest measurement to the limit.
 
-After n honest files the next one exceeds the largest measurement with probability 1 / (n + 1). It exceeds twice that
-measurement far more rarely.
+After n honest files, the next honest file exceeds the largest measurement with probability 1 / (n + 1). It exceeds
+twice that measurement far more rarely.
 """
 
 ENOUGH_FILES = 32
@@ -51,7 +51,9 @@ class ArithmeticPair:
 def limits_around(
     honest: CalibrationFigures, *, model: str, pair: ArithmeticPair, headroom: float = HEADROOM
 ) -> CheckLimits:
-    """Returns limits: the largest honest measurements times the headroom, but at least the limits of float32.
+    """Returns the limits for one pair of arithmetics: the largest measurements times `headroom`, or those of float32.
+
+    Each limit is the larger of the two.
 
     Args:
         honest: Measurements of honest files.
@@ -94,9 +96,9 @@ def merged(
     Args:
         before: The earlier calibration; None if there is none.
         entries: New entries. Each new entry replaces an earlier entry of the same model and arithmetic.
-        widen: True to combine two entries of the same model and arithmetic: the result has the wider of the two values
-            of each limit. Use it for policies that were measured at several steps of a training or on several machines.
-            A limit that one of the two entries lacks is left out.
+        widen: True to combine two entries of the same model and arithmetic: each limit of the result is the wider one
+            of the two entries. Use this for policies that were measured at several steps of a training or on several
+            machines. If one of the two entries has no model of honest noise (`scatter`), the result has none.
     """
     every = {_key(one): one for one in (() if before is None else before.entries)}
     for one in entries:
@@ -123,5 +125,5 @@ def _key(one: CheckLimits) -> tuple[str, ...]:
 
 
 def _at_least(measured: Thresholds, floor: Thresholds) -> Thresholds:
-    """Returns the larger value of each limit; a measurement of few files may be 0 by chance."""
+    """Returns the larger of the two values of each limit, because a measurement of few files may be 0 by chance."""
     return Thresholds(**{name: max(value, getattr(floor, name)) for name, value in measured})

@@ -1,4 +1,4 @@
-"""Measures one version: generates honest files with each engine, data type and batch size, and prefills them."""
+"""Measures one policy version: generates honest files by each engine, data type and batch size, and prefills them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Measurement:
         files: Number of files for each engine, data type and batch size.
         groups: Number of groups of each file.
         headroom: Factor from the largest measurement to the limit.
-        device: Torch device of generation and prefill; None for an accelerator if there is one.
+        device: Torch device of generation and prefill; None for an accelerator if this machine has one, else the CPU.
     """
 
     model: Path
@@ -73,7 +73,7 @@ def measure(wanted: Measurement, *, progress: Progress) -> list[MeasuredEntry]:
 
     Args:
         wanted: Parameters of the measurement.
-        progress: Called after every eight files with a line of text.
+        progress: Called with a line of text after the first, each eighth and the last file of each combination.
 
     Raises:
         InvalidInput: The parameters leave nothing to measure.

@@ -28,7 +28,7 @@ class CheckpointLookup:
         chain: Chain client of the validator's pool.
         orchestrator: Client of the orchestrator, which lists the relays of the newest version; these relays also serve
             older versions.
-        relays: Relays from the settings; if there are any, the orchestrator is not asked.
+        relays: Relays from the settings; if the settings name relays, the orchestrator is not asked for relays.
         clock: Clock of the cache.
     """
 
@@ -62,8 +62,8 @@ class CheckpointLookup:
     async def _announced(self, work: SubmittedWork) -> tuple[CheckpointAnnounced, Address]:
         """Returns the announcement of the work's version, and the publisher key in its block.
 
-        The key may have been rotated since. The announcement is read each time, because a reorg may remove it. The
-        publisher is cached by block hash, because the publisher in a past block never changes.
+        The pool may have appointed another publisher key since that block. The announcement is read each time, because
+        a reorg may remove it. The publisher is cached by block hash, because a past block's publisher never changes.
         """
         facts = (await self._chain.connected()).facts
         announced = await facts.announcement(work)

@@ -1,4 +1,4 @@
-"""The validator's connection to the chain, and the objects that need this connection. All are created at first use."""
+"""The validator's connection to the chain and the objects that need this connection, created at their first use."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Connected:
 
 
 class PoolChain:
-    """Client of one pool on one chain, with the validator's key. It connects at the first use.
+    """Client of one pool on one chain, with the validator's key. The client connects at its first use.
 
     Args:
         url: URL of the JSON-RPC endpoint.
         deployment: Chain id and addresses of the contracts.
         key: The validator's key, which signs transactions.
         pool_id: Id of the pool.
-        confirmations: Number of blocks on top of a block before its events count.
+        confirmations: Number of blocks that must be on top of a block before the validator uses the block's events.
         clock: Clock of caches and requests.
         policy: Settings of the transaction sender.
         transport: HTTP transport to a chain in the same process, for simulations; None for the network.
@@ -129,7 +129,7 @@ class PoolChain:
         return now
 
     def about_now(self) -> datetime:
-        """Estimates the chain's time without a read, from local time and the last known difference."""
+        """Estimates the chain's time without a read: local time plus the difference at the last call of `now`."""
         return self._clock.now() + self._ahead
 
     async def terms(self) -> Terms:
@@ -171,7 +171,7 @@ class PoolChain:
 
 
 class _Fresh(Generic[T]):
-    """A cached value that is read again after `CACHED_FOR`."""
+    """A cached value, which `get` reads again if the last read is older than `CACHED_FOR`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

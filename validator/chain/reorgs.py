@@ -38,12 +38,12 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChainVersion:
-    """State of the chain as the reorg tracker has seen it before a read of chain data.
+    """State of the chain as the reorg tracker had seen it before some chain data was read.
 
     Args:
         branch: Number of reorganisations that the tracker has detected.
-        newest: Number of the newest block that the tracker has seen; -1 before the first one. The tracker can't detect
-            a reorganisation that replaces only later blocks.
+        newest: Number of the newest block that the tracker has seen; -1 before the first block. The tracker can't
+            detect a reorganisation that replaces only later blocks.
     """
 
     branch: int
@@ -64,16 +64,13 @@ class ReorgTracker:
         self._looking = asyncio.Lock()
 
     def mark(self) -> ChainVersion:
-        """Returns the present chain version.
-
-        Callers take the chain version before they read data that they will cache.
-        """
+        """Returns the present chain version, which callers take before they read chain data to cache."""
         return ChainVersion(self._branch, -1 if self._newest is None else self._newest.number)
 
     async def observe(self, newest: Header) -> None:
         """Records the newest block, and counts a reorganisation if the last recorded block is gone.
 
-        Usually the newest block is the child of the last recorded one, so that no further read is needed.
+        Usually the newest block is the last recorded one or its child, so that no further read is needed.
 
         Raises:
             ChainUnavailable: The chain did not answer when asked for the last recorded block.
@@ -115,7 +112,7 @@ class ReorgAwareCache(Generic[K, V]):
         return self._values.get(key)
 
     def put(self, key: K, value: V, *, block: int, mark: ChainVersion) -> None:
-        """Caches a value, unless the tracker could miss a reorganisation that invalidates it.
+        """Caches a value, unless the tracker could miss a reorganisation that invalidates the value.
 
         The value is not cached if a reorganisation was detected during the read, or if it depends on a block that the
         tracker has not seen.

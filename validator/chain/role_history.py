@@ -12,7 +12,9 @@ from validator.chain.reorgs import ReorgAwareCache, ReorgTracker
 
 
 class RoleHistory:
-    """The holders of one role. The history is cached, and read again when the role's present holder has changed.
+    """The past and present holders of one role of a pool.
+
+    The history is cached, and read again when the role's present holder has changed.
 
     Args:
         ledger: Ledger client.
@@ -33,8 +35,8 @@ class RoleHistory:
 
         Args:
             block: Number of the block.
-            time: Unix time of the block in seconds; after a rotation the former key counts until the time that the
-                rotation names.
+            time: Unix time of the block in seconds. After a rotation (the appointment of another key), the former key
+                can act until the time that the rotation names.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -61,7 +63,7 @@ class RoleHistory:
 def holders(rotations: Sequence[RoleSet], block: int, time: int) -> tuple[Address, ...]:
     """Returns all keys that could act in a role in a block, newest appointment first. No I/O.
 
-    In the block of a rotation both keys count, because the contract may have seen either.
+    In the block of a rotation both keys count, because a transaction in that block may precede or follow the rotation.
 
     Args:
         rotations: All rotations of the role, in the order of the chain.

@@ -66,7 +66,7 @@ class _Joins:
 @dataclass(frozen=True, slots=True)
 class _Attempts:
     newest: int
-    """Number of the newest attempt on the ledger when the events were read."""
+    """Number of the version's newest attempt on the ledger when the events were read."""
     events: Sequence[CheckpointAnnounced]
 
 
@@ -76,7 +76,7 @@ class FactFinder:
     Args:
         ledger: Ledger client.
         pool_id: Id of the pool.
-        reorgs: Tracker that detects reorganisations; until it has seen a block, nothing is cached.
+        reorgs: Tracker that detects reorganisations; until the tracker has seen a block, nothing is cached.
     """
 
     def __init__(self, ledger: Ledger, *, pool_id: int, reorgs: ReorgTracker) -> None:
@@ -99,7 +99,7 @@ class FactFinder:
         Raises:
             ChainUnavailable: The chain does not answer, or the RPC endpoint lags behind the submission.
             UnknownCheckpoint: The version was not announced, or the node had not joined, before the submission.
-            WrongBeacon: The lease's beacon block is not the later of an announcement and a join.
+            WrongBeacon: The lease's beacon block is not the later block of an announcement and a join of the node.
         """
         announced, joined = await asyncio.gather(self._announcements(work), self._joinings(work))
         if not announced or not joined:
@@ -143,7 +143,8 @@ class FactFinder:
     async def publisher_of(self, announced: CheckpointAnnounced) -> Address:
         """Returns the key that was the publisher in an announcement's block, and that signed the version's manifest.
 
-        After a rotation two keys are valid for a time; then this method returns the key that sent the announcement.
+        For some time after a change of the publisher, two keys are valid; then this method returns the key that sent
+        the announcement.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -173,7 +174,7 @@ class FactFinder:
         if asked is None:
             asked = self._asked[mark, name] = asyncio.ensure_future(self._ask_announcements(mark, name))
             asked.add_done_callback(lambda done: self._answered(mark, name, done))
-        events = await asyncio.shield(asked)  # shielded: other calls wait for the same read
+        events = await asyncio.shield(asked)  # so a cancelled call does not cancel the shared read
         return [each for each in events if each.digest == work.checkpoint and each.log.block_number <= work.block]
 
     def _answered(
@@ -199,7 +200,7 @@ class FactFinder:
     async def _joinings(self, work: SubmittedWork) -> list[MemberJoined]:
         """Returns the node's joins up to the submission's block.
 
-        The ledger's count of joins tells whether the cached events are complete.
+        If the ledger's count of joins equals the cached count, the cached events are complete.
         """
         mark, count = self._reorgs.mark(), await self._ledger.pools.joins(self._pool_id, work.node)
         known = self._joins.get(work.node)
@@ -222,7 +223,9 @@ class FactFinder:
 
 
 def _beacon(work: SubmittedWork, announced: Sequence[CheckpointAnnounced], joined: Sequence[MemberJoined]) -> Digest:
-    """Returns the hash of the lease's beacon block, which must be the later of an announcement and a join.
+    """Returns the hash of the lease's beacon block.
+
+    The beacon block must be the later one of two blocks: of an announcement of the version, and of a join of the node.
 
     There may be several announcements and several joins: a publisher may repeat an announcement with the same digest,
     and a node may leave and join again. Any pair of an announcement and a join is allowed, because the orchestrator

@@ -24,7 +24,10 @@ class ItemKind(StrEnum):
     FIRST = "first"
     """First verdict: no validator has judged the work yet."""
     SECOND_LOOK = "second-look"
-    """Second look: another validator has judged the work, and this validator's secret drew the verdict."""
+    """Second look: another validator has judged the work, and this validator examines it again.
+
+    This validator's secret drew the verdict, or the node's later work failed.
+    """
     PAID_LOOK = "paid-look"
     """Paid second look: the pool's terms pay for it, and a validator that agrees confirms the verdict on the ledger."""
     DISPUTE = "dispute"
@@ -32,7 +35,7 @@ class ItemKind(StrEnum):
 
 
 LOOKS = frozenset({ItemKind.SECOND_LOOK, ItemKind.PAID_LOOK})
-"""Kinds of second looks, at provisional verdicts of other validators."""
+"""Kinds of items that are second looks: examinations of other validators' provisional verdicts."""
 
 
 def item_id(key: Digest, kind: ItemKind) -> ItemId:
@@ -120,19 +123,19 @@ class Item:
     Args:
         work: The submission.
         kind: Reason for the examination.
-        deadline_s: Unix time of the chain in seconds by which a verdict is due; never later than the real deadline.
+        deadline_s: Unix time of the chain in seconds by which a verdict is due; never later than the ledger's deadline.
         seen_ms: Time when the item was added to the queue, in Unix milliseconds of Redis' clock.
         attempts: Number of failed attempts of all validators.
         tries: Number of earlier attempts of this validator process.
-        spent: True if this process must not examine the item: it gave the item up, two processes have each failed in
-            half of their attempts, or too many holders in a row died.
+        spent: True if this process must not examine the item: this process gave the item up, two processes have each
+            failed in half of their attempts, or too many holders in a row died.
         last_error: Last error of an attempt: code, text and hint.
-        lost: Number of holders in a row that died or lost the lease without a report.
+        lost: Number of processes in a row whose lease of the item expired without a report, usually because they died.
         token: Token of the lease; the queue refuses writes with the token of an earlier lease.
         waited: Time in the queue before this lease, by Redis' clock.
         taken_at: Time when this process leased the item, on its monotonic clock, in seconds.
-        staged: Verdict that this or an earlier holder stored in the queue before sending it; None if there is none.
-        resolution: Decision of a person; None if there is none.
+        staged: Verdict that a holder of the item stored in the queue, to send it afterwards; None if there is none.
+        resolution: Decision of a person about the parked item; None if there is none.
         absent: True if the file was not in the object store at an earlier attempt.
     """
 
@@ -164,10 +167,10 @@ class ParkedItem:
 
     Args:
         item: The item.
-        parked_ms: Time when it was parked, in Unix milliseconds of Redis' clock.
+        parked_ms: Time when the item was parked, in Unix milliseconds of Redis' clock.
         code: Error code of the last attempt.
         why: Text of that error.
-        hint: Action for the operator.
+        hint: Suggested action for the operator.
     """
 
     item: Item

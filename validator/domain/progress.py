@@ -16,7 +16,7 @@ class LookCounts:
     disputes: int = 0
     """Number of queued disputes that this validator may decide."""
     doubtful: int = 0
-    """Number of this validator's own provisional acceptances of nodes that failed later; a verdict can't be
+    """Number of provisional acceptances by this validator of work whose node failed later; verdicts can't be
     withdrawn."""
     paid: int = 0
     """Number of queued second looks for which the pool's terms pay; each is delayed until this validator's turn."""
@@ -31,6 +31,6 @@ class LoopProgress:
     """Progress of the loops of one process; each loop updates its own field."""
 
     read_to: tuple[int, int] | None = None
-    """Next block to read and newest block of the chain; None before the first read of this process."""
+    """Numbers of the next block to read and of the chain's newest block; None before the first read."""
     looks: LookCounts = field(default_factory=LookCounts)
     """Counts of the second-look loop."""

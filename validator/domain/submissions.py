@@ -1,4 +1,4 @@
-"""Submissions as the ledger's events report them, and facts that determine their seed."""
+"""Submissions as the ledger's events report them, with the facts that determine the seed of each slot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SubmittedWork:
     block: int
 
     def matches(self, work: WorkRecord) -> bool:
-        """Returns True if a work record belongs to this submission; after a reorg it may belong to another one."""
+        """Returns True if a work record belongs to this submission; after a reorg, it may belong to another one."""
         return (self.sha256, self.units) == (work.sha256, work.units)
 
     @classmethod

@@ -37,13 +37,13 @@ class ExaminerReady(_Message):
 
 
 class TryOut(_Message):
-    """Request to run the process's self-test; answered by an `ExaminationReply` without a conclusion."""
+    """Request of the service for the process's self-test; the answer is an `ExaminationReply` without a conclusion."""
 
     kind: Literal["try-out"] = "try-out"
 
 
 class Order(_Message):
-    """Request to examine one file; answered by questions and an `ExaminationReply`."""
+    """Request of the service to examine one file; the answers are `Question` messages and an `ExaminationReply`."""
 
     kind: Literal["order"] = "order"
     facts: WorkFacts
@@ -57,7 +57,7 @@ class Order(_Message):
 
 
 class Question(_Message):
-    """Question of a process during an examination: does another submission have the same outputs?"""
+    """Question of a process to the service during an examination: does another submission have the same outputs?"""
 
     kind: Literal["question"] = "question"
     fingerprint: Digest
@@ -68,9 +68,9 @@ class Reply(_Message):
     """Answer of the service to a `Question`."""
 
     copy_found: bool | None
-    """True if another submission has the same outputs; None if the service could not look it up.
+    """True if another submission has the same outputs; None if the service could not look up the fingerprint.
 
-    If it is None, the process abandons the examination.
+    If the value is None, the process abandons the examination.
     """
 
 
@@ -85,7 +85,7 @@ class ExaminationReply(_Message):
 
 
 class ExaminerInput(_Message):
-    """A request to a process that is ready and has no examination under way."""
+    """A message of the service to a process that is ready and runs no examination."""
 
     order: Annotated[Order | TryOut, Discriminator("kind")]
 
@@ -104,7 +104,7 @@ def write(stream: BinaryIO, message: BaseModel) -> None:
 
 
 def read(stream: BinaryIO) -> bytes | None:
-    """Reads the next message from a blocking stream; None at the end of the stream.
+    """Reads the next message from a blocking stream; returns None at the end of the stream.
 
     Used by the examiner process.
     """
@@ -132,7 +132,7 @@ async def receive(stream: asyncio.StreamReader) -> ExaminerReady | Question | Ex
 
     Raises:
         asyncio.IncompleteReadError: The process has ended.
-        ValidationError: The message has another format.
+        ValidationError: The message does not have the expected format.
     """
     length = int.from_bytes(await stream.readexactly(_LENGTH), "big")
     return ExaminerOutput.model_validate_json(await stream.readexactly(length)).report

@@ -34,7 +34,7 @@ PROGRAM = (sys.executable, "-m", "validator.examination.process")
 """Command that starts an examiner process."""
 
 _END_WITHIN = timedelta(seconds=2)
-"""Time that a process has to end after its input was closed; then it is killed."""
+"""Time that a process has to end after its input was closed; after this time the process is killed."""
 _ROOT = Path(__file__).parents[2]
 _PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "MUSTER_LOG", "MUSTER_DATASETS"})
 """Environment variables that the process inherits."""
@@ -56,7 +56,7 @@ class ExaminerDied(Unavailable):
 
 
 class ExaminerProcess:
-    """An examiner process, which makes one examination at a time, and is started again if it has ended.
+    """An examiner process, which makes one examination at a time; if it has ended, the next call starts another one.
 
     Args:
         settings: Settings of the examiner.
@@ -69,13 +69,13 @@ class ExaminerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Id of the process; None while it does not run."""
+        """Operating system's id of the process; None while the process does not run."""
         return None if self._child is None or self._child.returncode is not None else self._child.pid
 
     async def warm_up(self) -> None:
         """Starts the process before its first use.
 
-        If the start fails, the first examination starts it again and reports the error if that fails, too.
+        If this start fails, the first examination tries again, and reports the error if its own start fails, too.
         """
         with suppress(ExaminerUnavailable):
             await self._started()
@@ -88,7 +88,7 @@ class ExaminerProcess:
         Args:
             order: The examination.
             is_copy: Returns True if another submission has the given fingerprint.
-            within: Time limit; after it the process is killed, and the result is `NotJudged`.
+            within: Time limit, after which the process is killed and the result is `NotJudged`.
 
         Raises:
             ExaminerUnavailable: No process can be started.
@@ -125,7 +125,7 @@ class ExaminerProcess:
         """Runs the self-test of the examiner process; returns None if it passes, else the error.
 
         Args:
-            within: Time limit; after it the process is killed.
+            within: Time limit, after which the process is killed and the result is `NotJudged`.
 
         Raises:
             ExaminerUnavailable: No process can be started.

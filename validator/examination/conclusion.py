@@ -1,8 +1,9 @@
 """Derives a verdict from check results: outcome, reason and text (decision 27). No I/O.
 
 A failed exact check is forgery. A failed statistical check is forgery only if two prefills with different arithmetic
-both find the file beyond the limits times the margin. A single log-probability or proof beyond these limits is not
-enough (decision 58). Otherwise the file is rejected: the work is not paid, but the node loses no stake.
+both find the file beyond widened limits (the honest limits times the margin). A single log-probability or proof beyond
+the widened limits is not enough (decision 58). If a statistical check fails without being forgery, the file is
+rejected: the work is not paid, but the node loses no stake.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ MANY_SLOW = 0.25
 """Share of scored rows that may exceed their own time limit in an ordinary acceptance.
 
 Above this share, the verdict's reason is `PASSED_UNDECIDED`; repeated verdicts of that kind lower the node's delivery
-rate. Honest models, which write endless loops in some answers, stay below this share.
+rate. The files of honest nodes stay below this share, although models write endless loops in some answers.
 """
 
 PROGRAMS = frozenset({"code"})
 """Environments that run the model's programs.
 
-A program that reads the clock gets random scores, so a few differing rewards don't make a file forged.
+The score of a program that reads the clock is random, so a file with only few differing rewards is not judged forged.
 """
 
 UNCONFIRMED = {
@@ -34,7 +35,7 @@ UNCONFIRMED = {
     "sampling": ReasonCode.SAMPLING_UNCONFIRMED,
     "logprobs": ReasonCode.LOG_PROBABILITIES_UNCONFIRMED,
 }
-"""Reason code of a rejection for each statistical check that failed without a proof of forgery."""
+"""Reason code of a rejection by statistical check, if the check failed but the failure does not prove forgery."""
 
 _UNPAID = "; the work is not paid, and no stake is lost"
 _COPY = "; all of its outputs equal those of another submission (IDENTITY_COPY)"
@@ -57,7 +58,7 @@ class Prefilled:
     Args:
         results: Results of checks 8 to 10 with the normal limits.
         beyond: Names of the checks that also fail with limits widened by the margin. A check that fails only because
-            of a single log-probability or proof is included only if replay also fails with the wider limits.
+            of a single log-probability or proof is included only if the replay check also fails with the wider limits.
     """
 
     results: tuple[CheckResult, ...]
@@ -70,9 +71,9 @@ class Prefilled:
 
     @property
     def malformed(self) -> CheckResult | None:
-        """First failed check whose failure is exact, such as a malformed proof; None if there is none.
+        """First failed check with an exact failure, such as a malformed proof; None if there is none.
 
-        No honest node produces such a file, whatever its arithmetic.
+        An honest node produces no such file, because an exact failure does not depend on arithmetic.
         """
         return next((one for one in self.failed if one.fails is Fails.EXACT), None)
 
@@ -96,21 +97,21 @@ def rewards_differ(
 ) -> ExaminationVerdict:
     """Returns the verdict for a file with rewards that differ from this validator's scores.
 
-    The verdict is `FORGED`, with two exceptions that give `REJECTED`. First, all differing rewards are too low: a slow
-    machine may produce such rewards where scoring has time limits. Second, only few differing rewards are not too low,
-    and all their rows are in environments that run programs.
+    The verdict is `FORGED`, with two exceptions that give `REJECTED`. First, all differing rewards are too low, and
+    their rows have limits of time or memory: on a slow machine, honest scoring gives such rewards. Second, only few
+    rewards differ in another way, and all their rows are in environments that run programs.
 
     Args:
         result: The failed reward check.
         rows: Number of rows of the file.
-        environments: Environments of the differing rows whose rewards are not too low.
+        environments: Environments of the differing rows, except rows with too low rewards of the first exception.
         copy: True if another submission has the same outputs.
     """
     verdict = forged(result, copy=copy)
     less = result.figures.get("claimed_less")
     others = result.found - (less if isinstance(less, int) else 0)
     if not others:
-        why = "the node's machine may have been too slow for them, so the file is not judged forged"
+        why = "the node's machine may have been too slow for these answers, so the file is not judged forged"
     elif PROGRAMS.issuperset(environments) and is_few(others, rows=rows):
         why = "so few rewards may differ by chance, so the file is not judged forged"
     else:
@@ -127,8 +128,8 @@ def not_accepted(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationV
         here: Version of the environment on this machine; if the environment has builds, `+` and the build follow.
 
     Returns:
-        A rejection, or None if the recipe allows the choices. Also None if the recipe names no build but the file and
-        this machine both name one: then this validator can't know which builds are allowed.
+        A rejection, or None if the recipe allows the node's choices. The result is also None if the recipe names no
+        build, but the file and this machine both name one: then this validator can't know which builds are allowed.
     """
     if not recipe.takes(file.arithmetic):
         return ExaminationVerdict(
@@ -148,7 +149,7 @@ def not_accepted(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationV
 
 
 def _named_builds(named: str, here: str, found: str) -> bool:
-    """Returns True if another environment version than this machine's is certainly not allowed by the recipe.
+    """Returns True if the recipe certainly does not allow an environment version that differs from this machine's.
 
     This is uncertain if the recipe names no build, but the file and this machine both name one (`VERSION+BUILD`).
     """
@@ -187,11 +188,11 @@ def accepted(*, rows: int, audited: int, slow: int = 0, unscored: int = 0, copy:
 
 
 def statistical(first: Prefilled, second: Prefilled, *, copy: bool) -> ExaminationVerdict:
-    """Returns the verdict for a file that failed in a first prefill, after a second prefill with other arithmetic.
+    """Returns the verdict for a file that failed a check in the first prefill, from the results of both prefills.
 
     Args:
         first: Results of the first prefill, with a failed check.
-        second: Results of the second prefill of the same rows.
+        second: Results of the second prefill, which recomputed the same rows with other arithmetic.
         copy: True if another submission has the same outputs.
     """
     tail = _COPY if copy else ""

@@ -1,4 +1,4 @@
-"""Runs examinations in processes on this machine. If a process dies, this never counts against a node."""
+"""Runs examinations in processes on this machine. The death of such a process never counts against a node."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from validator.examination.settings import ExaminerSettings
 from validator.examination.versions import VersionFolders
 
 MOST_DEATHS = 3
-"""Number of examiner processes that may die during one examination; then the result is `NotJudged`, not retryable."""
+"""Number of examiner processes that may die over one file; the result is then a `NotJudged` without retry."""
 
 TRY_OUT_WITHIN = timedelta(seconds=60)
-"""Timeout of the self-test. The self-test takes less than a second, or some seconds if a sandbox must be started."""
+"""Timeout of the self-test, which takes less than a second, or some seconds if a sandbox must be started."""
 
 _log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class LocalExaminer:
         for process in self._processes:
             self._free.put_nowait(process)
             self._starting.append(asyncio.create_task(process.warm_up()))
-        await self._find_numerics()  # before the first report, which would say that there are none
+        await self._find_numerics()  # before the first report, which otherwise would list no classes
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -104,7 +104,7 @@ class LocalExaminer:
         return self._numerics
 
     async def _find_numerics(self) -> None:
-        """Asks the environment with vLLM for its classes; without vLLM there are none."""
+        """Asks the Python environment with vLLM for its numerics classes; without vLLM there are no classes."""
         try:
             found = await run_in_thread(classes_at, self._settings.vllm)
         except NotFound as error:

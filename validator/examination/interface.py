@@ -18,10 +18,10 @@ from validator.domain.submissions import WorkFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedFile:
-    """Hash and size of a file that exceeds this validator's limit and was not stored.
+    """Hash and size of a file that exceeds this validator's size limit and was not stored.
 
     Args:
-        sha256: SHA-256 of its bytes.
+        sha256: SHA-256 of the file's bytes.
         size: Size in bytes.
     """
 
@@ -35,7 +35,8 @@ class Examination:
 
     Args:
         facts: Facts of the submission from the ledger.
-        file: Path of the downloaded file, or its hash and size; the hash is the submitted one.
+        file: Path of the downloaded file, or hash and size of a file that was not stored; the hash equals the
+            submitted one.
         checkpoint: The policy version that the lease names, and its relays.
         draw: Selection of the rows to recompute.
     """
@@ -51,8 +52,8 @@ class Timings:
     """Durations of the stages of one examination, and its numbers of rows and tokens, for metrics.
 
     Args:
-        seconds: Wall time in seconds by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`.
-            Stages that were not reached are absent.
+        seconds: Wall time in seconds by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again` (the second
+            prefill), `reward`. Stages that were not reached are absent.
         rows: Number of rows of the file.
         tokens: Number of generated tokens in the file.
         prefilled_rows: Number of recomputed rows, counted once per prefill.
@@ -74,10 +75,10 @@ class Conclusion:
         outcome: Outcome of the verdict.
         reason: Reason code of the verdict.
         words: Reason of the verdict in one sentence.
-        checks: All checks in order, skipped ones included.
+        checks: All checks in the order of the audit file, with skipped checks.
         rows: All rows of the file; empty if it could not be read.
-        audited: Numbers of the recomputed rows, ascending. These are all rows if a drawn row failed or the file is a
-            copy.
+        audited: Numbers of the recomputed rows, ascending. All rows are recomputed if a drawn row failed, or if another
+            submission has the same outputs.
         fingerprint: Fingerprint of all outputs, independent of the order of rows; None if the file could not be read.
         limits: The calibration entry that was used, as JSON; None if no rows were recomputed.
         beacon_block: Number of the lease's beacon block; None if the file could not be read.
@@ -87,8 +88,9 @@ class Conclusion:
         dtype: Data type in which the file was generated, from the header; empty if the file could not be read.
         verifier_engine: Engine of the prefills; empty if no rows were recomputed.
         verifier_dtype: Data type of the prefills; empty if no rows were recomputed.
-        near_ties: Near-ties that an accepted file adds to its node's budget; None if generator and verifier computed in
-            float32, if there are no calibrated limits, or if no rows were replayed.
+        near_ties: Near-ties that an accepted file adds to its node's budget. None if generator and verifier both
+            computed in float32, if the verifier computed in a numerics class, if the arithmetic has no calibrated
+            limits, or if no rows were replayed.
         timings: Durations of the stages, and numbers of rows and tokens. They are not part of the audit file, which
             must not depend on the machine.
     """
@@ -119,7 +121,7 @@ class NotJudged:
     Args:
         code: Error code for metrics and operators, such as `no-calibration`, `no-policy` or `out-of-memory`.
         why: Text of the error.
-        retryable: True if a retry by this validator may succeed; else other validators try, or the work is parked.
+        retryable: True if a retry by this validator may succeed. If False, other validators try, or the work is parked.
         hint: Action for the operator.
     """
 
@@ -130,10 +132,10 @@ class NotJudged:
 
 
 IsCopy = Callable[[Digest], Awaitable[bool]]
-"""Returns True if another submission has the same fingerprint. If so, every row of the file is recomputed.
+"""Returns True if another submission has the given fingerprint; then every row of the file is recomputed.
 
-Equal outputs alone prove nothing: honest nodes may have them where answers are short. A copy of long answers fails the
-replay, because the seed of its own slot draws other tokens.
+Equal outputs alone prove nothing: two honest nodes may have equal outputs where answers are short. A copy of long
+answers fails the replay, because the seed of the copying node's own slot draws other tokens.
 """
 
 
@@ -153,7 +155,7 @@ class Examiner(Protocol):
         ...
 
     async def try_out(self) -> NotJudged | None:
-        """Tests a process, its sandbox and its device without a submission; returns None if they work, else the error.
+        """Tests a free process, its sandbox and its device without a submission; returns None, or the error.
 
         The test never waits for a running examination: if all processes are busy, it passes.
         """

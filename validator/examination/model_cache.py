@@ -34,8 +34,8 @@ class ModelCache:
     Args:
         device: Torch device of the policies.
         budget: Maximum size of all loaded weights, in bytes.
-        strict: True to refuse a policy that is larger than the budget. Otherwise such a policy is loaded alone, if the
-            device has room for it.
+        strict: True to refuse a policy that is larger than the budget. If False, such a policy is loaded without any
+            other policy, if the device has room for it.
     """
 
     def __init__(self, device: torch.device, *, budget: int, strict: bool = True) -> None:
@@ -60,10 +60,10 @@ class ModelCache:
         return None
 
     def version(self, digest: Digest, folder: Path) -> CheckedVersion:
-        """Returns the version with this digest; opens its folder unless it is cached.
+        """Returns the version with this digest; opens its folder unless the opened version is cached.
 
         Raises:
-            BadVersionFolder: The folder has another version, or none.
+            BadVersionFolder: The folder has another version, or no version.
             UnknownEnvironment: The version's environment is not installed on this machine.
         """
         found = self._versions.get(digest)
@@ -75,7 +75,7 @@ class ModelCache:
         return found
 
     def policy(self, version: CheckedVersion, dtype: Dtype) -> Policy:
-        """Returns a version's policy; loads its weights unless they are cached, and drops others to make room.
+        """Returns a version's policy; loads its weights unless they are cached, and drops other policies to make room.
 
         Raises:
             OutOfMemory: The weights exceed the budget or the device's memory.

@@ -1,6 +1,7 @@
-"""Checks 8 to 10 of an examination: prefills of the drawn rows; after a failure, of all rows.
+"""Checks 8 to 10 of an examination: prefills of the drawn rows, and after a failure, prefills of all rows.
 
-The second prefill recomputes the same rows with other arithmetic, to tell forged rows from rounding differences.
+If a check still fails, a second prefill recomputes the same rows with other arithmetic, to distinguish forged rows from
+rounding differences.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from rollouts.sampling.parameters import SamplingParameters
 from validator.examination.conclusion import Prefilled
 
 ALONE = 8
-"""Maximum number of failed rows that the second prefill computes in one pass each; other rows share passes."""
+"""Maximum number of failed rows of which the second prefill computes each in a pass of its own; others share passes."""
 
 
 class NumericsUnstable(Unavailable):
-    """Two recomputations of the same rows in one numerics class differ, so this machine is not in the class."""
+    """Two recomputations of the same rows in one numerics class differ, so this machine is not in that class."""
 
     code = "numerics-unstable"
     default_hint = "run `muster validator numerics --check` on this machine; another validator can judge the work"
@@ -48,7 +49,7 @@ class Prefill:
         self.tokens = 0
 
     def first(self, rows: Sequence[int]) -> Prefilled:
-        """Recomputes these rows unless an earlier call did; returns the results of all rows recomputed so far."""
+        """Recomputes those of `rows` that no earlier call recomputed; returns the results over all recomputed rows."""
         missing = [row for row in rows if row not in self.evidence]
         self.evidence |= self._recomputed(missing)
         return self._judged(self.evidence, {})
@@ -60,8 +61,8 @@ class Prefill:
             first: Results of the first prefill, with a failed check.
 
         Returns:
-            Results of both prefills, judged by limits that are wider than those of the first judgement. So the first
-            prefill may pass now.
+            Results of both prefills, judged by the widened limits. So the first prefill may pass now, although it
+            failed before.
 
         Raises:
             NumericsUnstable: Passes in one numerics class differ.
@@ -76,7 +77,7 @@ class Prefill:
         spread = {row: RowSpread.between(one, [other[row] for other in others]) for row, one in self.evidence.items()}
         if self._recomputer.arithmetic.is_class and (row := _unstable(spread)) is not None:
             raise NumericsUnstable(
-                f"two prefills of row {row} in {self._recomputer.arithmetic} differ, and must be equal to the bit"
+                f"two prefills of row {row} in {self._recomputer.arithmetic} differ, but must be equal to the bit"
             )
         return self._judged(self.evidence, spread), self._judged(others[0], spread)
 

@@ -1,7 +1,7 @@
 """One examination from the file's bytes to the conclusion, within one process.
 
 Checks that need only the file come first, then prefills with the policy, then scoring. Errors that the file does not
-cause give `NotJudged`: no policy, no calibration, no memory, no sandbox.
+cause give `NotJudged`: for example, a missing policy, missing calibration, too little memory, or a broken sandbox.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from validator.examination.vllm_cache import VllmCache
 _SLACK = 4
 """Factor on the size of the largest honest file of a slot, up to which files are decoded.
 
-So a check can name the error of a file that is somewhat too large.
+A file that is somewhat too large is decoded, so that a check can name its error.
 """
 
 AskCopy = Callable[[Digest], bool]
@@ -66,7 +66,7 @@ class Procedure:
     Args:
         reader: Reader of untrusted files.
         models: Cache of versions and weights.
-        vllm: vLLM processes, for files of numerics classes.
+        vllm: Cache of vLLM processes, which recompute files of numerics classes.
         calibration: Limits of the statistical checks.
         dtype: Data type of prefills; None for the data type that each file names.
         margin: Factor on the limits beyond which a statistical failure is forgery.
@@ -106,7 +106,7 @@ class Procedure:
         except MemoryError as error:
             return NotJudged(code="out-of-memory", why=f"memory ran out: {error}", retryable=True)
         except MusterError as error:
-            retryable = error.retryable or isinstance(error, EngineFailed)  # memory may be free later, vLLM may restart
+            retryable = error.retryable or isinstance(error, EngineFailed)  # a failed engine may work again later
             return NotJudged(code=error.code, why=error.detail, retryable=retryable, hint=error.hint)
         except OSError as error:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
@@ -146,10 +146,11 @@ class Procedure:
     ) -> ExaminationVerdict:
         """Runs checks 8 to 10 on the drawn rows, then check 7 on all rows; returns the verdict.
 
-        Scoring comes last because it may run the node's programs for minutes. A file whose engine, data type or
+        Scoring comes last because it may run the programs in the answers for minutes. A file whose engine, data type or
         environment the recipe does not allow is rejected only after the drawn rows have passed; otherwise a node could
-        submit junk under the name of another engine without losing stake. One exception: if there are no limits for the
-        file's arithmetic, such a file is rejected without checks 7 to 10, which lowers the node's delivery rate.
+        submit junk under the name of another engine without losing stake. One exception: if the calibration has no
+        limits for the file's arithmetic, such a file is rejected without checks 7 to 10. Rejections lower the node's
+        delivery rate.
         """
         lenient = not_accepted(case.file.header, case.version.recipe, here=case.version.environment.version)
         record.copy = is_copy(record.fingerprint)
@@ -169,10 +170,10 @@ class Procedure:
             return self._score(case, record)
 
     def _verifier(self, case: CheckInput) -> Arithmetic:
-        """Returns the arithmetic that recomputes a file: its own numerics class if the recipe accepts it, else torch.
+        """Returns the arithmetic that recomputes a file: the file's numerics class if the recipe allows it, else torch.
 
-        A class that the recipe does not accept is recomputed by torch, so that no node can make validators start vLLM
-        by the name in its file.
+        A file of a class that the recipe does not allow is recomputed by torch. So a node can't make validators start
+        vLLM by naming a class in its file.
         """
         made_by = case.file.header.arithmetic
         if made_by.is_class and case.version.recipe.takes(made_by):
@@ -235,10 +236,10 @@ class Procedure:
 def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
     """Returns limits for decoding a file of this slot, well above the sizes of an honest file.
 
-    So a check, not the decoder, refuses most wrong files and can name the error.
+    With such wide limits, the decoder lets most wrong files through, and a check refuses them and names the error.
 
-    The bytes of a row are 512 of fixed size, 4 per prompt token, 8 per output token (token and log-probability), and
-    258 for the proof of each 32 output tokens.
+    A decoded row has 512 bytes of fixed size, 4 bytes per prompt token, 8 bytes per output token (token and
+    log-probability), and 258 bytes for the proof of each 32 output tokens.
     """
     recipe = version.recipe
     rows = _SLACK * facts.work.groups * recipe.group_size
@@ -284,7 +285,13 @@ def _not_calibrated(case: CheckInput, verifier: Arithmetic) -> NotJudged:
 
 
 def _all_measured(first: Prefilled) -> None:
-    """Raises if the prefill could not decide a check, so that no file passes without that check."""
+    """Ends the examination without a conclusion if the prefill could not decide a check.
+
+    So no file is accepted without the result of that check.
+
+    Raises:
+        _CannotJudgeError: A check is undecided.
+    """
     unknown = [one for one in first.results if one.state is CheckOutcome.UNKNOWN]
     if unknown:
         why = f"{unknown[0].check}: {unknown[0].note}"

@@ -1,7 +1,7 @@
 """Program of an examiner process: runs examinations, one at a time, for the service that started it.
 
-The process reads orders from standard input and writes answers to standard output (`channel`); output of libraries goes
-to standard error. It ends when its input ends. It has no key and no secret.
+The process reads orders from standard input and writes answers to standard output (formats: `channel.py`); output of
+libraries goes to standard error. The process ends when its input ends. It has no key and no secret.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _procedure(settings: ExaminerSettings, vllm: VllmCache) -> Procedure:
 
 
 def weights_of(settings: ExaminerSettings, device: torch.device) -> int:
-    """Returns the maximum size of the weights that this process may load on a device, in bytes."""
+    """Returns the maximum total size of the weights that this process may hold on a device, in bytes."""
     if settings.policy_memory is not None:
         return settings.policy_memory
     memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else machine_memory()

@@ -23,14 +23,14 @@ _SETTINGS = {
     "rows": "file_most_rows",
     "tokens": "file_most_tokens",
 }
-"""Setting of the validator for each field of `ReadLimits`."""
+"""Name of the validator's setting for each field of `ReadLimits`."""
 
 _ALLOWANCE = ("rows", "decoded_bytes")
 """Fields of `ReadLimits` that determine the memory, time and output that the decoder may use."""
 
 
 class LimitedReader:
-    """Reads rollout files in a sandbox, within the limits of their lease and of this machine.
+    """Reads rollout files in a sandbox, within the limits of each file's lease and of this machine.
 
     Args:
         sandboxes: Pool of sandboxes.
@@ -48,12 +48,12 @@ class LimitedReader:
 
         Args:
             file: Path of the file, or its hash and size if it was not stored.
-            sha256: Submitted SHA-256. Bytes with another hash are never judged, because a broken disk may be the cause.
+            sha256: Submitted SHA-256. Bytes with another hash are not judged, because a broken disk may be the cause.
             lease: Limits of an honest file of this slot. A file beyond these limits is forged; a file within these
                 limits, but beyond this machine's limits, is not judged here.
 
         Returns:
-            The file with the passed check; or only the failed check; or the reason for not judging the file.
+            The decoded file with the passed check; or only the failed check; or the reason why the file is not judged.
         """
         try:
             content = self._content(file, lease) if isinstance(file, Path) else file
@@ -89,7 +89,7 @@ class LimitedReader:
             raise no_memory(f"the file has {size} bytes") from error
 
     def _unread(self, file: HashedFile, sha256: Digest, lease: ReadLimits) -> CheckResult | NotJudged:
-        """Judges a file by hash and size alone: it exceeds its lease's limits or this machine's."""
+        """Judges a file by hash and size alone, because it exceeds the limits of its lease or of this machine."""
         if file.sha256 != sha256:
             return _changed(sha256, size=file.size)
         if file.size > lease.file_bytes:
@@ -128,12 +128,12 @@ def _too_large_here(what: str, most: ReadLimits, *names: str) -> NotJudged:
     Args:
         what: Description of the file's size.
         most: Limits of this machine.
-        names: Fields of `ReadLimits` that the file exceeds.
+        names: Fields of `ReadLimits` whose limits on this machine the file exceeds.
     """
     settings = " or ".join(f"{_SETTINGS[name]} (now {getattr(most, name)})" for name in names)
     return NotJudged(
         code="too-large-here",
-        why=f"the file is within its lease, but beyond this validator's limits: {what}",
+        why=f"the file is within the limits of its lease, but beyond this validator's limits: {what}",
         retryable=False,
         hint=f"raise {settings}, then `muster validator retry`",
     )

@@ -62,8 +62,8 @@ class ExaminationRecord:
         copy: True if another submission has the same outputs.
         beacon_block: Number of the lease's beacon block.
         limits: Calibrated limits; None before they are looked up.
-        verifier: Arithmetic of the prefills; None before them.
-        prefill: The prefills; None before them.
+        verifier: Arithmetic of the prefills; None before the first prefill.
+        prefill: The prefills; None before the first prefill.
     """
 
     file: RolloutFile
@@ -89,7 +89,8 @@ class ExaminationRecord:
         """Returns the conclusion with a verdict and all findings.
 
         Raises:
-            RewardsRewritten: A bug: an accepted file would get a reward that differs from the one in the file.
+            RewardsRewritten: A bug in the validator: the audit file of an accepted file would have another reward than
+                the file.
         """
         header = self.file.header
         rows = rows_of(self.file, self.results, audited=self.audited)
@@ -138,7 +139,7 @@ def unread(result: CheckResult, verdict: ExaminationVerdict, timings: Timings) -
     Args:
         result: The failed format check.
         verdict: Verdict on the file.
-        timings: Durations so far.
+        timings: Durations of the stages before the failure.
     """
     return Conclusion(
         outcome=verdict.outcome,

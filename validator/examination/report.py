@@ -33,7 +33,7 @@ def rows_of(file: RolloutFile, results: Sequence[CheckResult], *, audited: Itera
 
     Args:
         file: The file.
-        results: Results of the checks. Without a result of the reward check, rows have no rewards.
+        results: Results of the checks. If the result of the reward check is missing, rows have no rewards.
         audited: Numbers of the recomputed rows.
     """
     scores = next((result.rows for result in results if result.check == "reward"), {})
@@ -71,11 +71,11 @@ def _measured(results: Sequence[CheckResult], row: int, score: Mapping[str, Figu
 
 
 class RewardsRewritten(AssertionError):
-    """A bug in the validator: an accepted file would get a reward that is neither the file's own nor None."""
+    """A bug in the validator: an accepted file's audit file would have a reward that is neither the file's nor None."""
 
 
 def check_rewards(file: RolloutFile, rows: Sequence[AuditRow]) -> None:
-    """Verifies that each reward of an accepted file is the one in the file, or None.
+    """Verifies that each reward in the audit file of an accepted file is None or equals the reward in the file.
 
     Trainers and other validators rely on this equality.
 
@@ -98,7 +98,7 @@ def figures_of(figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 
 def text(words: str) -> str:
-    """Returns the text with `?` for each unprintable character, cut after 4000 characters."""
+    """Returns the text with `?` in place of each unprintable character, cut after 4000 characters."""
     return "".join(each if each.isprintable() else "?" for each in words)[:_LONGEST]
 
 

@@ -11,19 +11,19 @@ from rollouts.checks.reward import UNSCORED, RowScore, RowScorer, compared, diff
 from rollouts.sandbox.deadline import jobs_end_by
 
 SCORED_AGAIN = 2
-"""Number of repetitions for a row whose score differs from the file.
+"""Number of times that a row is scored again if its score differs from the reward in the file.
 
-If the repeated scores disagree, the row stays undecided.
+If a repeated score differs from the first one, the row stays undecided.
 """
 
 
 def scored(case: CheckInput, *, budget: timedelta) -> CheckResult:
     """Scores all rows and compares the scores with the file's rewards; returns the result of the check.
 
-    A row whose score differs from the file is scored again, and stays undecided if the repeated scores differ from each
-    other. When the time limit for all rows is reached, the running job is ended, and its row and the remaining ones are
-    `UNSCORED`. So slow programs reduce the number of rows from which the trainer learns, but can't occupy a validator
-    for longer.
+    A row whose score differs from the reward in the file is scored again, and stays undecided if a repeated score
+    differs from the first one. When the time limit for all rows is reached, the running job is ended, and its row and
+    the remaining rows are `UNSCORED`. So slow programs reduce the number of rows from which the trainer learns, but
+    can't occupy a validator beyond the time limit.
 
     Args:
         case: The file, which has passed all earlier checks.

@@ -12,14 +12,14 @@ from rollouts.precision import Dtype
 from rollouts.recompute.vllm_process import VllmPlace
 
 KEPT_VERSIONS = 3
-"""Number of versions that stay on disk besides those in use; other versions are downloaded again when needed."""
+"""Number of unused versions that stay on disk; the validator downloads other versions again when it needs them."""
 
 SLASH_MARGIN = 4.0
 """Factor on the limits beyond which a statistical failure is forgery.
 
-Limits are twice the largest honest measurement, or a hundred times for float32. So forgery starts at 8 times the
-largest honest measurement, or at 400 times for float32. Decision 27 has the figures, and lists the attacks that stay
-below these factors: the work of such attacks is not paid, but no stake is slashed.
+Limits are twice the largest honest measurement, or a hundred times that measurement for float32. So forgery starts at
+8 times the largest honest measurement, or at 400 times for float32. Decision 27 has the measurements, and lists the
+attacks that stay below these factors: the work of such attacks is not paid, but no stake is slashed.
 """
 
 
@@ -40,7 +40,7 @@ class ExaminerSettings:
         vllm_python: Python interpreter of an environment with vLLM, which recomputes files of numerics classes; None
             for this process's own environment.
         policy_memory: Maximum size of the weights in each process, in bytes; None for a share of the device's memory.
-        keep: Rule for downloaded versions that stay on disk besides those in use.
+        keep: Rule that determines which unused downloaded versions stay on disk.
         margin: Factor on the limits beyond which a statistical failure is forgery.
         scoring: Time limit for scoring all rows of one file; later rows stay undecided.
         deadline: Time limit of one examination, after which its process is killed.
@@ -70,7 +70,7 @@ class ExaminerSettings:
 
     @property
     def vllm(self) -> VllmPlace:
-        """Where vLLM runs on this machine."""
+        """Python interpreter, device and number of threads with which vLLM runs on this machine."""
         return VllmPlace(python=self.vllm_python, device=self.device, threads=self.threads)
 
     @property

@@ -1,4 +1,4 @@
-"""Folders of policy versions for examinations, which are downloaded if needed and stay while they are in use."""
+"""Folders of policy versions for examinations; a version is downloaded if needed and stays on disk while in use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class VersionFolders:
         store: Store of downloaded versions.
         policies: The operator's folder of versions, each in a folder named by its digest or number; None if there is no
             such folder.
-        keep: Rule for downloaded versions that stay on disk although no examination uses them.
+        keep: Rule that determines which downloaded versions stay on disk although no examination uses them.
     """
 
     def __init__(self, store: PolicyStore, *, policies: Path | None, keep: KeepRule) -> None:
@@ -87,9 +87,9 @@ class VersionFolders:
         self._release_idle(0)
 
     async def _hold(self, run: Digest, checkpoint: CheckpointRef) -> _Held:
-        """Returns a downloaded version and counts one more user; downloads it if needed.
+        """Returns a downloaded version and counts one more user; downloads the version if needed.
 
-        The user is counted before the first await; otherwise another task could release the version meanwhile.
+        The method counts the user before its first await; otherwise another task could release the version meanwhile.
         """
         found = self._held.get(checkpoint.digest)
         if found is not None:

@@ -16,8 +16,8 @@ from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 
 MOST_PROCESSES = 2
-"""Maximum number of vLLM processes: two versions of the policy are leased at most times, and each process takes about
-700 MB besides the weights."""
+"""Maximum number of vLLM processes: leases usually name at most two versions of the policy at a time, and each process
+takes about 700 MB besides the weights."""
 
 _BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ClassNotReproduced(Unavailable):
-    """This machine can't recompute files of a numerics class; another validator may."""
+    """This machine can't recompute files of a numerics class; another validator's machine may be able to."""
 
     code = "class-not-reproduced"
     retryable = False
@@ -39,8 +39,8 @@ class VllmCache:
     """Starts vLLM processes, tests each of them once, and loads versions into them.
 
     Args:
-        place: Where vLLM runs on this machine.
-        budget: Maximum size of all loaded weights, in bytes. A version above it is loaded alone.
+        place: Python interpreter, device and number of threads with which vLLM runs on this machine.
+        budget: Maximum size of all loaded weights, in bytes. A version above this size is loaded alone.
     """
 
     def __init__(self, place: VllmPlace, *, budget: int) -> None:
@@ -80,7 +80,7 @@ class VllmCache:
             self._processes.popitem()[1][0].close()
 
     def _room(self, arithmetic: Arithmetic, size: int) -> VllmProcess | None:
-        """Makes room for a version; returns a running process of the class whose version was dropped, if any.
+        """Drops versions until a new one has room; returns a running process of the class without version, if any.
 
         Reusing a process saves the start of vLLM: weights of equal shapes are replaced in place.
         """
@@ -97,10 +97,10 @@ class VllmCache:
         return sum(size for _, size in self._processes.values())
 
     def _start(self, arithmetic: Arithmetic) -> VllmProcess:
-        """Starts a process and compares it with the recording of its class.
+        """Starts a process, and compares its results with the recording of its numerics class.
 
         Raises:
-            ClassNotReproduced: As for `recomputer`.
+            ClassNotReproduced: vLLM is missing, has another version, or does not compute in the class on this machine.
         """
         try:
             process = VllmProcess(self._place, arithmetic)
@@ -118,10 +118,10 @@ class VllmCache:
 
 
 def _check_recording(process: VllmProcess) -> None:
-    """Compares a process with the recording of its class.
+    """Lets a process recompute the recorded file of its class, and compares the results with the recording.
 
     Raises:
-        ClassNotReproduced: The process computes other bits.
+        ClassNotReproduced: The process computes other bits than the recording has, or the class can't be compared.
     """
     try:
         found = differences(process)
@@ -130,5 +130,5 @@ def _check_recording(process: VllmProcess) -> None:
     if found:
         raise ClassNotReproduced(
             f"this machine does not compute in {process.arithmetic}: {found[0]} of the recorded file",
-            hint="don't judge this class here; look for another torch or vLLM in the environment",
+            hint="don't judge work of this class here; check the versions of torch and vLLM in the environment",
         )

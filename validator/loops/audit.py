@@ -30,7 +30,7 @@ class AuditLoops:
         self._looks: SecondLooks | None = None
 
     async def epochs(self) -> None:
-        """Runs one round of the epoch loop: commits the next secret when due, reveals past secrets.
+        """Runs one round of the epoch loop: commits the next secret if it is due, and reveals past secrets.
 
         Raises:
             EpochTooShort: The setting `epoch_s` is shorter than the pool's judge period. No further epoch begins then,

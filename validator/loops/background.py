@@ -31,7 +31,7 @@ from validator.store.near_ties import NearTieBudgets
 from validator.verdicts.row_sampling import LOOK_AGAIN, RowSampling
 
 STALLED = timedelta(seconds=60)
-"""Time without a successful round of a loop after which the service reports that it is not ready."""
+"""If a loop has no successful round for this time, the service reports that it is not ready."""
 IDLE = timedelta(seconds=1)
 """Pause between two rounds of a loop that finds nothing to do, because items become due by time.
 
@@ -40,7 +40,7 @@ New items wake the judging loops immediately.
 GAUGES_EVERY = timedelta(seconds=5)
 """Interval at which the queue's Prometheus gauges are read from Redis."""
 NUMERICS_EVERY = timedelta(seconds=5)
-"""Interval at which the validator compares its numerics classes with the reported ones."""
+"""Interval at which the validator compares its numerics classes with those that it last reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class ValidatorLoops:
         """Releases the leader leases, so that other processes on this Redis take over immediately.
 
         Raises:
-            StoreUnavailable: Redis is down; then the leases expire by themselves.
+            StoreUnavailable: Redis is down, so the leases are not released; they expire by themselves.
         """
         await self.intake.aclose()
         await self.finalising.aclose()

@@ -46,7 +46,7 @@ class Followed(StrEnum):
     DISPUTED = "disputed"
     """This validator disputed the verdict, now or in an earlier attempt."""
     OVER = "over"
-    """The verdict can't be disputed any more, or another account disputed it first."""
+    """The verdict can't be disputed any more, or another account disputed it before this validator."""
     OWN = "own"
     """The verdict is this validator's own, and can't be withdrawn."""
 
@@ -67,12 +67,12 @@ class LookResults:
         self._confirmations = Confirmations()
 
     async def compared(self, item: Item, conclusion: Conclusion) -> Conclusion:
-        """Adds a check to a conclusion, which compares it with the audit file of the first verdict.
+        """Compares a conclusion with the audit file of the first verdict; returns it with the comparison as a check.
 
         Only audit files of accepting verdicts are compared, because the trainer learns from accepted files only. A
-        missing or unreadable audit file counts as a difference, too: the author of the verdict must store it before the
-        verdict, and the trainer can't learn without it. Once the dispute is decided, the deciding validator's audit
-        file replaces the first one.
+        missing or unreadable audit file counts as a difference, too: the author of a verdict must store the audit file
+        before sending the verdict, and the trainer needs it to learn from the file. If the difference leads to a
+        dispute, the audit file of the deciding validator replaces the first one.
 
         Args:
             item: The examined item, a second look.
@@ -165,17 +165,17 @@ class LookResults:
 def _row_differences(theirs: AuditFile, own: Conclusion) -> tuple[AuditFinding, ...]:
     if not own.rows:
         return ()
-    # If this validator's rewards differ from the rollout file, that is a finding about the node. The other audit file
-    # is then compared by positions only.
+    # If this validator's scores differ from the rewards in the rollout file, that is a finding about the node, not
+    # about the other audit file. So only the positions of the rows are compared.
     rows = without_scores(own.rows) if own.reason is ReasonCode.REWARD_DIFFERS else own.rows
     seconds = 0.0 if own.timings is None else own.timings.seconds.get("reward", 0.0)
     return row_differences(theirs.rows, rows, scoring=timedelta(seconds=seconds))
 
 
 def _over_budget(work: WorkRecord, conclusion: Conclusion) -> bool:
-    """Returns True if the verdict rejects the file for its node's near-tie budget, and such a budget applies to it.
+    """Returns True if the verdict rejects the file for a near-tie budget that applies to the file.
 
     Such a rejection is not disputed: it depends on near-ties of the node's other files, which a second look does not
-    examine. If no budget applies to this file, as in float32, the rejection was wrong and may be disputed.
+    examine. If no budget applies to the file (in float32, for example), the rejection is wrong and may be disputed.
     """
     return work.reason == ReasonCode.SAMPLING_BUDGET and conclusion.near_ties is not None

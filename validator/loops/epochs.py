@@ -1,6 +1,6 @@
 """Commits the secret of a new audit epoch at intervals, and reveals secrets of past epochs.
 
-All state is on the ledger, so that a restart continues where the last process stopped.
+All state is on the ledger, so that a restarted process continues where the previous process stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 class EpochTooShort(InvalidInput):
     """The validator's epochs are shorter than the pool's judge period.
 
-    So most files would arrive after the secret that draws their rows is public.
+    With such epochs, most files would arrive after the secret that draws their rows is public.
     """
 
     code = "epoch-too-short"
@@ -33,8 +33,9 @@ class EpochTooShort(InvalidInput):
 def check_epoch_length(length: timedelta, *, judge_period: timedelta) -> None:
     """Refuses epochs that are shorter than the pool's judge period.
 
-    Nodes may upload a file until its judge period ends. Once the epoch's secret is public, a node knows which rows it
-    draws, so all rows of a file that arrives later must be recomputed. With short epochs this applies to most files.
+    Nodes may upload a file until its judge period ends. Once an epoch's secret is public, a node can compute which rows
+    the secret draws, so all rows of a file that arrives later must be recomputed. With short epochs this would apply to
+    most files.
 
     Args:
         length: Duration of an epoch, the validator's setting `epoch_s`.
@@ -64,8 +65,8 @@ class EpochLoop:
         pool_id: Id of the pool.
         length: Duration of an epoch in the chain's time. With shorter epochs, others can repeat draws sooner; each
             epoch costs two small transactions.
-        settled: Number of blocks on top of a commitment before the former secret is revealed. If a reorg removed the
-            commitment after the reveal, a public secret would draw the rows of new submissions.
+        settled: Number of blocks on top of a commitment before the previous epoch's secret is revealed. If a reorg
+            removed the commitment after that reveal, a public secret would draw the rows of new submissions.
         terms: Returns the pool's terms, whose judge period may change; None to skip the check of the epoch length.
     """
 

@@ -42,7 +42,7 @@ class FileExamination:
         drawing: Draws the rows to recompute.
         examiner: Runs the checks.
         seen: Fingerprints of the outputs of earlier submissions.
-        near_ties: Near-tie budgets over each node's newest files.
+        near_ties: Near-tie budgets, which count the near-ties in each node's newest files.
         metrics: Metrics of this process.
     """
 

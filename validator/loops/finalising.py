@@ -1,8 +1,8 @@
 """Sends transactions that finalise due work: the ledger then pays for it, slashes the stake, or lets it expire.
 
 Judged work is due when its challenge or dispute period has ended; work without a verdict expires at the end of the
-judge period. Any account may finalise work, and the first transaction takes effect. Redis has the earliest time at
-which each work may be due. At that time the loop reads the work record, which tells if the work is due.
+judge period. Any account may finalise work, and the first transaction takes effect. Redis stores the earliest time at
+which each submission may be due. At that time the loop reads the work record and checks whether the work is due.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Finalising:
         self._lag = lag
 
     async def round(self) -> int:
-        """Finalises all due work; returns the number of work records. Does nothing without the leader lease.
+        """Finalises all due work if this process has the leader lease; returns the number of finalised work records.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -65,7 +65,7 @@ class Finalising:
         """Releases the leader lease, so that another process takes over immediately.
 
         Raises:
-            StoreUnavailable: Redis is down; then the lease expires by itself.
+            StoreUnavailable: Redis is down, so the lease is not released; it expires by itself.
         """
         await self._lease.give_up()
 
@@ -106,5 +106,5 @@ class Finalising:
 
 
 def is_due(work: WorkRecord, *, now: datetime) -> bool:
-    """Returns True if any account may finalise the work now: the second that its deadline names has passed."""
+    """Returns True if any account may finalise the work now, because its deadline has passed."""
     return work.deadline is not None and now > work.deadline

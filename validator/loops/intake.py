@@ -1,7 +1,8 @@
 """Reads the ledger's events into the work queue: adds submitted work, and removes judged and final work.
 
-Events are delivered at least once; after Redis lost its data, all events are delivered again. So all writes are
-idempotent. Work that was judged long ago is then added again, and removed when the event of its verdict is read.
+The follower delivers each event at least once; after a loss of Redis' data, it delivers all events again. So all
+writes are idempotent. After such a loss, the loop adds work again that was judged long ago, and removes this work when
+it reads the event of the verdict.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class LedgerIntake:
         order: Order of validators, which delays new work.
         lease: Leader lease of this loop among the processes on this Redis.
         notify: Wakes the judging loops.
-        progress: Gets the position in the ledger's events.
+        progress: Object into which the loop writes its position in the ledger's events.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class LedgerIntake:
         self._progress = progress
 
     async def round(self) -> int:
-        """Reads new events up to the newest block; returns their number. Does nothing without the leader lease.
+        """Reads all new events if this process has the leader lease; returns the number of read events.
 
         Raises:
             ChainUnavailable: The chain is down; the next round reads the same events.
@@ -88,7 +89,7 @@ class LedgerIntake:
         """Releases the leader lease, so that another process takes over immediately.
 
         Raises:
-            StoreUnavailable: Redis is down; then the lease expires by itself.
+            StoreUnavailable: Redis is down, so the lease is not released; it expires by itself.
         """
         await self._lease.give_up()
 
@@ -97,7 +98,7 @@ class LedgerIntake:
         while True:
             before = self._lease.value
             held = await self._lease.hold()
-            # Without the lease, or since an earlier lease, another process may have moved the shared position.
+            # While this process did not hold the lease, another process may have moved the shared position.
             if not held or self._lease.value != before:
                 self._following.forget_position()
             if not held:
@@ -146,12 +147,12 @@ class LedgerIntake:
     async def _since(self, ledger: Ledger, batch: EventBatch) -> int:
         """Returns the Unix time of the first block with an event of the batch.
 
-        It is a lower bound for all events, so that no deadline is estimated too late.
+        No event of the batch is earlier than this time, so no deadline computed from it is too late.
         """
         if batch.since is not None:
             return batch.since
         first = min(each.log.block_number for each in batch.events)
         try:
             return await ledger.block_time(first)
-        except NotFound:  # a reorg removed the block; 0 is a lower bound, too
+        except NotFound:  # a reorg removed the block; time 0 is also before all events
             return 0

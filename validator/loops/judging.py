@@ -1,8 +1,8 @@
 """Judging loops: each takes one item at a time from the queue, examines it, and stages a verdict.
 
-Each step can be repeated: if a process dies, another one continues. No verdict is sent before its audit file is in the
-object store. An error of this validator returns the item to the queue or parks it for a person; it never becomes a
-verdict.
+Each step can be repeated: if a process dies, another one continues its work. No verdict is sent before its audit file
+is in the object store. An error of this validator never becomes a verdict: the item returns to the queue, or is parked
+for a person.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from validator.loops.verdicts import NOT_OURS_STEP, TURN_CODE, PendingVerdicts, 
 from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
 
 SOONEST = timedelta(seconds=1)
-"""Shortest pause before the next check of a dispute that other validators decide first."""
+"""Shortest pause before this validator checks again whether it is its turn to decide a dispute."""
 
 LOOKED_AT_AGAIN = timedelta(seconds=5)
 """Longest pause between two checks of a dispute, unless a quarter of the time to this validator's turn is longer.
 
-Another validator's contradiction of the first verdict brings the turn forward, so the check is repeated.
+If another validator contradicts the first verdict, the turn comes earlier; so the check is repeated before the turn.
 """
 
 CRASHED = "validator-crashed"
@@ -110,8 +110,8 @@ class Judging:
         if self._items.gave_up(item):
             raise _given_up(item)
         looked_at = self._clock.monotonic()
-        # This request starts before `_judge` knows if it is needed: nearly every item is examined, and this saves a
-        # round trip.
+        # This request runs while `_judge` reads the ledger to decide if the item is examined: nearly every item is, so
+        # the early start saves a round trip.
         listing = asyncio.ensure_future(self._listed(item))
         try:
             await self._judge(item, listing, looked_at)
@@ -144,10 +144,10 @@ class Judging:
         return await self._examination.listed(item)
 
     async def _until_turn(self, item: Item, now: datetime) -> timedelta:
-        """Returns the time until a dispute is checked again; zero at this validator's turn.
+        """Returns the time until a dispute is checked again; zero if it is this validator's turn.
 
-        The turn is compared with the later of chain time and local time: on chains that mine on demand the newest block
-        may be old, but a transaction is mined at the present time.
+        The start of the turn is compared with the later one of chain time and local time: on chains that mine on demand
+        the newest block may be old, but the block of a new transaction gets the present time.
         """
         ledger = await self._chain.ledger()
         opens_at = await ledger.work.turn_of(item.work.key, self._me)
@@ -160,10 +160,10 @@ class Judging:
         return max(SOONEST, min(left, max(LOOKED_AT_AGAIN, left / 4)))
 
     async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: DrawnRows | None, looked_at: float) -> None:
-        """Uploads the audit file, then stages the verdict in the queue, then hands it to a sender.
+        """Uploads the audit file, then stages the verdict in the queue, then passes the verdict to a sender.
 
-        If the process dies in between, another process finds either no verdict or a staged one with its audit file
-        stored.
+        If the process dies in between, another process finds either no staged verdict, or a staged verdict with an
+        audit file that is already in the object store.
         """
         if item.kind in LOOKS:
             conclusion = await self._looks.compared(item, conclusion)
@@ -182,7 +182,7 @@ class Judging:
 
 
 def _given_up(item: Item) -> MusterError:
-    """Returns the error for which an item was given up: its last one, or repeated deaths of its holders."""
+    """Returns the reason for giving an item up: its last error, or the repeated deaths of processes that held it."""
     code, why, hint = item.last_error
     if not code:
         code, why = "lost-again-and-again", f"{item.lost} processes in a row died while they held the item"

@@ -1,8 +1,9 @@
-"""Records on the ledger in which order validators may decide a dispute, while the contract can compute it.
+"""Records on the ledger in which order validators may decide a dispute, while the contract can compute the order.
 
 The contract computes the order from the hash of the block after the dispute, which it can read for 256 blocks. The
-first verdict in the dispute also records the order. This loop records it for disputes whose first verdict comes late,
-and on chains that mine only on demand: there the transaction itself creates the block that the order needs.
+first verdict in the dispute also records the order. This loop records the order in two other cases: if the first
+verdict in the dispute comes late, and on chains that mine only on demand, where the loop's transaction itself creates
+the block that the order needs.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ EARLY = 128
 """Number of blocks after the dispute at which the first validator, by rendezvous order, records the order."""
 
 STEP = 16
-"""Number of further blocks that each next validator waits, in case those before it are dead or corrupt.
+"""Number of further blocks that each next validator waits before it records the order, if nobody before it did.
 
-The ledger does not tell whether an order is recorded; recording it again costs little gas and changes nothing.
+The contract has no call that tells whether an order is recorded; recording an order again costs little gas and changes
+nothing.
 """
 
 LATEST = 240
@@ -44,7 +46,8 @@ twice for the second, and so on."""
 MOST_SENT = 8
 """Maximum number of transactions by which this process tries to record the order of one dispute.
 
-Usually one is enough, or two where the order needs one more block. If this many were not enough, more would not be.
+Usually one transaction is enough, or two where the order needs one more block. The maximum limits the gas that is
+spent if the transactions have no effect.
 """
 
 MOST_WATCHED = 4096
@@ -58,11 +61,11 @@ _log = structlog.get_logger(__name__)
 @dataclass(slots=True)
 class _Watched:
     block: int | None
-    """Block of the dispute; None if this process has not read it since its start."""
+    """Number of the block with the dispute; None if this process has not read the dispute's event since its start."""
     undrawn_since: float | None = None
-    """Time when the order was first found missing, on the monotonic clock in seconds; None if it was not found missing.
+    """Time when this process found that the order is missing, in seconds of the monotonic clock; None if it has not.
 
-    A transaction of this process restarts the time, because the order may need one more block.
+    Each transaction of this process resets the time to the present, because the order may need one more block.
     """
     due_after: int = EARLY
     """Number of blocks after the dispute at which this validator records the order."""
@@ -95,13 +98,13 @@ class Juries:
         self._entry(key).block = block
 
     def missed(self, key: Digest) -> None:
-        """Notes that this validator wants to give a verdict in a dispute, but the ledger has no order for it yet."""
+        """Notes that this validator wants to decide a dispute for which the ledger has no order of validators yet."""
         entry = self._entry(key)
         if entry.undrawn_since is None:
             entry.undrawn_since = self._clock.monotonic()
 
     async def round(self) -> int:
-        """Records the order of all due disputes in one transaction; returns their number.
+        """Records the order of all due disputes in one transaction; returns the number of these disputes.
 
         Raises:
             MusterError: The chain does not answer, or the validator can't pay gas.

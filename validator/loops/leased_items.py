@@ -1,4 +1,4 @@
-"""Leases items of the work queue to the judging loops, and returns those that could not be judged."""
+"""Leases items of the work queue for the judging loops, and returns items that could not be judged to the queue."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class LeasedItems:
     async def take(self) -> Item | None:
         """Leases one more item if this process is healthy; returns None if there is no item to take.
 
-        Items whose earlier holder died are suspect, and this process holds at most one of them. So if this process also
-        dies, the death counts against one suspect item only.
+        An item is suspect if the process that held it before died. This process holds at most one suspect item, so that
+        its own death counts against one suspect item only.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -88,7 +88,7 @@ class LeasedItems:
             return item
 
     def survived(self, item: Item) -> None:
-        """Notes that this process did not die of the item, so that it may take another suspect item."""
+        """Notes that this process survived the item, so that this process may take another suspect item."""
         if self._suspect == item.id:
             self._suspect = None
 
@@ -97,11 +97,11 @@ class LeasedItems:
         return item.staged is not None and item.staged.validator == self._me and item.kind not in LOOKS
 
     def gave_up(self, item: Item) -> bool:
-        """Returns True if this process has given the item up, and leaves it to other validators or a person."""
+        """Returns True if this process has given the item up, and leaves it to other processes or a person."""
         return item.spent and item.resolution is None and not self.has_staged(item)
 
     async def stage(self, item: Item, staged: Staged) -> bool:
-        """Stores a verdict with the item; returns False if the item was judged or taken over meanwhile.
+        """Stores a verdict in the leased item; returns False if the item was judged or taken over meanwhile.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -121,11 +121,11 @@ class LeasedItems:
         await self._settled(item, self._queue.done(item))
 
     async def postpone(self, item: Item, step: Step, *, code: str, why: str) -> None:
-        """Returns an item that this validator may not judge, or not yet.
+        """Returns an item to the queue, because this validator may not judge it at all or not yet.
 
         Args:
             item: The leased item.
-            step: When and by whom the item is tried again.
+            step: Pause before the next attempt, and the processes to which the pause applies.
             code: Error code that the queue stores.
             why: The reason, for the operator.
 
@@ -136,7 +136,7 @@ class LeasedItems:
         await self._queue.failed(item, step, code=code, why=why)
 
     def succeeded(self) -> None:
-        """Notes for the health of this process that an item was judged."""
+        """Tells the health of this process that an item was judged."""
         self._health.went_well()
 
     async def failed(self, item: Item, error: MusterError) -> None:

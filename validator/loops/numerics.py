@@ -43,7 +43,7 @@ class NumericsReports:
     async def round(self) -> None:
         """Sends a report if one is due.
 
-        An error of the orchestrator is logged once and never raised: judging does not depend on reports.
+        An error of the orchestrator is logged once and not raised, because judging does not depend on reports.
 
         Raises:
             StoreUnavailable: Redis is down.

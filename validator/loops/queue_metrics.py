@@ -39,7 +39,7 @@ class QueueMetrics:
         self._well = Gauge("muster_validator_well", "1 if this validator takes work, else 0", registry=registry)
         self._unwell_for = Gauge(
             "muster_validator_unwell_seconds",
-            "Seconds since it takes no work, by error code",
+            "Seconds for which this validator has taken no work, by error code",
             ("code",),
             registry=registry,
         )
@@ -57,7 +57,7 @@ class QueueMetrics:
     async def read(self) -> None:
         """Updates all gauges.
 
-        The gauge of health is updated first, because it needs no Redis, which may be down.
+        The health gauge is updated first, because it does not need Redis and must be right while Redis is down.
 
         Raises:
             StoreUnavailable: Redis is down.

@@ -1,6 +1,7 @@
 """Follows verdicts and disputes on the ledger: updates the nodes' records, and queues second looks and disputes.
 
-Queueing an item twice does no harm, because the work's state is read from the ledger before an examination.
+Queueing an item twice does no harm, because a judging loop reads the work's state from the ledger before it examines
+the work.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ FOLLOWED = (VerdictGiven, VerdictContradicted, VerdictConfirmed, WorkDisputed)
 """Events of the contract `WorkLedger` that this loop reads."""
 
 MOST_AFTER_FAILURE = 1000
-"""Maximum number of a node's newest verdicts that are searched for accepted work after the node failed."""
+"""Maximum number of newest verdicts on a node's work that are searched for acceptances after the node failed."""
 
 MOST_UNDRAWN = 4096
-"""Maximum number of verdicts that wait for the draw of paid second looks; the oldest are dropped first."""
+"""Maximum number of verdicts that wait for the ledger's draw of paid second looks; the oldest are dropped first."""
 
 ASKED_AT_ONCE = 64
-"""Maximum number of waiting verdicts whose draw one round reads from the ledger."""
+"""Maximum number of waiting verdicts for which one round reads the result of the draw from the ledger."""
 
 MOST_NODES = 1024
-"""Maximum number of failed nodes for which the searched verdicts are remembered."""
+"""Maximum number of failed nodes for which the loop stores how far it has searched the node's verdicts."""
 
 _NOWHERE = (-1, -1)
 """Position before all events."""
@@ -60,11 +61,11 @@ _NOWHERE = (-1, -1)
 
 @dataclass(slots=True)
 class _Undrawn:
-    """A first verdict of another validator for which the draw of paid second looks is pending."""
+    """A first verdict of another validator that may get a paid second look, but whose draw has no result yet."""
 
     event: VerdictGiven
     asked_at: int = -1
-    """Newest block of the chain when the draw was last read; -1 if it was not read yet."""
+    """Number of the newest block when the loop last read the draw from the ledger; -1 if it has not read it."""
 
 
 class SecondLooks:
@@ -78,7 +79,7 @@ class SecondLooks:
         epochs: Audit secrets of this validator, which draw second looks.
         pool_id: Id of the pool.
         policy: Shares of verdicts that get a second look.
-        takeover: Time that this validator leaves to each one before it for a paid second look.
+        takeover: Time that this validator leaves to each validator before it in the order for a paid second look.
         juries: Records the order of validators for disputes on the ledger.
     """
 
@@ -121,7 +122,7 @@ class SecondLooks:
         try:
             return await self._round()
         except BaseException:
-            self._looked_through.clear()  # the items found may not be in the queue; the next round searches again
+            self._looked_through.clear()  # found items may not be in the queue, so the next round searches again
             raise
 
     async def _round(self) -> int:
@@ -139,7 +140,8 @@ class SecondLooks:
     async def _keep_records(self, verdicts: Sequence[VerdictGiven]) -> None:
         by_node: dict[Address, list[Judged]] = defaultdict(list)
         for event in verdicts:
-            # Reason codes from `INFRASTRUCTURE` upwards, such as a person's decision, say nothing about the node.
+            # Verdicts with reason codes from `INFRASTRUCTURE` upwards, such as a person's decision, are no evidence
+            # about the node.
             if event.reason < ReasonCode.INFRASTRUCTURE:
                 by_node[event.node].append(await self._judged(event))
                 await self._keep_provider(event, by_node[event.node][-1])
@@ -155,7 +157,7 @@ class SecondLooks:
 
     async def _judged(self, event: VerdictGiven) -> Judged:
         outcome = event.outcome
-        if event.decisive:  # after two deciding verdicts, the outcome may differ from the second verdict
+        if event.decisive:  # the final outcome of a dispute with two verdicts may differ from the second verdict
             work = await self._ledger.work.get(event.key)
             outcome = outcome if work is None or work.outcome is None else work.outcome
         clean = outcome is Outcome.ACCEPTED
@@ -210,7 +212,7 @@ class SecondLooks:
         return is_chosen(self._epochs.secret(0) if secret is None else secret.secret, event.key, share)
 
     async def _after_failure(self, event: VerdictGiven) -> list[NewItem]:
-        """Returns second looks at provisional acceptances by other validators, of a node that just failed."""
+        """Returns second looks at others' provisional acceptances of a node's work, after the node failed."""
         if event.outcome is Outcome.ACCEPTED or event.reason >= ReasonCode.INFRASTRUCTURE:
             return []
         work, terms = await self._ledger.work.get(event.key), await self._ledger.pools.terms(self._pool_id)
@@ -232,7 +234,7 @@ class SecondLooks:
     async def _open_acceptances(self, node: Address, *, now: datetime) -> list[VerdictGiven]:
         """Returns first verdicts that accept a node's work and can still be disputed, newest first.
 
-        Verdicts that an earlier call has searched are left out.
+        Verdicts that an earlier call has already searched are left out.
         """
         every = await self._ledger.history(VerdictGiven, pool_id=self._pool_id, second=node)
         before, found = self._looked_through.pop(node, _NOWHERE), []
@@ -260,9 +262,9 @@ class SecondLooks:
         """Returns second looks for which the pool's terms pay, each delayed until this validator's turn.
 
         The hash of the block after a verdict determines whether the verdict gets a paid look. So a verdict waits for
-        that block, which may take long on chains that mine on demand. A verdict is dropped when the contract can no
-        longer read that hash, and all waiting verdicts are lost at a restart; in both cases the pool does not pay for
-        looks at these verdicts. Second looks that this validator's own secret draws are not affected.
+        that block, which may come late on chains that mine on demand. The loop drops a verdict when the contract can no
+        longer read that hash, and loses all waiting verdicts at a restart. This validator then makes no paid looks at
+        these verdicts. Second looks that this validator's own secret draws are not affected.
         """
         if not self._undrawn:
             return {}

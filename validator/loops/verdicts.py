@@ -1,8 +1,9 @@
 """Sends staged verdicts to the ledger: many in one transaction, and few transactions at a time.
 
-A verdict names its submission, and says if it decides a dispute. So the contract can refuse a stale verdict without
-refusing the others in the batch. A refused verdict costs gas. So the loop reads the work record again before it sends a
-verdict that has waited for more than two seconds, or a verdict whose earlier transaction has an unknown outcome.
+Each verdict names its submission, and states whether it decides a dispute. So the contract can refuse an outdated
+verdict without refusing the other verdicts in the batch. A refused verdict costs gas. So the loop reads the work record
+again before it sends a verdict that has waited for more than two seconds, or a verdict whose earlier transaction has an
+unknown outcome.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, g
 immediately."""
 
 FRESH = timedelta(seconds=2)
-"""Age of the last read of the work's record above which the record is read again before the verdict is sent."""
+"""Maximum age of the last read of a work record; if the read is older, it is repeated before the verdict is sent."""
 
 TURN_PAUSE = timedelta(seconds=2)
 """First pause after the ledger refused a verdict in a dispute because other validators decide first.
 
-The pause doubles with each attempt, because a validator whose clock is ahead may be refused repeatedly, and each
+The pause doubles with each attempt, because the ledger may repeatedly refuse a validator whose clock is ahead, and each
 refusal costs gas.
 """
 
@@ -45,7 +46,7 @@ LONGEST_TURN_PAUSE = timedelta(seconds=64)
 """Longest pause after such refusals."""
 
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
-"""Contract errors after which no verdict on the item is needed any more."""
+"""Contract errors after which the ledger needs no verdict on the item any more."""
 
 NOT_YOUR_TURN = "NotYourTurn"
 """Contract error if other validators decide a dispute first, or if their order is not recorded yet."""
@@ -54,7 +55,7 @@ TURN_CODE = "not-your-turn"
 """Error code that the queue stores for a dispute that other validators decide first."""
 
 NOT_OURS = frozenset({"ConflictOfInterest", "NotValidator"})
-"""Contract errors if this validator may not judge the work, but another may."""
+"""Contract errors if this validator may not judge the work, but another validator may."""
 
 _log = structlog.get_logger(__name__)
 
@@ -105,7 +106,7 @@ class PendingVerdicts:
         """Set when a verdict was added."""
 
     async def add(self, item: Item, staged: Staged, *, looked_at: float) -> None:
-        """Adds a staged verdict, after which a `VerdictSender` is responsible for its item.
+        """Adds a staged verdict; from then on, a `VerdictSender` is responsible for the verdict's item.
 
         Args:
             item: The leased item.
@@ -160,14 +161,14 @@ class VerdictSender:
         self._on_recorded = on_recorded
         self._metrics = metrics
         self._unsure: list[PendingVerdict] = []
-        """Verdicts of the present batch that are not settled; after an error, the ledger may have recorded some."""
+        """Unsettled verdicts of the present batch; after an error, the ledger may have recorded some of them."""
 
     async def round(self) -> int:
-        """Sends all waiting verdicts; returns the number of those that the ledger accepted.
+        """Sends all waiting verdicts; returns the number of verdicts that the ledger accepted.
 
         Raises:
-            MusterError: The chain is down, or the validator can't pay gas. The next round reads from the ledger which
-                of the verdicts were recorded, before it sends the rest again.
+            MusterError: The chain is down, or the validator can't pay gas. The next round first reads from the ledger
+                which of the verdicts were recorded, and then sends the other ones again.
         """
         taken = 0
         while True:
@@ -247,9 +248,9 @@ class VerdictSender:
 
 
 def until_turn(pause: timedelta) -> Step:
-    """Returns the next step for a dispute that other validators decide first: a pause, after which it is checked again.
+    """Returns the next step for a dispute that other validators decide first: another check after a pause.
 
-    Such a wait counts as no failure, so it never parks the item.
+    The pause does not count as a failure, so the queue never parks the item because of it.
     """
     return Step(pause=pause, for_all=False, counted=False, gives_up=GiveUpReason.NONE)
 

@@ -1,4 +1,4 @@
-"""Delays new submissions until the turn of the validators on this Redis."""
+"""Delays new submissions until it is the turn of a validator on this Redis to judge them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from validator.store.validators import KnownValidators
 
 
 class WorkOrder:
-    """Place of the validators on this Redis in the order of validators for each piece of work.
+    """Computes delays from the place of this Redis' validators in the order of validators for each submission.
 
     Args:
         chain: Chain client of the validator's pool.
@@ -56,7 +56,7 @@ class WorkOrder:
     async def queued(
         self, works: Sequence[SubmittedWork], *, deadline_s: int, left: timedelta, now: datetime
     ) -> list[NewItem]:
-        """Returns new queue items, each delayed until the turn of the validators on this Redis.
+        """Returns new queue items, each delayed until the turn of the first validator on this Redis.
 
         Args:
             works: New submissions.

@@ -9,23 +9,23 @@ class ErrorClass(StrEnum):
     """Class of an error, which determines who retries the item and which failures are counted."""
 
     ALL_VALIDATORS = "all-validators"
-    """Error that every validator would have now, such as a missing file. The item waits; no failure is counted."""
+    """Error that every validator would get now, such as a missing file. The item waits; no failure is counted."""
     SERVICE = "service"
-    """A service does not answer this validator, but may answer others. Only the validator's health counts a failure."""
-    REQUIREMENT = "requirement"
-    """This validator does not meet a requirement that another validator may meet.
+    """A service does not answer this validator, but may answer other validators.
 
-    It leaves the item to other validators.
+    The failure counts only for the health of this validator, not for the item.
     """
+    REQUIREMENT = "requirement"
+    """This validator does not meet a requirement that another validator may meet, so it leaves the item to others."""
     UNKNOWN = "unknown"
-    """Error of the item or of this validator.
+    """Error that either the item or this validator causes.
 
-    If the self-test passes, a failure is counted for both the item and the validator.
+    If the self-test passes, the failure counts for both the item and the health of the validator.
     """
 
 
 _OF_ALL_VALIDATORS = frozenset({"file-absent", "block-not-there", "transaction-not-mined"})
-"""Codes of errors that every validator would have now."""
+"""Codes of errors that every validator would get now."""
 
 _OF_SERVICES = frozenset(
     {
@@ -40,12 +40,12 @@ _OF_SERVICES = frozenset(
         "http-504",
     }
 )
-"""Codes of errors of a service, which end by themselves."""
+"""Codes of errors of services; such errors end without an action of this validator."""
 
 ENDS_EXAMINERS = frozenset({"examiner-died", "decoder-failed"})
-"""Codes of errors with the class `UNKNOWN` although they are not retryable: the item itself may have caused them.
+"""Codes of errors that have the class `UNKNOWN` even if they are not retryable, because the item may have caused them.
 
-Such an error means that a process ended while it handled the item's file.
+Such an error means that an examiner or decoder process ended while it handled the item's file.
 """
 
 

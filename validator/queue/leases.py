@@ -1,4 +1,4 @@
-"""Queue items that this process has leased, and the renewal of their leases."""
+"""Tracks the queue items that this process has leased, and renews their leases."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class HeldItems:
             del self._held[item.id]
 
     async def renew(self) -> None:
-        """Renews all leases, and removes the items of leases that were lost.
+        """Renews all leases, and removes the items whose leases were lost.
 
-        The queue refuses further writes under a lost lease.
+        The queue refuses all writes with the token of a lost lease.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -47,7 +47,7 @@ class HeldItems:
                 _log.warning("lease-lost", item=name)
 
     async def give_back(self) -> None:
-        """Returns all items to the queue, when the service stops or is unhealthy.
+        """Returns all leased items to the queue; called when the service stops or stays unhealthy.
 
         Raises:
             StoreUnavailable: Redis is down.

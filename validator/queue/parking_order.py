@@ -10,7 +10,8 @@ from validator.domain.items import ParkedItem
 MOST_LOOKED_AT = 10_000
 """Maximum number of parked items that are read from Redis.
 
-The provider's stake limits the open work of its nodes, parked work included (decision 7).
+The stake of a provider limits the open work of its nodes, and parked work is open work (decision 7). So usually fewer
+items are parked.
 """
 
 

@@ -43,18 +43,19 @@ class Periods:
     """Durations of the pool's periods, from its terms."""
 
     judge: timedelta
-    """Time from the submission in which a first verdict is possible."""
+    """Judge period: time after the submission in which a validator may give the first verdict."""
     challenge: timedelta
-    """Challenge period: time from the first verdict in which it can be disputed."""
+    """Challenge period: time after the first verdict in which the verdict can be disputed."""
     dispute: timedelta
-    """Time from the dispute in which it can be decided."""
+    """Dispute period: time after the opening of a dispute in which validators may decide the dispute."""
 
 
 @dataclass(slots=True)
 class QueueChanges:
     """Changes of queue and deadlines that a batch of events causes.
 
-    An event that a later event of the batch cancels causes no change; for example, a reorg removes a submission.
+    If a later event of the batch cancels an event, neither event adds an item; for example, if a reorg removes a
+    submission of the same batch.
     """
 
     put: dict[Digest, SubmittedWork] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class QueueChanges:
     settled: set[Digest] = field(default_factory=set)
     """Keys of work that is final, or no longer on the ledger, and needs no further action."""
     heard: dict[Address, int] = field(default_factory=dict)
-    """Unix second of activity on the ledger, by validator."""
+    """Unix time of each validator's last activity on the ledger, in seconds, by the validator's address."""
 
 
 def plan_of(events: Iterable[ObservedEvent], *, pool_id: int, at: int, periods: Periods) -> QueueChanges:

@@ -1,4 +1,4 @@
-"""Retry policy for items that could not be judged: retry later, leave to other validators, or park. No I/O."""
+"""Retry policy for items that could not be judged: retry later, or leave the item to other processes. No I/O."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from validator.queue.error_class import ErrorClass, classify_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Limits of retries of one item.
+    """Limits for the retries of one item.
 
     Args:
-        attempts: Number of failures after which a validator process gives an item up. The item is parked sooner if two
-            processes have each failed half this number of times.
+        attempts: Number of failures at an item after which a validator process gives the item up. The item is parked
+            sooner if two processes have each failed half this number of times.
         first: Pause after the first failure; each following pause is twice as long.
         most: The longest pause.
     """
@@ -38,11 +38,11 @@ class GiveUpReason(StrEnum):
     """Reason for which a validator process gives an item up."""
 
     NONE = ""
-    """The process does not give the item up; it retries."""
+    """The process does not give the item up, but retries."""
     REQUIREMENT = "requirement"
     """The process does not meet a requirement that another process may meet."""
     NOT_ALLOWED = "not-allowed"
-    """The ledger does not let this validator judge the work. An item is not parked for that reason alone."""
+    """The ledger does not let this validator judge the work. For this reason alone, an item is not parked."""
     ATTEMPTS_USED = "attempts-used"
     """The process has used up its attempts, or a retry can't succeed."""
 
@@ -58,13 +58,13 @@ class Step:
     counted: bool
     """True if the attempt counts as a failure of this process at the item."""
     gives_up: GiveUpReason
-    """Reason for which this process gives the item up, if it does."""
+    """Reason for which this process gives the item up; `NONE` if this process does not give it up."""
 
 
 GIVEN_UP_FOR = timedelta(minutes=10)
 """Time for which a process that gave an item up leaves the item to other processes.
 
-Afterwards the process takes the item again, to park it if no other live process is left that can judge it.
+Afterwards the process takes the item again, and the queue parks the item if no other live process can judge it.
 """
 
 STILL_GIVEN_UP = Step(pause=GIVEN_UP_FOR, for_all=False, counted=False, gives_up=GiveUpReason.REQUIREMENT)

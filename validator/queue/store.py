@@ -1,4 +1,4 @@
-"""Work queue in Redis, ordered by deadline. An item is leased to one process at a time, or parked for a person."""
+"""Work queue in Redis, ordered by deadline. The queue leases an item to one process at a time, or parks it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class NewItem:
     Args:
         work: The submission.
         kind: Reason for the examination.
-        deadline_s: Unix time in seconds, at or before the deadline of the verdict. Items are taken in the order of this
-            time.
-        delay: Time before the item may be taken, in which validators that use another Redis may judge the work.
+        deadline_s: Unix time in seconds, at or before the deadline of the verdict. Processes take items in the order of
+            this time.
+        delay: Time before a process may take the item, in which validators that use another Redis may judge the work.
     """
 
     work: SubmittedWork
@@ -67,7 +67,7 @@ class QueueLengths:
     """Number of items in the queue by state."""
 
     waiting: int
-    """Number of items whose delay has not passed."""
+    """Number of items whose delay or pause has not passed."""
     ready: int
     """Number of items that a process may take now."""
     in_hand: int
@@ -84,7 +84,7 @@ class PutOutcome(StrEnum):
     PARKED = "parked"
     """The item is parked for a person."""
     LOST = "lost"
-    """The item is unchanged, because this process had lost the lease."""
+    """The item is unchanged, because this process had already lost the lease."""
 
 
 class WorkQueue:
@@ -96,7 +96,7 @@ class WorkQueue:
         redis: Redis client.
         keys: Redis keys of the pool's validators.
         clock: Clock of this process, for the time when it leased an item.
-        lease: Duration of a lease without renewal.
+        lease: Time after which a lease expires if it is not renewed.
         member: Id of this process.
         retry_policy: Limits of retries.
     """
@@ -141,7 +141,7 @@ class WorkQueue:
         return put
 
     async def take(self, *, suspects: bool = True) -> Item | None:
-        """Leases the item with the earliest deadline; None if this process can take no item now.
+        """Leases the item with the earliest deadline that this process may take; None if there is none now.
 
         Args:
             suspects: True if items whose earlier holder died may be taken.
@@ -200,15 +200,16 @@ class WorkQueue:
     async def failed(self, item: Item, step: Step, *, code: str, why: str, hint: str = "") -> PutOutcome:
         """Ends the lease of an item that this process could not judge: puts the item back, or parks it.
 
-        The item is parked if no live process is left that may judge it and has not given it up; if two processes failed
-        at it in half of their attempts each; or if too many holders in a row died.
+        The queue parks the item in three cases: no live process is left that may judge the item and has not given it
+        up; two processes have each failed at the item in half of their attempts; or too many processes in a row died
+        while they held the item.
 
         Args:
             item: The leased item.
             step: Next step by the retry policy.
             code: Code of the error.
             why: Text of the error; stored up to 1000 characters.
-            hint: Action for the operator; stored up to 1000 characters.
+            hint: Suggested action for the operator; stored up to 1000 characters.
 
         Returns:
             The item's new state.
@@ -283,7 +284,7 @@ class WorkQueue:
         return found
 
     async def unpark(self, name: ItemId, *, resolution: Resolution | None = None) -> bool:
-        """Puts a parked item back into the queue, with all attempts left; returns False if it is not parked.
+        """Puts a parked item back into the queue and resets its attempt counts; returns False if it is not parked.
 
         Args:
             name: Id of the item.

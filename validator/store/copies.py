@@ -11,9 +11,9 @@ from protocol.identifiers import Digest
 from protocol.redis.connection import RedisKeys, store_errors
 
 KEPT = timedelta(days=3)
-"""Time for which fingerprints are stored, longer than any training step is open.
+"""Time for which fingerprints are stored; no training step accepts files for so long.
 
-After this time, or after a loss of Redis, only the other checks detect a copied file.
+After this time, or after a loss of Redis' data, only the other checks detect a copied file.
 """
 
 

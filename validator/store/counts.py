@@ -1,4 +1,4 @@
-"""Counters of verdicts by outcome and reason, for the status page; a crash may leave some verdicts uncounted."""
+"""Counters of verdicts by outcome and reason, for `muster validator status`; after a crash, some may be uncounted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class VerdictCounts:
                 await self._redis.hincrby(self._counts, f"{int(outcome)}.{reason}", count)
 
     async def all(self) -> dict[tuple[Outcome, int], int]:
-        """Returns the number of verdicts by (outcome, reason code), without zeros."""
+        """Returns the number of verdicts by (outcome, reason code); pairs without verdicts are absent."""
         with store_errors():
             found: dict[bytes, bytes] = await self._redis.hgetall(self._counts)
         table = {}

@@ -1,4 +1,4 @@
-"""Store of the earliest time at which each work may be finalised. The finalising loop reads only due work records."""
+"""Store of the earliest time at which each submitted work may be finalised, so that only due work records are read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Store of the validator processes on this Redis, with their condition.
+"""Store of the validator processes on this Redis, each with its condition.
 
-Several processes may have the same key.
+Several processes may use the same validator key.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ MEMBER_FOR = timedelta(minutes=1)
 """Time after a process's last announcement in which the process counts as present."""
 
 START_COUNTS_FOR = timedelta(minutes=2)
-"""Time after a process's first start in which it counts as able to work although no self-test has passed yet.
-
-Other processes leave work to it during this time.
-"""
+"""Time after a process's first start in which other processes leave work to it although no self-test has passed yet."""
 
 REMEMBERED = timedelta(hours=1)
 """Time after a process's last announcement in which the process is still listed."""
@@ -57,8 +54,8 @@ class Condition:
 
     Args:
         state: State of the process.
-        code: Code of the error if it is unwell, else empty.
-        why: Text of the error if it is unwell, else empty.
+        code: Code of the error if the process is unwell, else empty.
+        why: Text of the error if the process is unwell, else empty.
         hint: Action for the operator.
         tests: Number of self-tests in a row that failed with this error.
     """
@@ -103,7 +100,7 @@ class Member:
 
     @property
     def may_judge(self) -> bool:
-        """True if other processes may leave work to this one: it is present, and well or in its first two minutes."""
+        """True if others may leave work to this process: it is present, and well or in its first two minutes."""
         return self.is_here and self.counts
 
 
@@ -113,7 +110,7 @@ def place_of(directory: Path) -> str:
 
 
 def member_id(validator: Address, place: str) -> MemberId:
-    """Returns the id of a process, which survives restarts and differs between concurrent processes.
+    """Returns the id of a process. The id stays the same after restarts, and differs between concurrent processes.
 
     Args:
         validator: Address of the process's key.
@@ -123,7 +120,7 @@ def member_id(validator: Address, place: str) -> MemberId:
 
 
 def no_numerics() -> tuple[str, ...]:
-    """Returns the numerics classes of a process that can verify none."""
+    """Returns an empty tuple: the numerics classes of a process that can verify no class."""
     return ()
 
 
@@ -194,9 +191,9 @@ class Members:
         return frozenset(each.validator for each in await self.all() if each.is_here) | {self._validator}
 
     async def numerics(self) -> tuple[str, ...]:
-        """Returns the numerics classes that this process or another present one with the same key can verify, sorted.
+        """Returns the sorted numerics classes that the present processes with this process's key can verify.
 
-        Processes of one key may run on machines of different classes.
+        The result combines several processes, because processes with one key may run on machines of different classes.
         """
         mine = [each.numerics for each in await self.all() if each.is_here and each.validator == self._validator]
         return tuple(sorted({name for names in [*mine, self._numerics()] for name in names}))

@@ -1,4 +1,4 @@
-"""Store of near-tie budgets: the near-ties of each node's newest files, by validator and arithmetic."""
+"""Store of near-tie budgets, which bound the near-ties in each node's newest files, by validator and arithmetic."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ KEPT = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """A node's newest accepted files with near-ties, and its last work rejected for near-ties.
+    """Near-ties of a node's newest accepted files, and the node's last work that was rejected for near-ties.
 
-    A rejection empties the window, so that an unlucky honest node is not rejected file after file. The rejected work is
-    stored, because it may be examined twice, and must be rejected again.
+    A rejection empties the window, so that the files of an unlucky honest node are not rejected one after another. The
+    key of the rejected work is stored, because a repeated examination must reject that work again.
     """
 
     files: tuple[tuple[str, NearTieCount], ...] = ()
@@ -55,8 +55,8 @@ class NearTieBudgets:
     async def applied(self, work: SubmittedWork, conclusion: Conclusion) -> Conclusion:
         """Counts the near-ties of an accepted file; returns a rejection if the node's budget is then exceeded.
 
-        A conclusion that is no acceptance, or to which the budget does not apply, is returned unchanged. Repeated
-        examinations of the same work count once.
+        The method returns other conclusions unchanged: those that are no acceptance, or to which no budget applies.
+        Repeated examinations of the same work count once.
 
         Args:
             work: The submission.

@@ -1,9 +1,9 @@
 """Store of each validator's records of nodes, which determine how many of a node's rows the validator recomputes.
 
-Clean verdicts count only if this validator gave them; failures count from any validator. So a corrupt validator that
-accepts everything does not reduce the audits of other validators. Forged work of one node counts against all nodes of
-its provider, because registering a new node is free. All data comes from the ledger's events in their order, and can be
-rebuilt.
+Acceptances count only if this validator gave them; rejections and forgery verdicts of all validators count. So a
+corrupt validator that accepts everything does not reduce the audits of other validators. Forged work of one node counts
+against all nodes of its provider, because registering a new node is free. All data comes from the ledger's events in
+their order, so it can be rebuilt from them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ KEPT = timedelta(days=90)
 """Time without verdicts after which a record is deleted, so that the node counts as new."""
 
 MOST_FORGERIES = 64
-"""Maximum number of forged works of a provider that are stored.
+"""Maximum number of a provider's forged submissions that are stored.
 
-Only the newest counts; the others are stored in case disputes overturn the newer ones.
+Only the newest forgery affects the audits; the older ones are stored in case disputes overturn the newer ones.
 """
 
 
@@ -46,7 +46,7 @@ class Judged:
         key: The work key.
         outcome: Outcome of the verdict; after a dispute, its final outcome.
         own: True if this validator gave the verdict.
-        at: Time of the verdict's block; for an acceptance the value is arbitrary, because it is never used.
+        at: Time of the verdict's block; for an acceptance the value is arbitrary, because no code uses it.
         place: Block and log index of the verdict's event.
     """
 
@@ -75,7 +75,7 @@ class _History:
     recent: tuple[_Entry, ...] = ()
     """The newest verdicts, oldest first."""
     through: tuple[int, int] = (-1, -1)
-    """Block and log index of the last verdict in the record."""
+    """Block and log index of the last verdict that was added to the record."""
 
     def record(self, forgery: _Forgery | None) -> AuditRecord:
         """Returns the node's audit record.
@@ -94,7 +94,7 @@ class _History:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Forgery:
-    """The verdict that judged work of a provider's node forged. The order is that of the ledger."""
+    """Verdict that judged work of a provider's node forged; forgeries are compared by their order on the ledger."""
 
     block: int
     at_ms: int
@@ -110,7 +110,7 @@ class NodeRecords:
     Args:
         redis: Redis client.
         keys: Redis keys of the pool's validators.
-        validator: Address of the validator; others on the same Redis keep their own records.
+        validator: Address of the validator; other validators on the same Redis keep their own records.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address) -> None:
@@ -123,8 +123,8 @@ class NodeRecords:
 
         Args:
             node: Address of the node.
-            provider: Address of the node's provider, whose other nodes' forged work counts, too; None to count only
-                the node's own work.
+            provider: Address of the node's provider, so that forged work of the provider's other nodes counts, too;
+                None to count only the node's own work.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -139,7 +139,7 @@ class NodeRecords:
 
         Args:
             provider: Address of the nodes' provider.
-            verdicts: Verdicts in the order of the ledger; repeated ones change nothing.
+            verdicts: Verdicts in the order of the ledger; a repeated verdict changes nothing.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -162,7 +162,7 @@ class NodeRecords:
 
         Args:
             node: Address of the node.
-            verdicts: Verdicts in the order of the ledger; repeated ones change nothing.
+            verdicts: Verdicts in the order of the ledger; a repeated verdict changes nothing.
 
         Raises:
             StoreUnavailable: Redis is down.

@@ -13,7 +13,7 @@ from protocol.redis.connection import RedisKeys, store_errors
 
 
 class KnownValidators:
-    """Chain time at which each validator was last active on the ledger.
+    """Stores the chain time at which each validator was last active on the ledger.
 
     Args:
         redis: Redis client.

@@ -2,9 +2,9 @@
 
 The node's record determines the number of rows. The audit secret and a block hash determine which rows.
 
-A draw of rows deters forgery only if the node uploads the file while it does not know the audit secret. After the
-secret is revealed, a node could withhold exactly those files of which a forged row is drawn. So if a file arrives after
-the end of its epoch, the validator recomputes all its rows.
+A draw of rows deters forgery only if the node uploads the file before it can know the audit secret. After the secret is
+revealed, a node could withhold exactly those files of which a forged row is drawn. So if a file arrives after the end
+of its epoch, the validator recomputes all rows of the file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RowSampling:
     async def draw(self, item: Item) -> DrawnRows:
         """Returns the selection of rows to recompute.
 
-        After the download, the caller passes the selection to `confirmed`.
+        After the download of the file, the caller must pass the selection to `confirmed`.
 
         Raises:
             BlockNotThere: The block after the submission's block does not exist yet, or lacks confirmations.
@@ -93,8 +93,8 @@ class RowSampling:
     async def confirmed(self, drawn: DrawnRows) -> DrawnRows:
         """Returns the selection if its epoch is still open, else all rows; called after the download of the file.
 
-        An epoch's secret may be revealed as soon as the next epoch begins. So a node that uploads its file after that
-        may know the drawn rows.
+        An epoch's secret may be revealed as soon as the next epoch begins. So a node that uploads its file after the
+        beginning of the next epoch may know the drawn rows.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -111,7 +111,7 @@ class RowSampling:
             if self._clock.monotonic() >= until:
                 confirmations = self._chain.confirmations
                 raise BlockNotThere(
-                    f"block {wanted} does not exist yet, or has fewer than {confirmations} on top of it"
+                    f"block {wanted} does not exist yet, or has fewer than {confirmations} blocks on top of it"
                 )
             await self._clock.sleep(self._every)
         try:

@@ -1,7 +1,7 @@
 """Lua scripts of the validator and their typed calls: the class `PutItem` runs `put_item.lua`, and so on.
 
 All times are of Redis' clock. Scripts may read this clock, because Redis replicates a script's writes, and does not run
-the script again on a replica. Arguments that end in `_ms` are in milliseconds, those that end in `_s` in seconds.
+the script again on a replica. Arguments whose names end in `_ms` are in milliseconds, and those in `_s` in seconds.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from validator.domain.items import ItemId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutItem(ScriptCall[bool]):
-    """Adds an item to the queue; replies False if the queue already has it, in any state, with the same submission.
+    """Adds an item to the queue; replies False if the queue already has the item with the same submission.
 
-    After a reorg, the queue may have the item with another submission; then the new item replaces it.
+    The state of the item in the queue does not matter. After a reorg, the queue may have the item with another
+    submission; then the new item replaces the old one.
 
     Args:
         id: Id of the item.
@@ -54,15 +55,15 @@ class TakeItem(ScriptCall[TakenItem]):
 
     Args:
         lease_ms: Duration of the lease.
-        token: Token of the lease. It is random, so that no lease from before a loss of Redis has the same token.
+        token: Random token of the lease. So no lease from before a loss of Redis' data has the same token.
         member: Id of the calling process.
         suspects: True if items whose earlier holder died may be taken.
         tries: Number of failures after which a member gives an item up.
         silence_ms: Time after its last announcement in which a member counts as present.
-        first_pause_ms: Half of the pause before a member may take an item again after it died once while it held the
-            item. The pause doubles with each failure of the member at the item. There is none if no other member is
-            present.
-        longest_pause_ms: Longest pause after such a death.
+        first_pause_ms: Half of the first pause for a member that died while it held an item: until the pause ends, the
+            member may not take the item again. The pause doubles with each failure of the member at the item. If no
+            other member can take the item, there is no pause.
+        longest_pause_ms: Longest pause after a death.
     """
 
     lease_ms: int
@@ -126,7 +127,9 @@ class SettleItem(ScriptCall[bool]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailItem(ScriptCall[str]):
-    """Puts back or parks an item that its holder failed at; replies `again`, `parked` or `lost`.
+    """Puts an item that its holder could not judge back into the queue, or parks it.
+
+    Replies `again` (back in the queue), `parked`, or `lost` (the holder had lost the lease).
 
     Args:
         id: Id of the item.
@@ -135,7 +138,7 @@ class FailItem(ScriptCall[str]):
         pause_ms: Time until the holder may take the item again.
         for_all: True if the pause also applies to other members.
         counted: True if the attempt counts as a failure of the holder at the item.
-        gives_up: Reason for which the holder gives the item up, a value of `GiveUpReason`; empty if it keeps trying.
+        gives_up: Reason for which the holder gives the item up, a value of `GiveUpReason`; empty if the holder retries.
         tries: Number of failures after which a member gives an item up.
         silence_ms: Time after its last announcement in which a member counts as present.
         code: Code of the error.
@@ -166,7 +169,7 @@ class DropItems(ScriptCall[int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnparkItem(ScriptCall[bool]):
-    """Puts a parked item back into the queue, with all attempts left; replies False if it is not parked.
+    """Puts a parked item back into the queue and resets its attempt counts; replies False if it is not parked.
 
     Args:
         id: Id of the item.
@@ -229,7 +232,7 @@ class ListMembers(ScriptCall[MemberList]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveMember(ScriptCall[bool]):
-    """Removes a member that stops.
+    """Removes a member from the list of members when the member stops.
 
     Args:
         member: Id of the member.

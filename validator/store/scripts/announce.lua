@@ -1,6 +1,6 @@
--- Announces a member and its condition; deletes members that were silent for too long.
--- For `start_counts_ms` after its first start, a starting member is listed in `well`, so that others leave work to it.
--- Further starts without a passed self-test do not extend this time.
+-- Announces a member and its condition; deletes members that were silent for `kept_ms`.
+-- For `start_counts_ms` after its first start, a starting member is listed in `well`, so that other members leave work
+-- to it. Further starts without a passed self-test do not extend this time.
 local now = clock()
 local function forget(name)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. name, '-inf', now - kept_ms)) do

@@ -1,6 +1,6 @@
 -- Puts an item back that its holder could not judge: other members may take it immediately, the holder after a pause.
 -- Parks the item instead if no present member is left that may judge it and has not given it up; if two members failed
--- at it in half of `tries` each; or if `tries` holders in a row died over it.
+-- at it in half of `tries` each; or if `tries` holders in a row died while they held it.
 local item = P .. 'item:' .. id
 local held = redis.call('HMGET', item, 'token', 'state', 'lost')
 if held[1] ~= token or held[2] ~= 'leased' then return 'lost' end
@@ -23,7 +23,8 @@ elseif gives_up ~= '' or (fails[member] or 0) >= tries then
 end
 redis.call('HSET', item, 'again', 1)
 if code == 'file-absent' then redis.call('HSET', item, 'absent', 1) end  -- never removed: all rows of the file are recomputed
--- If another member gave the item up, its error stays for the operator; `barred` says nothing about the item.
+-- If another member gave the item up, that member's error stays stored for the operator: that this member may not judge
+-- the work (`barred`) is no information about the item.
 if not (barred and given) then
   redis.call('HSET', item, 'code', code, 'why', why, 'hint', hint)
 end

@@ -1,5 +1,5 @@
 -- Adds an item, unless it is in the queue in any state; returns 1 if it was added.
--- If a reorg replaced the submission under this key, the item has other work, and is replaced.
+-- If a reorg replaced the submission under this key, the stored item has the old submission, and is replaced.
 local item, now = P .. 'item:' .. id, clock()
 local stored = redis.call('HGET', item, 'work')
 if stored == work then return 0 end

@@ -1,6 +1,6 @@
 -- Leases the item with the earliest deadline that this member may take.
--- First moves items to the ready queues: those whose lease has expired, and those whose delay has passed. An expired
--- lease counts as a failure of its holder, because the item may have killed the process.
+-- First moves items to the ready queues `ready` and `again`: items whose lease has expired, and items whose delay has
+-- passed. An expired lease counts as a failure of its holder, because the item may have killed the holder's process.
 local now = clock()
 local waiting, ready, leased = P .. 'queue:waiting', P .. 'queue:ready', P .. 'queue:leased'
 -- `again` has ready items that were leased before. This member may have to wait for some of them, so the queue is
@@ -21,7 +21,7 @@ local function bury(id)
   if not dead then return end
   local fails = redis.call('HINCRBY', item, 'fails:' .. dead, 1)
   if fails >= tries then redis.call('HSET', item, 'gave:' .. dead, 1) end
-  if others_left(dead, {}, silence_ms) then  -- if the holder starts again, other members take the item first
+  if others_left(dead, {}, silence_ms) then  -- other members get the item first, even if the holder starts again
     local pause = math.min(longest_pause_ms, first_pause_ms * 2 ^ math.min(fails, 20))
     redis.call('HSET', item, 'after:' .. dead, now + math.floor(pause))
   end
