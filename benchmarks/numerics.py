@@ -144,14 +144,14 @@ def differences(console: Console, own: Arithmetic, *, tokens: int, home: Path) -
                 seed=seed,
                 num_attention_heads=2,
                 num_key_value_heads=2,
-                max_position_embeddings=1024,
+                max_position_embeddings=2048,
                 initializer_range=0.1,
                 **shape,
             )
             for seed in range(2)
         ]
         with EngineProcess(home / "log") as engine, VllmProcess(PLACE, own) as verifier:
-            for batch, length in ((1, 64), (7, 128), (64, 512)):
+            for batch, length in ((1, 64), (7, 128), (64, 512), (4, 1800)):
                 engine.open(dtype=own.dtype, max_batch=batch)
                 engine.load(folders[0], version=ZERO_DIGEST)
                 verifier.load(folders[0], version=ZERO_DIGEST)
@@ -224,7 +224,7 @@ def close(console: Console, own: Arithmetic, *, tries: int, honest: int, home: P
 def rates(console: Console, own: Arithmetic, *, model: Path | None, length: int, home: Path) -> None:
     """Prints CPU seconds of recomputing one file."""
     folder = model or tiny_folder(
-        home / "rates", kind="llama", num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=1024,
+        home / "rates", kind="llama", num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=2048,
         **SHAPES["2 M"],
     )  # fmt: skip
     torch.set_num_threads(1)

@@ -29,12 +29,12 @@ _SPLIT = "VLLM_CPU_ATTN_SPLIT_KV"
 _CPU_VARIABLES = "VLLM_CPU_"
 _KEPT = frozenset({"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_NUM_OF_RESERVED_CPU"})
 """Variables of vLLM on a CPU that change no results; a class removes the others, which an operator may have set."""
-_EXACT_VALUES = 192 * 64
-"""Positions times width of a head up to which attention on a CPU is exact in every class.
-
-vLLM computes attention in tiles, whose size depends on the processor's cache and differs between decoding and prefill.
-A row within one tile has the same sum in both. Measured with heads of 64 values and 512 KiB of cache: the first
-differences are at position 457. Processors with half of that cache have smaller tiles."""
+_LEAST_CACHE = (256 << 10) // 2
+"""Bytes that vLLM's attention kernel uses of the smallest second-level cache: half of 256 KiB, which is also vLLM's
+default if a virtual machine hides the size."""
+_QUERIES = {"cpu-amx": 32}
+_QUERIES_ELSEWHERE = 16
+"""Queries (heads of one token) that the kernel processes at once, at most."""
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
@@ -94,13 +94,21 @@ def check_device_class(device: torch.device, name: str) -> None:
 
 
 def most_positions(device_class: str, *, head_width: int) -> int | None:
-    """Returns the tokens of prompt and answer together up to which a class is exact; None if there is no bound.
+    """Returns the tokens of prompt and answer together up to which all machines of a class agree; None: no bound.
+
+    On a CPU vLLM adds up the keys of a token in tiles of n positions. n follows from the cache: queries and partial
+    sums (8 bytes per query and value of a head) and the float32 scores (4 n bytes per query) must fit in it. Machines
+    with other caches have other tiles, so they agree only on rows within the smallest tile (vLLM 0.32,
+    `csrc/cpu/cpu_attn_impl.hpp`, `calcu_tile_size_with_constant_q`).
 
     Args:
         device_class: Device of the class.
         head_width: Values of one attention head of the model.
     """
-    return _EXACT_VALUES // max(1, head_width) if device_class.startswith("cpu-") else None
+    if not device_class.startswith("cpu-"):
+        return None
+    queries = _QUERIES.get(device_class, _QUERIES_ELSEWHERE)
+    return (_LEAST_CACHE - 8 * queries * head_width) // (4 * queries)
 
 
 def arithmetic_of(dtype: Dtype, device_class: str) -> Arithmetic:

@@ -23,7 +23,12 @@ from rollouts.errors import EngineFailed
 class TokenAttentionBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
     """Describes each token of a step as a sequence of one query."""
 
-    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
+    def build(  # the types are vLLM's, which is not installed where types are checked
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: Any,  # noqa: ANN401
+        fast_build: bool = False,
+    ) -> Any:  # noqa: ANN401
         """Returns vLLM's description of the step for its attention kernel.
 
         Raises:
@@ -48,7 +53,7 @@ def attend_by_token() -> None:
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{TokenAttentionBackend.__name__}")
 
 
-def _by_token(step: Any) -> Any:
+def _by_token(step: Any) -> Any:  # noqa: ANN401 - vLLM is not installed where types are checked
     """Splits the sequences of a step into tokens.
 
     Args:

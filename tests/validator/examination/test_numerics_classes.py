@@ -15,16 +15,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.cpu_class import cpu_class
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.checks import CheckedVersion, RowEvidence
 from rollouts.engines.interface import Completion, SampleRequest
+from rollouts.engines.vllm import numerics
 from rollouts.errors import BadVersionFolder
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
+from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recompute import reference
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sampling.parameters import SamplingParameters
 from tests.kit.rollout_files import RECIPE, as_version, facts_of, make
@@ -37,6 +40,8 @@ from validator.examination.reading import LimitedReader
 from validator.examination.vllm_cache import VllmCache
 
 pytestmark = pytest.mark.needs_vllm
+
+SEED = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +134,29 @@ def test_an_honest_file_is_accepted_without_any_difference(
     assert figures["sampling"]["mismatches"] == 0
     assert figures["sampling"]["largest"] == 0
     assert figures["logprobs"]["largest"] == 0
+
+
+def test_rows_longer_than_a_prefills_tile_have_no_difference(
+    place: VllmPlace, own_class: Arithmetic, engine: EngineProcess, tmp_path: Path
+) -> None:
+    """vLLM's usual attention differs from position 457 on with 512 KiB of cache, and earlier with less."""
+    shape = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 4096}
+    folder = tiny_folder(tmp_path / "long", kind="llama", initializer_range=0.1, max_position_embeddings=1024, **shape)
+    requests = [SampleRequest(sample=at, prompt_tokens=(5, 6, 7 + at), seed=SEED) for at in range(3)]
+    parameters = SamplingParameters(max_new_tokens=900)
+    engine.load(folder, version=ZERO_DIGEST)
+    drawn = engine.generate(requests, parameters)
+    rows = tuple(unrewarded_sample(drawn[one.sample], prompt=one.prompt_tokens) for one in requests)
+    file = RolloutFile(unleased_header(arithmetic=own_class), rows)
+    assert max(len(row.output_tokens) for row in rows) > 800
+    with VllmProcess(replace(place, threads=2), own_class) as process:
+        process.load(folder, version=ZERO_DIGEST)
+        evidence = process.compare(file, [2, 0, 1], seed=SEED, parameters=parameters)
+    for at, row in enumerate(rows):
+        np.testing.assert_array_equal(row.logprobs, evidence[at].logprobs)
+        assert (gaps := evidence[at].gaps) is not None
+        assert not gaps.mismatches.any()
+        assert {proof.distance_total for proof in evidence[at].proofs} == {0}
 
 
 @pytest.mark.parametrize("cheat", ["another step", "temperature", "int8", "torch", "float32"])
@@ -259,8 +287,10 @@ def test_a_class_without_a_recording_is_left_to_others(
 
 
 def test_a_recipe_with_longer_rows_than_a_class_is_exact_for_is_refused(
-    version: CheckedVersion, tmp_path: Path
+    version: CheckedVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(numerics, "_LEAST_CACHE", 4 * 16 * 384 + 8 * 16 * 32)  # 16 queries, heads of 32 values
+    monkeypatch.setattr(numerics, "_QUERIES", {})
     folder = shutil.copytree(version.folder, tmp_path / "long")
     with pytest.raises(BadVersionFolder, match="is exact up to 384 tokens of prompt and answer") as refused:
         as_version(folder, version.recipe.model_copy(update={"max_prompt_tokens": 345}))
