@@ -39,7 +39,7 @@ class OldPolicy(StrEnum):
     SAMPLER = "sampler"
     """The sampler's recorded log-probabilities: the ratio corrects for staleness and asynchrony."""
     RECOMPUTED = "recomputed"
-    """The trainer's own log-probabilities at the start of the step; with one step per batch every ratio is 1."""
+    """The trainer's own log-probabilities at the start of the step. As each batch has one step, every ratio is 1."""
 
 
 class LearningOptimiser(_LearningModel):

@@ -53,7 +53,7 @@ def recipe_of(wanted: ResultRecipe | None, environment: Environment | None) -> t
         return Recipe(**fields, prompts=PromptRange(first=candidates.start, count=len(candidates))), ()
     eligible = [index for index in candidates if not is_held_out(environment.prompt(index), wanted.held_out)]
     if not eligible:
-        raise BadSettings("the recipe holds all of its prompts out", hint="lower held_out, or give more prompts")
+        raise BadSettings("the recipe holds out all of its prompts", hint="lower held_out, or give more prompts")
     return Recipe(**fields, prompts=PromptTable(count=len(eligible))), eligible
 
 
