@@ -16,11 +16,14 @@ from trainer.sft.examples import Corpus, EnvironmentCorpus
 from trainer.sft.settings import EnvironmentExamples, FileExamples, ResultRecipe, ScratchStart, WarmUpSettings
 
 START = "start"
-"""Folder, beside the state, of a start model that is created from scratch."""
+"""Name of the folder with a start model that is created from scratch, in the warm-up's work folder."""
 
 
 def start_of(settings: WarmUpSettings, work: Path) -> Path:
-    """Returns the start folder; creates a model from scratch if the settings ask for one and it does not exist yet."""
+    """Returns the start folder.
+
+    If the settings ask for a model from scratch, the first call creates it; later calls find it.
+    """
     if not isinstance(settings.start, ScratchStart):
         return settings.start.folder
     folder = work / START
@@ -75,7 +78,7 @@ def corpus_of(
     tokenizer: FolderTokenizer,
     end: int,
 ) -> tuple[Corpus, str]:
-    """Returns the examples, and a fingerprint that distinguishes corpora of equal settings."""
+    """Returns the examples, and a text that differs if their content differs under the same settings."""
     match settings.examples:
         case FileExamples(path=path):
             rows = FileCorpus(path, tokenizer=tokenizer, end=end, chat=False if recipe is None else recipe.chat)
