@@ -51,7 +51,7 @@ class ResultsByEnvironment:
         self._solved[part] += solved
 
     def results(self) -> Mapping[str, EnvironmentResult]:
-        """Returns the results by the environment's label, if the recipe has a mixture, else an empty mapping.
+        """Returns the results by environment label; empty unless the recipe has a mixture.
 
         Environments without answers are omitted.
         """

@@ -62,7 +62,7 @@ class NotWritten(Unavailable):
 
 
 class MeshBroken(Unavailable):
-    """Another process of the mesh has ended, can't be reached, or failed at a command that did not fail everywhere."""
+    """Another process has ended, can't be reached, or failed where others succeeded."""
 
     code = "mesh-broken"
     default_hint = (

@@ -190,7 +190,10 @@ class Evaluator:
         shown: bool = False,
         should_stop: Callable[[], bool] | None,
     ) -> _Tally:
-        """Generates answers and accumulates their results; if `shown`, keeps answers to the first prompts as text."""
+        """Generates answers and accumulates their results.
+
+        If `shown`, the answers to the first prompts are kept as text.
+        """
         requests = [
             SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
             for place, one in enumerate(planned)

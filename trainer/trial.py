@@ -275,7 +275,10 @@ class Trial:
                 batch.groups.append(made)
 
     def _load(self) -> None:
-        """Writes the present weights as a version, if there is none yet, and loads the version into the engine."""
+        """Writes the present weights as a version, and loads the version into the engine.
+
+        A version that exists already is not written again.
+        """
         folder = self._scratch / f"version-{self.steps}"
         if not folder.exists():
             write_version(folder, self._model, start=self._base, dtype=Dtype.FLOAT32, recipe=None)

@@ -87,7 +87,7 @@ class Channel:
         return GroupCommand.decode(encoded.numpy().tobytes())
 
     def agree(self, *, failed: bool, ending: bool) -> ProcessGroupStatus:
-        """Reports this process's outcome, waits for the other processes and returns the outcome of all.
+        """Reports this process's outcome and returns the outcome of all processes.
 
         Raises:
             MeshBroken: A process has ended.

@@ -1,4 +1,6 @@
-"""Encodes the commands of process 0 as bytes. Decoding never runs code from the bytes, as unpickling would.
+"""Encodes the commands of process 0 as bytes.
+
+Decoding never runs code from the bytes, as unpickling would.
 
 A command has a kind, JSON fields and arrays: the groups to learn, or the small tensors of a state.
 """
@@ -86,7 +88,10 @@ class GroupCommand:
 
 
 def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
-    """Returns the `add` command for some groups, without work keys and prompt indices: the learner ignores them."""
+    """Returns the `add` command for some groups.
+
+    The command omits work keys and prompt indices, because the learner ignores them.
+    """
     samples = [sample for group in groups for sample in group.samples]
     return GroupCommand(
         word=GroupCommandKind.ADD,

@@ -27,13 +27,13 @@ _Coefficient = Annotated[float, Field(ge=0, le=1e3)]
 
 
 class _LearningModel(BaseModel):
-    """Base class of the models of the `learning` settings: immutable, and rejects unknown fields."""
+    """Base class of the `learning` settings: immutable, and rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ClippedTerm(_LearningModel):
-    """PPO's clipped surrogate, optionally with a maximum ratio for tokens with a negative advantage."""
+    """PPO's clipped surrogate; may bound the ratio of tokens with a negative advantage."""
 
     kind: Literal["clipped"] = "clipped"
     low: Annotated[float, Field(ge=0, lt=1)] = 0.2
@@ -59,7 +59,7 @@ class TruncatedTerm(_LearningModel):
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns each token's loss term and a mask of the tokens whose weight was clipped, both [N]."""
+        """Returns each token's loss term and a mask of tokens whose weight was clipped, both [N]."""
         return truncated_term(
             ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=advantage_n, low=self.low, high=self.high
         )
@@ -166,7 +166,10 @@ class Algorithm(_LearningModel):
 
 
 def _merged_term(named: Mapping[str, Any] | None, given: object) -> dict[str, object]:
-    """Merges the given term's bounds with the named algorithm's; a different kind of term uses its own defaults."""
+    """Merges the given term's bounds with the bounds of the named algorithm.
+
+    A term of another kind than the named algorithm's uses its own defaults.
+    """
     if not isinstance(given, Mapping):
         return {}
     of = {"kind": "clipped"} if named is None else named

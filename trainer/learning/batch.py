@@ -54,7 +54,10 @@ class Answers:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Numbers of groups, answers and tokens in the global batch; the loss is divided by one of them."""
+    """Numbers of groups, answers and tokens in the global batch.
+
+    The loss is divided by one of them.
+    """
 
     groups: int = 0
     answers: int = 0

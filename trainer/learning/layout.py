@@ -1,4 +1,6 @@
-"""Arranges a batch's tokens in input rows of the model. All three layouts give the same loss.
+"""Arranges a batch's tokens in input rows of the model.
+
+There are three layouts, which give the same loss.
 
 `padded` gives each answer a row. `packed` puts several answers into one row. `shared` computes a prompt once for
 several answers of its group: each token of an answer attends to the prompt and to the answer's own earlier tokens.
@@ -152,7 +154,10 @@ def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -
 
 
 def _cost(pieces: Sequence[LayoutPiece], *, width: int) -> int:
-    """Returns the cost of the rows that hold the pieces, in units of one token's attention to another."""
+    """Returns the cost of the rows that hold the pieces.
+
+    The unit is one token's attention to another token.
+    """
     lengths = [piece.length for piece in pieces]
     length = max(lengths, default=0)
     rows = 1 + max((spot.row for spot in place(lengths, length)), default=0)

@@ -24,7 +24,10 @@ MOST_LOG_RATIO = 20.0
 
 
 class Aggregation(StrEnum):
-    """Weight of each token of an answer with T tokens, and divisor of the sum over the global batch."""
+    """Weight of each token of an answer with T tokens, and divisor of the sum.
+
+    The sum is over the global batch.
+    """
 
     TOKENS = "tokens"
     """Weight 1, divided by the number of tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3."""
@@ -56,7 +59,10 @@ COUNTED = {
 
 
 class Importance(StrEnum):
-    """Importance ratio pi/mu: probability under the policy pi over that under mu, the policy that generated."""
+    """Importance ratio pi/mu of two probabilities of a token.
+
+    pi is the probability under the policy, mu under the policy that generated the token.
+    """
 
     NONE = "none"
     """The constant 1 with the gradient of log pi: answers count as on-policy."""
@@ -139,7 +145,10 @@ def ratios(
 
 
 def kept_answers(floor: float, *, ratio_n: torch.Tensor, answer_n: torch.Tensor, answers: int) -> torch.Tensor:
-    """Returns a mask of the answers without a token whose ratio is below the floor, [S] (INTELLECT-3 section 3)."""
+    """Returns a mask of the answers without a token whose ratio is below the floor, [S].
+
+    INTELLECT-3 section 3 describes this filter.
+    """
     low_s = torch.zeros(answers, dtype=torch.int64, device=ratio_n.device)
     return low_s.index_add(0, answer_n, (ratio_n.detach() < floor).long()) == 0
 
@@ -193,7 +202,9 @@ def clipped_term(
 def truncated_term(
     *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns detach(clip(ratio, low, high)) * A * log pi: each token keeps a gradient, with a bounded weight.
+    """Returns detach(clip(ratio, low, high)) * A * log pi.
+
+    Each token keeps a gradient, with a bounded weight.
 
     A is the advantage. AIPO (LlamaRL) bounds the weight above only, CISPO (MiniMax-M1, equation 4) on both sides.
 

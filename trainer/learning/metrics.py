@@ -114,7 +114,10 @@ class MetricSums:
     longest: int = 0
 
     def add(self, found: Objective, *, sampler_n: torch.Tensor, rows_tokens: int) -> None:
-        """Adds the values of some rows. All values come from the accelerator in one transfer, for speed."""
+        """Adds the values of some rows.
+
+        All values come from the accelerator in one transfer, for speed.
+        """
         with torch.no_grad():
             log_ratio_n = (found.logprob_n - sampler_n).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
             nothing = torch.zeros_like(log_ratio_n)
@@ -137,7 +140,10 @@ class MetricSums:
         self.largest_ratio = max(self.largest_ratio, read[-1])
 
     def all_reduce(self, device: torch.device) -> None:
-        """Adds up the sums of all processes, except rewards and lengths, which every process already has in full."""
+        """Adds up the sums of all processes.
+
+        Rewards and lengths are left as they are, because every process has those of the global batch.
+        """
         values = torch.tensor([getattr(self, name) for name in _SUMMED], dtype=torch.float64, device=device)
         largest = torch.tensor(self.largest_ratio, dtype=torch.float64, device=device)
         torch.distributed.all_reduce(values)

@@ -1,4 +1,6 @@
-"""Shards weights, gradients and optimiser averages over processes (FSDP2), and distributes the rows of a batch.
+"""Shards weights, gradients and optimiser averages over processes (FSDP2).
+
+It also distributes the rows of a batch over the processes.
 
     torchrun --nproc-per-node 2 ...    # each process: make_mesh, then Learner(..., mesh=mesh)
 
@@ -40,7 +42,9 @@ def shard(model: Module, mesh: DeviceMesh) -> None:
 
 
 def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[tuple[PackedBatch, bool]]:
-    """Yields this process's rows, each with a flag whether the row counts. A repeated row does not count.
+    """Yields this process's rows, each with a flag whether the row counts.
+
+    A row that is repeated only to keep the processes in step does not count.
 
     Each row counts in exactly one process.
     """

@@ -105,7 +105,9 @@ def write_version(
 
 
 def without_weights(model: PreTrainedModel, *, dtype: Dtype) -> PreTrainedModel:
-    """Returns a copy of the model with weights on torch's meta device, where they take no memory.
+    """Returns a copy of the model with weights on the meta device.
+
+    There the weights take no memory.
 
     Args:
         model: The model before sharding.

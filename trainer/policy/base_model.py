@@ -41,7 +41,9 @@ class PolicyBase:
 
     @property
     def candidates(self) -> NDArray[np.uint64] | None:
-        """Returns the indices from which the tables of prompts are chosen; None for a range above `MOST_PROMPTS`.
+        """Returns the prompt indices from which the tables of versions are chosen.
+
+        Returns None for a range with more than `MOST_PROMPTS` prompts.
 
         Held-out prompts of a range are excluded: no slot draws them, so in a table they would count as unsolved for
         ever.

@@ -1,4 +1,6 @@
-"""Presets: named settings of supervised warm-ups, and the base models of the devnet that they produce.
+"""Presets: named settings of supervised warm-ups, and base models that they produce.
+
+The devnet uses these base models.
 
 `muster trainer sft --preset devnet --to DIR` reproduces the shipped weights.
 """

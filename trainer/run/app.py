@@ -154,7 +154,10 @@ class _Links:
 async def _prepare(
     settings: TrainerSettings, base: PolicyBase, learner: PolicyLearner, links: _Links, stack: AsyncExitStack
 ) -> tuple[Dependencies, TrainerState]:
-    """Creates the dependencies of the training loop, and restores learner and state up to the end of the journal."""
+    """Creates the dependencies of the training loop, and resumes the run.
+
+    Learner and state are restored up to the end of the journal.
+    """
     client, clock = links.client, links.clock
     outage_retry = OutageRetry(clock=clock, longest=settings.patience)
     lease = RunLease(client, folder=settings.state, clock=clock, retry=outage_retry)

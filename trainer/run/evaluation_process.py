@@ -34,7 +34,9 @@ _LONGEST_ANSWER = 1 << 20
 
 
 class EvaluationProcess:
-    """Evaluates versions one at a time. Only the newest version waits; it replaces an older one that waits.
+    """Evaluates versions one at a time.
+
+    Only the newest version waits; it replaces an older version that waits.
 
     Args:
         settings: Number of prompts and samples, device and dtype.
@@ -62,7 +64,10 @@ class EvaluationProcess:
 
     @property
     def used(self) -> set[int]:
-        """Versions whose folders are still needed: the version under evaluation and the version that waits."""
+        """Versions whose folders are still needed.
+
+        These are the version under evaluation and the version that waits.
+        """
         return {each for each in (self._evaluated, self._waiting and self._waiting[0]) if each is not None}
 
     def ask(self, version: int, folder: Path) -> None:

@@ -24,7 +24,9 @@ _log = structlog.get_logger(__name__)
 
 
 class ProgressLog:
-    """Writes progress lines and sets gauges. If a write fails, the line is lost and the run continues.
+    """Writes progress lines and sets gauges.
+
+    If a write fails, the line is lost and the run continues.
 
     Args:
         folder: The trainer's state directory, which exists.

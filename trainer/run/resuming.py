@@ -50,7 +50,7 @@ class Resumption:
 
 
 def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
-    """Restores the learner to the end of the journal's last step, and returns the state of the run.
+    """Restores the learner to the end of the journal, and returns the run's state.
 
     Args:
         resumption: Saved state, journal and settings.
@@ -92,7 +92,10 @@ def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
 
 
 def _restored(resumption: Resumption, learner: PolicyLearner) -> TrainerState | None:
-    """Restores the saved state; returns None if there is no state. The tensors read are freed at the return."""
+    """Restores the saved state; returns None if there is no state.
+
+    The tensors that were read are freed when this function returns.
+    """
     loaded = load_state(resumption.folder, identity=resumption.identity)
     if loaded is None:
         return None
@@ -102,7 +105,10 @@ def _restored(resumption: Resumption, learner: PolicyLearner) -> TrainerState | 
 
 
 def _keep(resumption: Resumption, state: TrainerState, learner: PolicyLearner, *, first: int) -> None:
-    """Saves the state after repeated steps. No later start repeats these steps, so their settings may then change."""
+    """Saves the state after repeated steps.
+
+    Later starts do not repeat these steps, so settings may change from here on.
+    """
     if state.step > first:
         save_state(resumption.folder, state=state, learner_state=learner.state(), identity=resumption.identity)
         remove_files(resumption.folder, below=state.step)

@@ -89,7 +89,10 @@ class VersionPublisher:
             self._saving = None
 
     def publish_again(self, view: RunView) -> None:
-        """Publishes the newest version again if the orchestrator leases no slots for it, as after losing its state."""
+        """Publishes the newest version again if the orchestrator leases no slots for it.
+
+        This happens when the orchestrator has lost its state.
+        """
         if not self._dependencies.announcer.is_adopted(view, self.newest) and self._publishing is None:
             self._dependencies.demand.forget()
             self._publishing = asyncio.create_task(self._publish(self.newest))

@@ -1,4 +1,4 @@
-"""Training state as named tensors: weights, optimiser averages and the state of the random generator.
+"""Training state as named tensors: weights, optimiser averages, random generator.
 
 After the state is restored, the next step has the same result as without the interruption. Sharded weights are gathered
 when saved and sharded again when restored, so the state does not depend on the number of processes.
@@ -78,14 +78,20 @@ def restore_training(kept: Mapping[str, torch.Tensor], model: Module, optimisers
 
 
 def _gathered(value: torch.Tensor, *, keep: bool) -> torch.Tensor:
-    """Returns the tensor itself, or a CPU copy of a sharded tensor; an empty tensor if `keep` is False."""
+    """Returns the tensor itself, or a CPU copy of a sharded tensor.
+
+    Returns an empty tensor if `keep` is False.
+    """
     if isinstance(value, DTensor):
         return _whole(value, dtype=value.dtype, keep=keep)
     return value.detach() if keep else torch.empty(0)
 
 
 def _whole(value: torch.Tensor, *, dtype: torch.dtype, keep: bool) -> torch.Tensor:
-    """Returns a CPU copy of the tensor, gathered if it is sharded; an empty tensor if `keep` is False."""
+    """Returns a CPU copy of the tensor, gathered if it is sharded.
+
+    Returns an empty tensor if `keep` is False.
+    """
     full: Any = value.full_tensor() if isinstance(value, DTensor) else value
     if not keep:
         return torch.empty(0)

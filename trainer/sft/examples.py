@@ -50,7 +50,9 @@ class Corpus(Protocol):
 
 
 class EnvironmentCorpus:
-    """Demonstrations of an environment for a range of prompts, without the prompts that the recipe holds out.
+    """Demonstrations of an environment for a range of prompts.
+
+    Prompts that the recipe holds out have no demonstration here.
 
     Args:
         environment: Environment of the recipe.

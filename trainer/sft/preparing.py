@@ -78,7 +78,10 @@ def corpus_of(
     tokenizer: FolderTokenizer,
     end: int,
 ) -> tuple[Corpus, str]:
-    """Returns the examples, and a text that differs if their content differs under the same settings."""
+    """Returns the examples, and a fingerprint of their content.
+
+    The fingerprint differs if the content differs, even if the settings are equal.
+    """
     match settings.examples:
         case FileExamples(path=path):
             rows = FileCorpus(path, tokenizer=tokenizer, end=end, chat=False if recipe is None else recipe.chat)

@@ -223,7 +223,10 @@ class WarmUp:
         return after, done
 
     def _evaluate(self) -> Evaluation | None:
-        """Evaluates the current weights as a written version in an inference engine, as users of the version run it."""
+        """Evaluates the current weights with an inference engine.
+
+        The weights are written as a version first, so the engine runs them as it does for users.
+        """
         if self._evaluator is None:
             return None
         folder = self._work / _EVALUATED

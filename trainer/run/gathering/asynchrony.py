@@ -118,7 +118,9 @@ class StepProgress:
 def steps_to_open(
     step: int, last: int, progress: Mapping[int, StepProgress], *, groups: int, most_waiting: int
 ) -> dict[int, int]:
-    """Returns the demand of each step from `step + 1` to `last`, in groups; 0 for a step that is not open yet.
+    """Returns the demand of each step from `step + 1` to `last`, in groups.
+
+    The demand is 0 for a step that is not open yet.
 
     The next step is always open, so that workers continue while rollouts of the current step are validated and trained
     on. A later step opens when the demand of all steps before it is leased, and fewer than `most_waiting` accepted

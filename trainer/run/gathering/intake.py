@@ -157,7 +157,10 @@ class RolloutIntake:
         return bool(self._unavailable)
 
     async def _take_each(self, items: Sequence[RolloutItem]) -> None:
-        """Fetches files with equal bytes one after the other, because their SHA-256 gives them the same path."""
+        """Fetches files with equal bytes one after the other.
+
+        Such files share a path, which their SHA-256 determines.
+        """
         for item in items:
             await self._take(item)
 
@@ -235,7 +238,10 @@ class RolloutIntake:
         return sum(item.groups for item in self._listed if item.key not in gone)
 
     def held_up(self) -> int:
-        """Returns the number of accepted groups that an outage makes unavailable and that the step still waits for."""
+        """Returns the number of accepted groups that the step waits for in an outage.
+
+        After `patience` the step no longer waits for a file.
+        """
         now = self._clock.monotonic()
         waited = {
             key

@@ -85,7 +85,9 @@ class FileReader:
 def read_accepted(
     path: Path, audit_path: Path, *, entry: JournalFile, step: int, rules: FileRules, decoder: Decoder
 ) -> SeenFile:
-    """Reads a file and its audit file. The caller has verified the hashes of both against the ledger.
+    """Reads a file and its audit file.
+
+    The caller has verified the hashes of both files against the ledger.
 
     Args:
         path: Path of the file.

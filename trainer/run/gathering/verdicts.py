@@ -32,7 +32,9 @@ class LedgerVerdicts:
         self._pool_id = pool_id
 
     async def objection(self, item: RolloutItem) -> str:
-        """Returns why the ledger does not confirm a file listed as accepted; empty if the ledger confirms it.
+        """Returns why the ledger does not confirm a file that is listed as accepted.
+
+        The text is empty if the ledger confirms the file.
 
         Raises:
             Unavailable: The chain does not answer.

@@ -80,7 +80,9 @@ async def open_learner(
     stop: asyncio.Event,
     in_thread: LearnerThread,
 ) -> AsyncIterator[PolicyLearner]:
-    """Yields the learner. In a mesh it commands the other processes, which end when the block ends.
+    """Yields the learner.
+
+    In a mesh, the learner commands the other processes, which end when the block ends.
 
     Args:
         base: The base with the initial weights.

@@ -82,7 +82,10 @@ class DemandPublisher:
         self._sent = {each: groups for each, groups in self._sent.items() if each > step}
 
     def forget(self) -> None:
-        """Clears the record of sent demand, so that all demand is sent again after the orchestrator lost its state."""
+        """Clears the record of sent demand, so that all demand is sent again.
+
+        This is needed after the orchestrator has lost its state.
+        """
         self._sent.clear()
 
     async def _state(self, step: int, groups: int, progress: dict[int, StepProgress]) -> None:

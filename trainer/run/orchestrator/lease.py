@@ -91,7 +91,9 @@ class RunLease:
                 _log.info("lease-not-given-up", why=error.detail)
 
     async def with_token(self, put: Callable[[str], Awaitable[T]]) -> T:
-        """Sends a request under the lease. If the lease has expired, takes it again and repeats the request.
+        """Sends a request under the lease.
+
+        If the lease has expired, takes it again and repeats the request.
 
         Raises:
             AnotherTrainer: Another trainer has taken the lease.

@@ -54,5 +54,8 @@ class OutageRetry:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Returns whether a retry may help; False for write errors of this machine's disk, which a person has to fix."""
+    """Returns whether a retry may help.
+
+    It does not help against write errors of this machine's disk, which a person has to fix.
+    """
     return is_retryable(error) and not isinstance(error, NotWritten)

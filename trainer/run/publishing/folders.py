@@ -1,4 +1,6 @@
-"""Folders of versions: writes them for the origin, journals their digests, and removes folders that nobody needs.
+"""Folders of versions: writes them, journals their digests, and removes old ones.
+
+The origin publishes the versions from these folders.
 
 Each stage first checks whether it was already done, so it can be repeated after a crash at any moment.
 """

@@ -49,7 +49,10 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
 
 
 def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, str]:
-    """Returns a text for each changed setting, by name. Settings that are missing on one side are ignored."""
+    """Returns a text for each changed setting, by name.
+
+    Settings that are missing on one side are ignored.
+    """
     return {
         name: f"{name} was {before[name]} and is {now[name]}"
         for name in sorted(before.keys() & now.keys())

@@ -87,7 +87,9 @@ class DifficultyPools:
     def eligible(
         self, candidates: NDArray[np.uint64], settings: PoolSettings, *, version: int, seed: int
     ) -> NDArray[np.uint64]:
-        """Returns a version's prompt table: a sorted subset of the candidates, of at least `least_prompts` prompts.
+        """Returns a version's prompt table: a sorted subset of the candidates.
+
+        The table has at least `least_prompts` prompts, if there are so many candidates.
 
         Args:
             candidates: The base's table, sorted.
