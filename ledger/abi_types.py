@@ -14,6 +14,7 @@ from protocol.identifiers import ZERO_ADDRESS, Address, Digest, address, digest
 T = TypeVar("T")
 
 _NOTHING = (0, ZERO_ADDRESS, bytes(32))
+"""Zero values, which `from_abi` converts to None for optional types."""
 _LAST_SECOND = 253_402_300_799
 """The end of the year 9999, the maximum of `datetime`; contracts use larger numbers for "never"."""
 
@@ -40,10 +41,12 @@ def from_abi(kind: Any, value: Any) -> Any:  # noqa: ANN401 - the type is an arg
 
 
 def struct_from_abi(kind: type[T], values: Sequence[Any]) -> T:
-    """Builds a dataclass from a decoded ABI struct; its fields have the order of the struct's components.
+    """Builds a dataclass from a decoded ABI struct.
+
+    The fields of the dataclass must have the order of the struct's components.
 
     Raises:
-        TypeError: The numbers of components and fields differ: client and contract are of different versions.
+        TypeError: Struct and dataclass have different numbers of fields: client and contract differ in version.
     """
     if not is_dataclass(kind):
         raise TypeError(f"{kind.__name__} is not a dataclass")

@@ -18,8 +18,8 @@ from protocol.errors import Unavailable
 class Contract(StrEnum):
     """The contracts of the ledger, in the order in which they are deployed.
 
-    The order is part of the protocol: contract addresses follow from the deployer's nonces, and each contract gets the
-    addresses of the others before those others exist.
+    The order is part of the protocol. The address of a contract follows from the deployer's nonce, so each contract can
+    get the addresses of contracts that are deployed after it.
     """
 
     MUSTER = "MusterToken"

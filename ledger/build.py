@@ -2,6 +2,7 @@
 
 Compilation needs Node.js and the pinned npm packages of `deploy/npm` in `.tools/node_modules`. The running services
 need neither.
+
 The output depends only on the sources and the pinned versions: it contains no paths, times or metadata hash.
 """
 
@@ -22,14 +23,14 @@ from protocol.errors import InvalidInput, Unavailable
 SOLC: Final = "0.8.37"
 OPENZEPPELIN: Final = "5.7.0"
 SIZE_LIMIT: Final = 24_576
-"""Largest contract that a chain accepts, in bytes of code (EIP-170)."""
+"""Maximum bytes of code of a contract on a chain (EIP-170)."""
 
 SETTINGS: Final[dict[str, Any]] = {
-    # 200 runs: calls are cheaper and the code is larger. ComputePools is close to the size limit.
+    # More runs make calls cheaper and the code larger. With 200 runs ComputePools is already close to the size limit.
     "optimizer": {"enabled": True, "runs": 200},
     "viaIR": True,
     "evmVersion": "cancun",
-    # No metadata hash in the bytecode, so that a changed comment does not change it.
+    # The bytecode has no metadata hash, so that a changed comment in a source does not change the bytecode.
     "metadata": {"bytecodeHash": "none", "appendCBOR": False},
     "outputSelection": {
         f"{contract.value}.sol": {contract.value: ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]}
@@ -159,7 +160,7 @@ def _run_solc(modules: Path, texts: dict[str, str]) -> dict[str, Any]:
     )
     if process.returncode != 0:
         raise Unavailable(
-            f"solc did not run: {process.stderr[-2000:]}", hint="see `node --version`", code="no-compiler"
+            f"solc did not run: {process.stderr[-2000:]}", hint="check Node.js: `node --version`", code="no-compiler"
         )
     result: dict[str, Any] = json.loads(process.stdout)
     return result

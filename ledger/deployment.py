@@ -1,7 +1,8 @@
 """Deploys the contracts, and reads, writes and checks deployment files.
 
-The contracts hold each other's addresses as immutables, so that nobody can later replace a contract, such as the one
-that may slash. The addresses are computed before anything is deployed, from the deployer's address and nonces.
+The contracts hold each other's addresses as immutables, so that nobody can later replace a contract, such as the
+contract that may slash stake. The addresses are computed before the first deployment, from the deployer's address and
+nonces.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ async def deploy(
         web3: The connection.
         sender: Sends and pays for the transactions; the sender must send nothing else meanwhile.
         governor: The account that may mint MUST and create domains.
-        unbonding_period: How long stake stays slashable after its owner began to unbond it.
+        unbonding_period: Time for which stake stays slashable after its owner began to unbond it.
 
     Raises:
         DeploymentDiffers: Another transaction of the sender's key shifted the nonces, so that an address is wrong.
@@ -155,7 +156,7 @@ async def check_deployment(web3: AsyncWeb3[Any], deployment: Deployment) -> None
     if found != VERSION:
         raise DeploymentDiffers(
             f"the contracts on chain {deployment.chain_id} have version {found}; this release uses {VERSION}",
-            hint="use the release that deployed them, or deploy this release's: `muster ledger deploy`",
+            hint="use the release that deployed them, or deploy the contracts of this release: `muster ledger deploy`",
         )
 
 

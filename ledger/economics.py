@@ -1,12 +1,12 @@
 """Economics of a pool: the stake inequality, and the cost of poisoning, laundering, stalling and Sybil attacks.
 
-A node that forges everything is caught on an audited unit (probability q, the audit floor) and gains the price on the
-others. Its expected gain per unit is `(1 - q)·price - q·penalty`, which is at most zero when
-`penalty ≥ price·(1 - q)/q`. The reward is for the units of the file; the penalty is for all units of the lease, so
-claiming few units does not make forging cheap. The stake must cover the penalties of all open work.
+A node that forges everything is caught on each audited unit (probability q, the audit floor) and gains the price on
+each other unit. Its expected gain per unit is `(1 - q)·price - q·penalty`, which is at most zero when
+`penalty ≥ price·(1 - q)/q`. The reward is for the units of the file; the penalty is for all units of the lease, so a
+node can't make forging cheap by claiming few units. The stake must cover the penalties of all open work.
 
-Money is in the token's smallest unit. Costs of an attacker are rounded down and its gains are rounded up, so that no
-figure makes the pool look safer than it is.
+Money is in the token's smallest unit. Costs of an attacker are rounded down and gains of an attacker are rounded up, so
+that no figure makes the pool look safer than it is.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Economics:
     reserved: int
     """Escrow that one submission reserves: its reward and `MAX_FEES` fees."""
     submissions_covered: int
-    """Submissions that the free escrow covers."""
+    """Number of further submissions that the free escrow covers."""
 
     def raw(self) -> dict[str, object]:
         """Returns the figures for JSON output: integers as decimal strings."""
@@ -94,8 +94,8 @@ def explain_economics(
         terms: The pool's terms.
         escrow: The pool's escrow.
         units: Units of a typical file.
-        open_work: A node's open submissions at a time.
-        max_units: Units of the file's lease; as many as in the file by default.
+        open_work: Number of submissions of a node that are open at a time.
+        max_units: Maximum units that the file's lease allows; by default the units of the file.
 
     Raises:
         InvalidInput: The lease has fewer units than the file.
@@ -128,7 +128,7 @@ def explain_economics(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisoning:
-    """Cost of one bad row in an otherwise honest file, for a node that is audited at the floor.
+    """Cost of one bad row in an otherwise honest file, at the audit floor.
 
     Args:
         caught: Probability that the audit draws the row.
@@ -165,11 +165,12 @@ class Chances:
     Args:
         launders_by_dispute: A forged file is accepted, although an honest validator called it forged, because the node
             disputed the verdict.
-        launders_first: A forged file that a corrupt validator accepted stays accepted when an honest validator disputes
-            that.
-        frames_first: An honest file that a corrupt validator judged forged is slashed although the node disputes that.
-        frames_by_dispute: An honest file that an honest validator accepted is slashed after a corrupt validator
-            disputes that.
+        launders_first: A forged file that a corrupt validator accepted stays accepted although an honest validator
+            disputes the verdict.
+        frames_first: The node of an honest file that a corrupt validator judged forged is slashed although the node
+            disputes the verdict.
+        frames_by_dispute: The node of an honest file that an honest validator accepted is slashed after a corrupt
+            validator disputes the verdict.
     """
 
     launders_by_dispute: Fraction
@@ -194,7 +195,10 @@ def chances(*, validators: int, corrupt: int) -> Chances:
         InvalidInput: There are more corrupt validators than validators.
     """
     if not 0 <= corrupt <= validators or validators < 1:
-        raise InvalidInput(f"{corrupt} of {validators} validators", hint="--corrupt is at most the pool's validators")
+        raise InvalidInput(
+            f"{corrupt} of {validators} validators can't be corrupt",
+            hint="--corrupt is at most the number of the pool's validators",
+        )
     honest, others, confirmed = validators - corrupt, validators - 1, validators >= CONFIRMED_FROM
     zero, one = Fraction(), Fraction(1)
     if corrupt == 0:
@@ -228,9 +232,9 @@ class Collusion:
         corrupt: k, the number of colluding validators.
         launders_by_dispute: As in `Chances`.
         launders_first: Probability that a forged file is accepted when a corrupt validator judges it first and honest
-            ones take a second look at a share of the accepted work.
-        frames: Probability that honest work is slashed, as in `Chances`.
-        gain: Average gain per forged file from laundering, by the better of the two ways.
+            validators take a second look at a share of the accepted work.
+        frames: Probability that the node of an honest file is slashed, as in `Chances`.
+        gain: Average gain per forged file from laundering, in the better of the two ways.
     """
 
     validators: int
@@ -309,7 +313,7 @@ class DeliveryRules:
     providers_per_step: int
 
     def __post_init__(self) -> None:
-        """Checks that times are above zero and counts at least one."""
+        """Checks that all times are above zero and all counts are at least one."""
         times = (self.found_after, self.lease, self.typical, self.pause)
         if min(times) <= timedelta() or min(self.least, self.providers_per_step) < 1:
             raise InvalidInput("times and counts of the delivery rules must be above zero")

@@ -42,7 +42,7 @@ class TransactionNotMined(Unavailable):
 
     Args:
         detail: The transaction, and how long the sender waited.
-        hashes: Hash of every version that was sent, 0x-prefixed; at most one of them can ever be mined.
+        hashes: Hash of every version of the transaction that was sent, 0x-prefixed. At most one can ever be mined.
         nonce: The nonce of all versions.
     """
 

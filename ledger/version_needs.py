@@ -47,7 +47,7 @@ class VersionNeeds:
         """Reads the events since the last call and returns the versions that are needed now.
 
         Args:
-            held: Stored versions that may be removed. Work on versions older than all of these is not read.
+            held: Stored versions that may be removed. Work on versions older than all held versions is not read.
 
         Raises:
             ChainUnavailable: The chain does not answer; the caller must not remove any version.

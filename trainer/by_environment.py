@@ -12,7 +12,7 @@ from rollouts.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentResult:
-    """Results of one environment's answers.
+    """Results of the answers to one environment's prompts.
 
     Args:
         answers: Number of answers.
@@ -29,7 +29,7 @@ class ResultsByEnvironment:
     """Accumulates the results of answers by environment.
 
     Args:
-        parts: The environments that the recipe's indices belong to.
+        parts: Assigns prompt indices to the recipe's environments.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -38,19 +38,23 @@ class ResultsByEnvironment:
         self._solved = [0.0] * len(parts.names)
 
     def add(self, prompt_index: int, *, reward: float, solved: float) -> None:
-        """Adds an answer to a prompt.
+        """Adds the result of one answer.
 
         Args:
             prompt_index: Index of the prompt.
             reward: The answer's reward.
-            solved: 1 if the answer is solved, else 0; or the share of solved answers in its group.
+            solved: 1 if the answer is solved, else 0. A caller that adds all answers of a group may pass the group's
+                share of solved answers with each of them.
         """
         part = self._parts.part(prompt_index)
         self._rewards[part].append(reward)
         self._solved[part] += solved
 
     def results(self) -> Mapping[str, EnvironmentResult]:
-        """Returns the results of environments with answers, by label; empty unless the recipe has a mixture."""
+        """Returns the results by environment label; empty unless the recipe has a mixture.
+
+        Environments without answers are omitted.
+        """
         if len(self._parts.names) == 1:
             return {}
         return {

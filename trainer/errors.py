@@ -36,7 +36,10 @@ class AnotherTrainer(Conflict):
     """Another trainer works on this run, so this one must stop."""
 
     code = "another-trainer"
-    default_hint = "only one trainer may work on a run: give this one the state directory of the other, or another run"
+    default_hint = (
+        "only one trainer may work on a run: start this trainer with the other trainer's state directory, or for "
+        "another run"
+    )
 
 
 class BadSettings(InvalidInput):
@@ -59,7 +62,7 @@ class NotWritten(Unavailable):
 
 
 class MeshBroken(Unavailable):
-    """Another process of the mesh has ended, can't be reached, or failed where others succeeded."""
+    """Another process has ended, can't be reached, or failed where others succeeded."""
 
     code = "mesh-broken"
     default_hint = (

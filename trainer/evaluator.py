@@ -1,7 +1,7 @@
 """Evaluates a version of the policy on held-out prompts, with greedy and sampled answers.
 
-No slot draws a held-out prompt (`Recipe.held_out`), so the policy was never trained on them. The result depends only on
-the weights: the prompts are the first held-out ones, and sampling has a fixed seed.
+No slot draws held-out prompts (`Recipe.held_out`), so the policy is never trained on them. Evaluations of one run
+differ only in the weights: each evaluation uses the first held-out prompts and a fixed sampling seed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trainer.by_environment import EnvironmentResult, ResultsByEnvironment, resu
 
 _TAG = b"muster-evaluation-v1"
 EXAMPLES = 8
-"""Prompts whose greedy answers are kept as text."""
+"""Number of prompts whose greedy answers an evaluation keeps as text."""
 _EXAMPLE_CHARACTERS = 2_000
 _SEARCH_FACTOR = 100
-"""Search limit for held-out prompts, as a multiple of the number of candidates expected to be needed."""
+"""The search for held-out prompts reads at most this many times the number of prompts that it should need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +53,17 @@ class Evaluation:
         greedy: Share of prompts whose greedy answer is solved; partial credit does not count.
         greedy_tokens: Mean length of greedy answers, including the end token.
         greedy_finished: Share of greedy answers that end with the end token.
-        samples: Sampled answers per prompt.
+        samples: Number of sampled answers per prompt.
         greedy_reward: Mean reward of greedy answers after the length penalty.
         pass_at: Unbiased estimate of pass@k (at least one of k sampled answers is correct), by k.
         reward: Mean reward of sampled answers after the length penalty; None without samples.
-        distance: Mean distance from the target length, in the environment's unit, of sampled answers (of greedy answers
-            if there are no samples). None without a target length.
+        distance: Mean difference between answer length and target length, in the environment's unit. Measured on the
+            sampled answers, or on the greedy answers if there are no samples. None without a target length.
         lengths: Mean length of the same answers, by target length.
-        undecided: Answers, greedy and sampled, that could not be checked within the limits.
+        undecided: Number of greedy and sampled answers that could not be checked within the limits of the checker.
         examples: Greedy answers to the first `EXAMPLES` prompts.
-        environments: Results of the greedy answers by environment of a mixture; empty for other recipes.
-        sampled_environments: Results of the sampled answers likewise.
+        environments: Results of the greedy answers, by environment; empty unless the recipe has a mixture.
+        sampled_environments: Results of the sampled answers, by environment; empty unless the recipe has a mixture.
     """
 
     prompts: int
@@ -89,8 +89,8 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
         environment: The recipe's environment.
         recipe: The version's recipe, which has the held-out share.
         count: Number of prompts.
-        share: Held-out share of the prompts; None for the recipe's. It may be smaller than the recipe's, because the
-            prompts that are held out at a smaller share are among those that are held out at a larger one.
+        share: Share of prompts that count as held out; None for the recipe's share. A share below the recipe's selects
+            a subset of the prompts that the recipe holds out.
 
     Raises:
         InvalidInput: No prompt was found, or the share is larger than the recipe's.
@@ -99,7 +99,8 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
         share = recipe.held_out
     if share > recipe.held_out:
         raise InvalidInput(
-            f"a share of {share} has prompts that were eligible for training: the recipe holds out {recipe.held_out}",
+            f"a held-out share of {share} includes prompts that training may use: the recipe holds out only a share "
+            f"of {recipe.held_out}",
             hint="give at most the recipe's share, or set held_out in the recipe before anything is trained",
         )
     size = environment.size()
@@ -130,7 +131,7 @@ class Evaluator:
         recipe: Prompt format and sampling parameters.
         tokenizer: The model's tokenizer.
         indices: Indices of the prompts.
-        samples: Sampled answers per prompt, in addition to the greedy one.
+        samples: Number of sampled answers per prompt, in addition to the greedy answer.
     """
 
     environment: Environment
@@ -189,7 +190,10 @@ class Evaluator:
         shown: bool = False,
         should_stop: Callable[[], bool] | None,
     ) -> _Tally:
-        """Generates and tallies answers; if they are shown, keeps those to the first prompts as text."""
+        """Generates answers and accumulates their results.
+
+        If `shown`, the answers to the first prompts are kept as text.
+        """
         requests = [
             SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
             for place, one in enumerate(planned)

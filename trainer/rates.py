@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SMALL_MODEL = 4_000_000
-"""Number of parameters up to which a model's runs have the same sizes as runs of the shipped base models."""
+"""Number of parameters up to which a model gets the default sizes of the shipped base models, such as group counts."""
 LOGITS_BYTES = 100 << 20
-"""Bytes of logits in a forward pass of the trainer; the backward pass takes about three times as much."""
+"""Maximum bytes of logits in a forward pass of the trainer. The backward pass takes about three times as much."""
 _MOST_ROWS = 8
+"""Maximum number of rows in a forward pass."""
 _KNOWN_PARAMETERS = 440_000
 _KNOWN_RATE = 2e-4
 """Learning rate of the shipped base models, which have `_KNOWN_PARAMETERS` parameters."""
 _EXPONENT = 0.4
-"""The rate decreases with this power of the number of parameters: 2e-5 for 135 million, measured as stable."""
+"""The rate decreases with this power of the number of parameters. A model of 135 million gets 2e-5, measured stable."""
 
 
 def default_learning_rate(parameters: int) -> float:
-    """Returns the default learning rate of AdamW for a model, with one significant digit.
+    """Returns the default learning rate of AdamW for a model, rounded to one significant digit.
 
     Args:
         parameters: Number of weights.
@@ -31,8 +32,8 @@ class EvaluationSize:
     """Size of an evaluation.
 
     Args:
-        prompts: Held-out prompts.
-        samples: Sampled answers to each, in addition to the greedy one.
+        prompts: Number of held-out prompts.
+        samples: Number of sampled answers to each prompt, in addition to the greedy answer.
     """
 
     prompts: int

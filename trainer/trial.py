@@ -1,6 +1,7 @@
 """The learning loop in one process: generates, rewards, learns and evaluates, without chain, services or proofs.
 
-It tries a model, an environment and an algorithm within minutes. `muster trainer try` prints it; benchmarks drive it.
+A trial shows within minutes whether a model learns an environment with an algorithm. `muster trainer try` runs a trial
+and prints its steps; benchmarks use this module.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from trainer.learning.settings import LearningSettings
 from trainer.models.trainable import open_model, write_version
 
 _MOST_ROUNDS = 8
-"""Rounds of generation for one step; then the step learns from the groups with signal that it has."""
+"""Maximum rounds of generation for one step. After them the step trains on the groups with signal that it has."""
 _EXAMPLES = 4
 _EXAMPLE_CHARACTERS = 2_000
 
@@ -55,9 +56,9 @@ class TrialSettings(BaseModel):
         steps: Number of steps.
         seed: Seed of prompts and answers.
         groups_per_step: Number of groups in a step's batch; only groups whose rewards differ count.
-        staleness: Steps between the policy that generates and the one that learns.
-        evaluation_prompts: Held-out prompts of an evaluation.
-        evaluation_samples: Sampled answers to each, in addition to the greedy one.
+        staleness: Number of steps by which the policy that generates is older than the policy under training.
+        evaluation_prompts: Number of held-out prompts of an evaluation.
+        evaluation_samples: Number of sampled answers to each prompt, in addition to the greedy answer.
         device: Device, such as `cpu` or `cuda:1`.
         learning: Settings of the learner.
     """
@@ -86,7 +87,7 @@ class TrialStep:
         tokens_per_second: Generated tokens per second.
         seconds: Duration of generation and learning.
         examples: A few of the answers, as text.
-        environments: Results of all generated answers by environment of a mixture; empty for other recipes.
+        environments: Results of all generated answers, by environment; empty unless the recipe has a mixture.
     """
 
     learned: LearnedStep
@@ -117,14 +118,14 @@ class Trial:
     """One trial.
 
     Args:
-        scratch: Folder of its own, for versions.
+        scratch: Folder for the versions of this trial; the trial removes older versions in it.
         settings: Settings of the trial.
-        base: Model folder that it starts from.
-        recipe: Recipe; None for the one in the folder.
+        base: Model folder that the trial starts from.
+        recipe: Recipe; None for the recipe in the model folder.
 
     Raises:
         BadVersionFolder: The model can't be used.
-        BadSettings: A rollout of the recipe's maximum length fits no row.
+        BadSettings: A rollout of the recipe's maximum length is longer than a row.
     """
 
     def __init__(self, scratch: Path, settings: TrialSettings, *, base: Path, recipe: Recipe | None = None) -> None:
@@ -274,7 +275,10 @@ class Trial:
                 batch.groups.append(made)
 
     def _load(self) -> None:
-        """Writes the present weights as a version, unless that is done, and loads it into the engine."""
+        """Writes the present weights as a version, and loads the version into the engine.
+
+        A version that exists already is not written again.
+        """
         folder = self._scratch / f"version-{self.steps}"
         if not folder.exists():
             write_version(folder, self._model, start=self._base, dtype=Dtype.FLOAT32, recipe=None)

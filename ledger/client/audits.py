@@ -1,6 +1,6 @@
 """Audit secrets of validators: committed before an epoch and revealed after it.
 
-With the revealed secret anyone can recompute which work the audit had to draw.
+With the revealed secret anyone can recompute which rows the validator had to draw for its audits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def commitment_of(*, pool_id: int, validator: Address, epoch: int, secret: bytes
     Args:
         pool_id: The pool.
         validator: The validator that will reveal the secret.
-        epoch: The epoch whose audits the secret draws.
+        epoch: The epoch in which the validator draws audited rows with the secret.
         secret: 32 random bytes.
     """
     encoded = encode(["uint256", "address", "uint64", "bytes32"], [pool_id, validator, epoch, secret])
@@ -57,7 +57,10 @@ class AuditSecrets:
         return await self._contract.read_number("latestEpochOf", pool_id, validator)
 
     async def commit(self, *, pool_id: int, epoch: int, commitment: Digest) -> Receipt:
-        """Commits the calling validator to a secret for an epoch after all its earlier ones."""
+        """Commits the calling validator to its secret for an epoch.
+
+        The epoch must be later than all epochs to which the validator has committed before.
+        """
         return await self._contract.send("commit", pool_id, epoch, commitment)
 
     async def reveal(self, *, pool_id: int, epoch: int, secret: bytes) -> Receipt:

@@ -30,7 +30,7 @@ class Checkpoints:
         self.at = contract.at
 
     async def latest(self, pool_id: int, run: Digest) -> Announcement | None:
-        """Returns the newest version of a run; None before the first."""
+        """Returns the newest version of a run; None before the first announcement."""
         return _or_none(await self._contract.read_struct(Announcement, "latestOf", pool_id, run))
 
     async def get(self, pool_id: int, run: Digest, version: int) -> Announcement | None:

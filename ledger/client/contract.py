@@ -44,14 +44,16 @@ class Refusal:
 
 
 class ReadOnly(InvalidInput):
-    """A write on a client that has no key."""
+    """A client without a key was asked to send a transaction."""
 
     code = "read-only"
     default_hint = "open the ledger with a key to send transactions"
 
 
 class BoundContract:
-    """Reads and writes one contract. The typed clients (`Registry`, `WorkBook`, …) are built on it.
+    """Calls view functions of one contract and sends it transactions.
+
+    The typed clients (`Registry`, `WorkBook`, …) use this class.
 
     Args:
         web3: The connection.
@@ -123,9 +125,9 @@ class BoundContract:
         """Sends a transaction and waits until it is mined.
 
         Args:
-            name: The function; an overloaded one is named with its parameter types.
-            arguments: Its arguments.
-            least_gas: Lower bound of the estimated gas limit.
+            name: Name of the function, with parameter types if it is overloaded, such as `withdraw(address)`.
+            arguments: Arguments of the function.
+            least_gas: Minimum gas limit, if the estimate is lower.
 
         Raises:
             ReadOnly: The client has no key.

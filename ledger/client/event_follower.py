@@ -35,7 +35,7 @@ class EventFollower:
         name: Name of the stored position.
         deployment: Addresses of the contracts.
         kinds: The event types to read.
-        contracts: The contracts that emit them.
+        contracts: The contracts that emit these events.
         redis: Holds the position, shared by all instances of the service.
         keys: The service's Redis key names.
         confirmations: Blocks that must stand on top of a block before its events are read.
@@ -69,8 +69,8 @@ class EventFollower:
 
         Raises:
             CursorTooOld: The chain was restarted, or a reorg is deeper than the remembered blocks. The stored position
-                is deleted, and the next call reads from the deployment's block. Nothing has to be undone: services
-                read the current state from the ledger and use events only as a signal.
+                is deleted, and the next call reads from the deployment's block. Callers need not undo events, because
+                services read the current state from the ledger and use events only as a signal.
             ChainUnavailable: The node did not answer.
             StoreUnavailable: Redis did not answer.
         """
@@ -104,7 +104,10 @@ class EventFollower:
         return batch.position.next_block > batch.head - self._confirmations
 
     def forget_position(self) -> None:
-        """Makes the next `poll` read the position from Redis again; another instance may have moved it."""
+        """Makes the next `poll` read the position from Redis again.
+
+        Another instance of the service may have changed the position.
+        """
         self._cursor = None
 
     def _new_cursor(self, ledger: Ledger) -> EventCursor:

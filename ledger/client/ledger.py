@@ -189,7 +189,7 @@ class Ledger:
     ) -> list[E]:
         """Returns every event of one type since the deployment, or since a block, oldest first.
 
-        Use it in command-line tools. A service follows events with an `EventFollower`, which reads each of them once.
+        This method is for command-line tools. A service uses an `EventFollower`, which reads each event only once.
 
         Args:
             kind: The event type.

@@ -17,7 +17,7 @@ from protocol.invites import Invite
 from protocol.wire.relayed import JoinRequest
 
 MAX_FEES = 3
-"""The most verdict fees that one work item can cost: verdicts and second looks (`MAX_FEES` of the contracts)."""
+"""Maximum number of fees for verdicts and second looks on one work item (`MAX_FEES` of the contracts)."""
 
 
 class PoolStatus(IntEnum):
@@ -29,7 +29,10 @@ class PoolStatus(IntEnum):
 
 
 class Role(IntEnum):
-    """Roles of a pool that exactly one key holds; a pool may have several validators."""
+    """Roles that exactly one key of a pool holds.
+
+    A validator's role is not among them, because a pool may have several validators.
+    """
 
     MANAGER = 0
     ORCHESTRATOR = 1
@@ -73,7 +76,10 @@ class Terms:
 
     @property
     def least_penalty(self) -> int:
-        """`price · (1 - q) / q` at audit floor q, rounded up; with a lower penalty cheating pays on average."""
+        """`price · (1 - q) / q` at audit floor q, rounded up.
+
+        With a lower penalty, forged work pays on average.
+        """
         return -(-self.price_per_unit * (10_000 - self.audit_floor_bps) // self.audit_floor_bps)
 
     @classmethod
@@ -180,7 +186,10 @@ class PoolContracts:
         return await self._contract.read_struct(Terms, "termsAt", pool_id, version)
 
     async def pending_terms(self, pool_id: int) -> tuple[Terms, datetime] | None:
-        """Returns the proposed terms and when they take effect; None if there is no proposal."""
+        """Returns the proposed terms and the time at which they take effect.
+
+        Returns None if there is no proposal.
+        """
         terms, effective_at = await self._contract.read("pendingTermsOf", pool_id)
         if effective_at == 0:
             return None
@@ -195,7 +204,7 @@ class PoolContracts:
         return await self._contract.read_struct(Withdrawal, "withdrawalOf", pool_id)
 
     async def validators(self, pool_id: int) -> list[Address]:
-        """Returns the keys that may give verdicts now, in the order of their seats."""
+        """Returns the keys that may give verdicts now, in the order of the contract's list."""
         return [address(each) for each in await self._contract.read("validatorsOf", pool_id)]
 
     async def role_holder(self, pool_id: int, role: Role) -> RoleHolder:
@@ -234,7 +243,7 @@ class PoolContracts:
         return found.joins
 
     async def is_banned(self, pool_id: int, node: Address, provider: Address | None = None) -> bool:
-        """Returns whether the node is banned. If `provider` is given, a banned provider counts, too."""
+        """Returns whether the node or, if `provider` is given, this provider is banned."""
         if await self._contract.read_flag("nodeBanned", pool_id, node):
             return True
         return provider is not None and await self._contract.read_flag("providerBanned", pool_id, provider)
@@ -291,7 +300,7 @@ class PoolContracts:
         return await self._contract.send("withdrawEscrow", pool_id, amount, to)
 
     async def set_role(self, pool_id: int, role: Role, key: Address, *, previous_until: datetime) -> Receipt:
-        """Rotates a role's key. Only the owner or the current holder may call this.
+        """Replaces the key of a role. Only the owner or the current holder may call this.
 
         The previous key stays valid until `previous_until`, at most seven days ahead.
         """

@@ -79,7 +79,10 @@ class Registry:
         )
 
     async def update(self, *, node: Address, specs_hash: Digest, capacity: int) -> Receipt:
-        """Updates capacity and hardware of the calling provider's node; they apply from its next join on."""
+        """Updates capacity and hardware of the calling provider's node.
+
+        The new values apply from the node's next join on.
+        """
         return await self._contract.send("updateNode", node, specs_hash, capacity)
 
     async def retire(self, node: Address) -> Receipt:

@@ -67,7 +67,7 @@ class StakeAccounts:
         return [Unbond(first + i, entry.amount, entry.matures_at) for i, entry in enumerate(found) if entry.amount]
 
     async def unbonding_period(self) -> timedelta:
-        """Returns how long stake stays slashable after its owner began to unbond it."""
+        """Returns the time for which stake stays slashable after its owner began to unbond it."""
         return timedelta(seconds=await self._contract.read_number("unbondingPeriod"))
 
     async def add(self, amount: int) -> Receipt:

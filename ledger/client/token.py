@@ -23,7 +23,7 @@ class Token:
         return await self._contract.read_number("totalSupply")
 
     async def allowance(self, holder: Address, spender: Address) -> int:
-        """Returns how much `spender` may transfer from `holder`."""
+        """Returns the amount that `spender` may transfer from `holder`."""
         return await self._contract.read_number("allowance", holder, spender)
 
     async def governor(self) -> Address:

@@ -49,7 +49,7 @@ class ViewCall:
             values = decode(self.outputs, bytes.fromhex(output[2:]))
         except (DecodingError, ValueError) as error:
             raise ChainUnavailable(
-                f"the chain's node gave no answer of {self.name}: {output[:80]}",
+                f"the chain's node gave an answer that is no result of {self.name}: {output[:80]}",
                 hint="check that the node is synchronised and that the deployment file belongs to this chain",
             ) from error
         return values[0] if len(values) == 1 else values

@@ -25,11 +25,11 @@ The same as `LOST_DISPUTE_BPS` of `WorkTypes.sol`.
 DECISIVE_GAS = 1_000_000
 """Minimum gas limit of a transaction, for each verdict in it that may decide a dispute.
 
-The order of a dispute's validators is drawn by the hash of the block after the dispute. The first block that can read
-this hash may hold a verdict whose gas was estimated on the block before. In such an estimate the contract refuses the
-verdict early, so that the estimate is far too low and the transaction would run out of gas. A decisive verdict takes
-about 160,000 gas with three validators; a pool may have 64, and a slash may go through 32 open unbonds. Unused gas is
-not paid.
+The hash of the block after the dispute determines the order of the dispute's validators. The first block whose
+transactions can read this hash may contain a verdict whose gas was estimated on the block before, without the hash.
+During that estimate the contract refuses the verdict early, so the estimate is far too low, and the transaction would
+run out of gas. A decisive verdict takes about 160,000 gas with three validators; a pool may have 64, and a slash may
+go through 32 open unbonds. Nobody pays for unused gas.
 """
 
 MOST_DECISIVE_GAS = 10_000_000
@@ -57,7 +57,7 @@ class WorkRecord:
     pool_id: int
     units: int
     max_units: int
-    """Units of the lease; the penalty is for all of them."""
+    """Maximum units that the lease allows; the penalty counts all of them."""
     sha256: Digest
     status: WorkStatus
     outcome: Outcome | None
@@ -74,7 +74,7 @@ class WorkRecord:
     since: datetime
     """When the record entered its current status."""
     deadline: datetime | None
-    """Latest time of the next transition; None if there is none."""
+    """Latest time of the next change of status; None if the status can't change any more."""
     reward: int
     penalty: int
 
@@ -145,9 +145,12 @@ class WorkBook:
     # Nodes
 
     async def submit(self, lease: SignedLease, *, sha256: Digest, units: int) -> Digest:
-        """Submits the calling node's own work and returns its work key; reverts if the ledger refuses it.
+        """Submits the calling node's own work and returns its work key.
 
-        The node's signature is left out, which saves gas: the contract needs it only from other senders.
+        The call omits the node's signature, to save gas: the contract needs the signature only from other senders.
+
+        Raises:
+            TransactionReverted: The ledger refuses the work.
         """
         receipt = await self._contract.send("submitWork", *_abi_work(lease, sha256, units, b""))
         return self._contract.events(WorkSubmitted, receipt)[0].key
@@ -192,7 +195,7 @@ class WorkBook:
         return self._refusals(VerdictRefused, receipt)
 
     async def look_wanted(self, key: Digest) -> bool:
-        """Returns whether the pool pays for a second look at this work and none is recorded yet.
+        """Returns whether the pool pays for a second look that is not recorded yet.
 
         A block hash selects the work for which a second look is paid. The result is also False before that block
         exists, and once it is more than 256 blocks old, because the EVM can't read its hash any more.

@@ -1,4 +1,6 @@
-"""Development chains behind one interface: an embedded one, which needs only pip packages, and anvil.
+"""Development chains behind one interface: the embedded chain, and anvil.
+
+The embedded chain needs only pip packages.
 
     async with start_chain("embedded", state=directory / "chain.sqlite") as chain:
         web3 = await connect(chain.url, expected_chain_id=chain.chain_id)

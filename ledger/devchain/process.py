@@ -31,6 +31,7 @@ _PORTS = range(18_000, 32_000)
 """Ports to choose from: below the ephemeral ports of Linux (ip_local_port_range) and IANA, above most services."""
 
 _used_ports: set[int] = set()
+"""Ports that `free_port` has returned in this process."""
 
 
 class ChainKind(StrEnum):
@@ -45,12 +46,12 @@ class ChainProcess:
     """A running development chain.
 
     Args:
-        kind: The program that runs it.
-        url: Its JSON-RPC endpoint.
+        kind: The program that runs the chain.
+        url: JSON-RPC endpoint.
         chain_id: EIP-155 chain id.
-        pid: Its process id.
+        pid: Process id of the program.
         accounts: Funded accounts; their keys are public.
-        log: File with its stdout and stderr.
+        log: File with the program's stdout and stderr.
     """
 
     kind: ChainKind
@@ -80,8 +81,8 @@ def chain_command(
         host: Address to listen on.
         state: File that keeps the chain across restarts; None keeps it in memory.
         block_time: Time between blocks; None mines a block for each transaction.
-        gather: How long a transaction waits for others before a block is mined early; None mines only at the block
-            time. Anvil has no such option and always mines at the block time.
+        gather: Time from a transaction's arrival to an early block, which includes other transactions that arrive
+            meanwhile. None mines only at the block time. Anvil has no such option and always mines at the block time.
         chain_id: EIP-155 chain id.
         accounts: Number of development accounts to fund.
 
@@ -103,7 +104,10 @@ def chain_command(
 
 
 def chain_environment() -> Mapping[str, str]:
-    """Returns environment variables for `chain_command`, so that it imports this code from any directory."""
+    """Returns environment variables for `chain_command`.
+
+    With them, the command finds this package from any working directory.
+    """
     root = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH")
     return MappingProxyType({"PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"})
@@ -129,13 +133,13 @@ async def start_chain(
         kind: `embedded` or `anvil`.
         state: File that keeps the chain across restarts; None keeps it in memory.
         block_time: Time between blocks; None mines a block for each transaction.
-        gather: How long a transaction waits for others; see `chain_command`.
-        port: TCP port on loopback; None chooses a free one.
+        gather: Time from a transaction's arrival to an early block; see `chain_command`.
+        port: TCP port on loopback; None chooses a free port.
         chain_id: EIP-155 chain id.
         accounts: Number of development accounts to fund.
-        log: File for its output; None uses a temporary file, deleted at the end.
+        log: File for the chain's output; None uses a temporary file, deleted at the end.
         ready_within: Time limit for the first answer.
-        clock: Clock for that limit.
+        clock: Clock for this time limit.
 
     Raises:
         ChainUnavailable: The port is taken, or the process ended or did not answer in time; the message contains the
@@ -145,7 +149,7 @@ async def start_chain(
     if port is None:
         port = free_port()
     elif _listening(port):
-        raise ChainUnavailable(f"port {port} is in use already", hint="choose another port, or stop what uses it")
+        raise ChainUnavailable(f"port {port} is in use already", hint="choose another port, or stop its user")
     command = chain_command(
         kind, port=port, state=state, block_time=block_time, gather=gather, chain_id=chain_id, accounts=accounts
     )
@@ -159,7 +163,7 @@ async def start_chain(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C reaches only this process: the chain must outlive the services
+                start_new_session=True,  # so that Ctrl-C does not end the chain before the services that use it
             )
         stack.push_async_callback(_stop, process)
         chain = ChainProcess(

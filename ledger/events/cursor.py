@@ -34,6 +34,7 @@ _MEMORY = 128
 undo more blocks."""
 
 _MAX_UNSTABLE_READS = 8
+"""Number of reads that reorgs may interrupt before `poll` raises an error."""
 
 _MAX_SINGLE_BLOCKS = 4
 """Maximum number of new blocks that are read one by one, by hash. For so few blocks this takes fewer requests than a
@@ -76,8 +77,8 @@ class EventCursor:
         name: Name of the cursor in the store.
         store: Keeps the position.
         start_block: The first block to read, for instance that of the contract's deployment.
-        confirmations: Blocks that must stand on top of a block before it is read. Deeper reorgs are handled too.
-        max_range: The most blocks per request; the cursor asks for fewer when the node refuses.
+        confirmations: Number of blocks on top of a block before it is read. The cursor handles deeper reorgs, too.
+        max_range: Maximum blocks per request; the cursor asks for fewer blocks if the node refuses a request.
         memory: Depth of reorg that the cursor can undo, in blocks.
         poll: Polling interval of `follow`.
         clock: Clock for the polling interval.
@@ -121,8 +122,8 @@ class EventCursor:
             batch = await self._attempt()
             if batch is not None:
                 return batch
-            # An attempt that halved the range does not count as unstable: the chain did not change, the node refused
-            # the range's size. Halving can't go on forever, because it ends at one block.
+            # An attempt that halved the range does not count as unstable, because the chain did not change: the node
+            # only refused the size of the range. Halving ends at one block, so this loop ends.
             unstable += self._span >= span
         raise ChainUnavailable(
             f"the chain changed {_MAX_UNSTABLE_READS} times while cursor {self._name} was reading it"
@@ -162,7 +163,10 @@ class EventCursor:
                 await self._clock.sleep(self._poll)
 
     async def _attempt(self) -> EventBatch | None:
-        """Reads once; None if the chain changed during the read."""
+        """Reads the next blocks once.
+
+        Returns None if the chain changed meanwhile or the node refused the size of the range.
+        """
         position = await self._current()
         tip = await self._source.tip()
         if position.read and position.read[-1] == tip.ref:
@@ -172,8 +176,8 @@ class EventCursor:
     async def _next_blocks(self, position: Position, tip: Header) -> EventBatch | None:
         """Reads the new blocks one by one, if there are at most `_MAX_SINGLE_BLOCKS`.
 
-        None if there are more, or if they don't extend the last block read. The method compares parent hashes and
-        requests events by block hash, so a reorg between requests can't mix branches.
+        Returns None if there are more new blocks, or if they don't extend the last block read. The method compares
+        parent hashes and requests events by block hash, so a reorg between requests can't mix branches.
         """
         target = tip.ref.number - self._confirmations
         if not position.read or position.next_block != position.read[-1].number + 1:
@@ -213,7 +217,7 @@ class EventCursor:
     async def _next_range(self, position: Position, tip: Header) -> EventBatch | None:
         """Returns the events that a reorg removed, followed by the events of one range of blocks.
 
-        None if the chain changed meanwhile, or if the node refuses the range's size.
+        Returns None if the chain changed meanwhile, or if the node refused the size of the range.
         """
         head = tip.ref.number
         ancestor = await self._ancestor(position)
@@ -230,8 +234,8 @@ class EventCursor:
         logs = await self._logs(*wanted)
         if logs is None:
             return None
-        # If the range's last block and the ancestor are the same before and after the request for logs, all of the
-        # logs are from one branch, and that branch contains the ancestor.
+        # If the range's last block and the ancestor are the same before and after the request for logs, all logs come
+        # from one branch, and this branch contains the ancestor.
         if upto is None or await self._ref(upto.number) != upto or not await self._on_chain(ancestor):
             return None
         position = advance(position, upto=upto, logs=logs, memory=self._memory)

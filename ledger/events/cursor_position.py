@@ -31,9 +31,10 @@ class Position:
     Args:
         next_block: The first block not read yet.
         read: The newest blocks read, with their hashes, oldest first.
-        delivered: Events from blocks after the oldest remembered one, in the chain's order.
-        complete: True while no block was dropped from `read`, so that even a reorg from the start block can be undone.
-        filter: Identity of the event filter; the position is void for another filter.
+        delivered: Events delivered from blocks after the oldest block in `read`, in the chain's order.
+        complete: Whether `read` still has every block that was read. If so, even a reorg from the start block can be
+            undone.
+        filter: Identity of the event filter. A cursor with another filter does not use this position.
     """
 
     next_block: int
@@ -84,7 +85,7 @@ def advance(position: Position, *, upto: BlockRef, logs: tuple[EventLog, ...], m
         position: The position before the range.
         upto: The last block of the range.
         logs: The range's events, in the chain's order.
-        memory: How many blocks below the newest are remembered, which is the depth of reorg that can be undone.
+        memory: Number of blocks below the newest that are remembered: the depth of reorg that can be undone.
     """
     horizon = upto.number - memory
     everything = (*position.read, upto)
@@ -108,7 +109,7 @@ def next_range(position: Position, *, target: int, span: int) -> tuple[int, int]
     Args:
         position: The current position.
         target: The newest block that may be read.
-        span: The most blocks per request.
+        span: Maximum blocks per request.
     """
     if position.next_block > target:
         return None

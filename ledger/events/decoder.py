@@ -46,9 +46,9 @@ class EventDecoder:
     def decode(self, log: EventLog) -> LedgerEvent | None:
         """Returns the event in a log; None if it is not an event of the deployment.
 
-        If a log of our contracts does not fit the ABI, the deployment is of another contract version. Such a log is
-        reported as an error and skipped. A caller can't make an event unreadable by passing a string that is not
-        UTF-8, because `ledger.rpc.abi_decoding` decodes such strings too.
+        A log of our contracts that does not fit the ABI shows that the deployment has another contract version. The
+        decoder logs an error and skips such a log. A caller of the contracts can't make an event unreadable with a
+        string that is not UTF-8, because `ledger.rpc.abi_decoding` decodes such strings, too.
         """
         shape = self._shapes.get((log.address, log.topics[0])) if log.topics else None
         if shape is None:

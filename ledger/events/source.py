@@ -38,7 +38,7 @@ class EventSource(Protocol):
 
     @property
     def identity(self) -> str:
-        """A digest of the event filter; it changes when the filter does."""
+        """Digest of the event filter: two filters have the same digest only if they are equal."""
         ...
 
     async def tip(self) -> Header:
@@ -58,7 +58,7 @@ class EventSource(Protocol):
         ...
 
     async def logs_of(self, block: Digest) -> Sequence[EventLog] | None:
-        """Returns the events of one block, in order; None if the node does not have it (any more).
+        """Returns the events of one block, in order; None if the node lacks the block.
 
         Raises:
             AnswerTooBig: The block has more events than the node returns.

@@ -10,7 +10,7 @@ from eth_abi.registry import BaseEquals, registry
 def _lenient() -> ABICodec:
     # Solidity stores any bytes in a `string`, and eth-abi raises UnicodeDecodeError for bytes that are not UTF-8. One
     # malicious transaction could then make every result or event that contains its string unreadable.
-    lenient = registry.copy()  # type: ignore[no-untyped-call]  # eth-abi annotates neither
+    lenient = registry.copy()  # type: ignore[no-untyped-call]  # eth-abi does not annotate these functions
     lenient.unregister_decoder("string")
     strings = StringDecoder(handle_string_errors="replace")  # type: ignore[no-untyped-call]
     lenient.register_decoder(BaseEquals("string"), strings, label="string")  # type: ignore[no-untyped-call]

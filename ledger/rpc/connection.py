@@ -36,10 +36,10 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import Backoff, retry
 
 MAX_ANSWER = 64 * 1024 * 1024
-"""Largest response body in bytes; a longer one raises `AnswerTooBig`."""
+"""Maximum bytes of a response body; a longer body raises `AnswerTooBig`."""
 
 _CONNECTIONS = 16
-"""Concurrent requests; further ones are queued."""
+"""Maximum number of concurrent requests; further requests are queued."""
 
 _KEEP_IDLE = timedelta(seconds=3)
 """Idle time after which connections are closed. It is shorter than the server's idle time (uvicorn: 5 s), because a
@@ -48,6 +48,7 @@ request fails if the server closes the connection at the same moment."""
 _FIRST_WAIT = timedelta(milliseconds=100)
 _LONGEST_WAIT = timedelta(seconds=2)
 _NOT_REPEATED = ("eth_send", "evm_", "anvil_")
+"""Prefixes of methods that change something, and that are therefore never retried."""
 _EXECUTION_REVERTED = 3
 _HTTP_TOO_LARGE = 413
 _HTTP_TOO_MANY = 429
@@ -72,6 +73,7 @@ _TOO_BIG = (
     "limit exceeded",
     "logs matched",
 )
+"""Phrases in error messages of nodes that refuse the size of an `eth_getLogs` query."""
 
 
 async def connect(
@@ -90,7 +92,8 @@ async def connect(
         url: JSON-RPC endpoint over http or https. If the URL contains an API key, error messages never show it.
         expected_chain_id: EIP-155 chain id.
         timeout: Time limit of each attempt of each request.
-        attempts: Attempts per read while the node is down or slow. Requests that change something are sent once.
+        attempts: Maximum attempts per read while the node is down or slow. Requests that change something are sent
+            once.
         reverts: Decodes the custom errors of the contracts to be called.
         clock: Clock for the waits between attempts.
         transport: HTTP transport to a node in the same process, instead of connections by aiohttp.
@@ -105,7 +108,8 @@ async def connect(
         url, timeout=timeout, attempts=attempts, reverts=reverts, clock=clock, transport=transport
     )
     web3 = AsyncWeb3(provider)
-    web3.middleware_onion.remove("validation")  # it queries the chain id per estimate; our signatures contain the id
+    # This middleware queries the chain id before every estimate. Our signatures contain the chain id, so it is no use.
+    web3.middleware_onion.remove("validation")
     try:
         await _check_chain(web3, provider.shown_url, expected_chain_id)
     except BaseException:
@@ -180,8 +184,8 @@ class ChainConnection(AsyncJSONBaseProvider):
             ChainUnavailable: Every attempt failed.
             TransactionReverted: A contract reverted the call.
             InsufficientFunds: The sender can't pay.
-            ChainRefused: The node refused for another reason; `code` is the class of the refusal if the node's message
-                is a known one.
+            ChainRefused: The node refused the request for another reason; `code` is the class of the refusal if
+                `_REFUSALS` has the node's message.
         """
         body = self.encode_rpc_request(method, params)
         if method.startswith(_NOT_REPEATED):
@@ -206,7 +210,7 @@ class ChainConnection(AsyncJSONBaseProvider):
 
     async def _attempt(self, method: str, body: bytes) -> RPCResponse:
         try:
-            # The time limit starts only when one of the 16 slots is free, so that queueing doesn't use it up.
+            # The time limit starts only when one of the 16 slots is free: time in the queue does not count.
             async with self._turns, asyncio.timeout(self._timeout.total_seconds()):
                 status, content = await self._post(body)
         except TimeoutError as error:

@@ -59,7 +59,7 @@ class RevertReader:
     """Decodes revert data.
 
     Args:
-        abis: ABIs with `error` entries; the first wins where two share a selector.
+        abis: ABIs with `error` entries. If two entries have the same selector, the first one is used.
     """
 
     def __init__(self, abis: Iterable[Sequence[Mapping[str, Any]]] = ()) -> None:

@@ -10,8 +10,8 @@ class Fees:
     """Fees per gas, in wei.
 
     Args:
-        most: The most that is paid in total (`maxFeePerGas`).
-        tip: The most of it that goes to the block producer (`maxPriorityFeePerGas`).
+        most: Maximum of base fee and tip together (`maxFeePerGas`).
+        tip: Maximum tip for the block producer (`maxPriorityFeePerGas`).
     """
 
     most: int

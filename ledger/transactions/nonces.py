@@ -14,7 +14,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import randbelow
 
 _MAX_NONCES_TRIED = 128
-"""Nonces tried for one transaction while other senders with the same key take them."""
+"""Maximum number of nonces tried for one transaction, while other senders with the same key take them."""
 
 _SALT_WEI = 1_000
 """A random number of wei below this is added to the fees per gas of each transaction.
@@ -25,7 +25,7 @@ would regard the one mined transaction as their own.
 
 
 class NonceAllocator:
-    """Assigns nonces to transactions and tracks the ones in flight.
+    """Assigns nonces to transactions and tracks the transactions in flight.
 
     Args:
         wallet: Signs and sends.
@@ -43,19 +43,23 @@ class NonceAllocator:
         """Transactions in flight, by nonce."""
 
     async def nonce_hint(self) -> tuple[int, int] | None:
-        """Reads the account's next nonce before `place` needs it, so that callers can do so while they estimate gas.
+        """Reads the account's next nonce before `place` needs it.
+
+        So a caller can read the nonce and estimate gas at the same time.
 
         Returns:
-            How many transactions were placed before, and the node's pending nonce count; the count is valid until
-            another transaction is placed. None while transactions are in flight or being placed: the node may not have
-            seen those yet, and nonces are then counted locally.
+            The number of transactions placed before, and the node's pending nonce count, which is valid until another
+            transaction is placed. None while transactions are in flight or being placed: nonces are then counted
+            locally, because the node may not have these transactions yet.
         """
         if self.slots or self._lock.locked():
             return None
         return self._placed, await self._wallet.count("pending")
 
     async def place(self, intent: TransactionIntent) -> bool:
-        """Assigns a nonce to the transaction and sends it; False if its caller has stopped waiting meanwhile.
+        """Assigns a nonce to a transaction and sends it.
+
+        Returns False if the transaction's caller no longer waits for it.
 
         Raises:
             NonceTaken: Another sender with this key took 128 nonces in a row.
@@ -72,7 +76,7 @@ class NonceAllocator:
             intent.fees = Fees(most=fees.most + salt, tip=min(fees.tip + salt, fees.most + salt))
             for _ in range(_MAX_NONCES_TRIED):
                 if intent.abandoned:
-                    return False  # the caller got TransactionNotMined: the transaction must not be sent
+                    return False  # the caller got TransactionNotMined, so the transaction must not be sent any more
                 nonce = self._next
                 intent.broadcasts = []
                 answer = await self.broadcast(intent, nonce)
@@ -94,7 +98,7 @@ class NonceAllocator:
         if intent.hook is not None:
             await intent.hook(broadcast)
         intent.sent_at = self._clock.monotonic()
-        intent.broadcasts.append(broadcast)  # recorded before sending: a cancelled await may have sent it
+        intent.broadcasts.append(broadcast)  # recorded before it is sent, because a cancelled `submit` may have sent it
         try:
             answer = await self._wallet.submit(broadcast)
         except InsufficientFunds:

@@ -1,4 +1,7 @@
-"""State of a transaction in flight: its call, its nonce, and every version of it that was sent."""
+"""State of a transaction in flight: its call, its nonce, and every version that was sent.
+
+Versions of a transaction make the same call; they differ in fees and perhaps in the nonce.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class TransactionCall:
         data: ABI-encoded call.
         value: Wei to transfer.
         gas: Gas limit; None estimates it, which also finds a revert before anything is sent.
-        least_gas: Lower bound of an estimated limit. It is for calls that may need more gas in their own block than on
-            the newest block, which the estimate uses.
+        least_gas: Minimum of an estimated limit, for calls that may need more gas in their own block than on the newest
+            block, which the estimate uses.
     """
 
     to: Address | None
@@ -35,10 +38,12 @@ class TransactionCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broadcast:
-    """One signed version of a transaction. Store it before sending, to query the outcome after a crash.
+    """One signed version of a transaction.
+
+    A caller stores the version before it is sent, to query the outcome after a crash.
 
     Args:
-        nonce: Shared by all versions of a transaction, so that at most one of them can be mined.
+        nonce: Nonce of the version. Of all versions with one nonce, at most one can be mined.
         transaction: Hash of this version.
         raw: The signed bytes.
     """
@@ -72,7 +77,7 @@ class TransactionIntent:
     Args:
         call: The call to make.
         gas: Gas limit, estimated or given.
-        confirmations: Blocks that must stand on top of the transaction's own before it is done.
+        confirmations: Number of blocks on top of the transaction's block before `outcome` is set.
         hook: Called before each broadcast.
         outcome: Resolves to the receipt or an error.
     """
@@ -94,7 +99,7 @@ class TransactionIntent:
     unanswered: bool = False
     """The newest version got no response and is sent again."""
     missing_since_ticks: int = 0
-    """Consecutive polls at which the nonce was used irreversibly and none of the versions had a receipt."""
+    """Number of consecutive polls at which the nonce was used irreversibly and no version had a receipt."""
 
     @property
     def nonce(self) -> int | None:
@@ -112,14 +117,14 @@ class SendPolicy:
     """Settings of a transaction sender.
 
     Args:
-        bump_after: A transaction that is not mined for this long is replaced by one with higher fees.
-        poll: Longest polling interval while transactions are in flight.
+        bump_after: A transaction that is not mined after this time is replaced by a version with higher fees.
+        poll: Maximum polling interval while transactions are in flight.
         settled_after: Reorg depth in blocks. If another sender used our nonce, the transaction is signed again with a
             new nonce, but only after this many blocks. Until then a reorg could still let the old transaction be mined.
-        most_fee: The highest fee per gas that is ever offered, in wei.
-        gas_margin_percent: Added to the gas estimate, because the state may change before the block.
-        quote_for: How long queried market fees are cached.
-        deadline: How long `send` waits for a transaction unless its caller sets a deadline.
+        most_fee: Maximum fee per gas that is ever offered, in wei.
+        gas_margin_percent: Percentage added to the gas estimate, because the state may change before the block.
+        quote_for: Time for which queried market fees are cached.
+        deadline: Time that `send` waits for a transaction, unless its caller sets a deadline.
     """
 
     bump_after: timedelta = timedelta(seconds=30)

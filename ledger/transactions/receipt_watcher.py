@@ -1,4 +1,7 @@
-"""Polls the chain for receipts of all transactions in flight; replaces late ones with higher fees."""
+"""Polls the chain for receipts of all transactions in flight.
+
+A transaction that is not mined in time is replaced by a version with higher fees.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ _SHORTEST_PAUSE = timedelta(milliseconds=20)
 """First polling interval after a broadcast; it doubles with each poll, up to the policy's `poll`."""
 
 _FILLER_GAS = 21_000
+"""Gas of a transfer without data, with which a nonce gap is filled."""
 
 
 class ReceiptWatcher:
@@ -80,7 +84,10 @@ class ReceiptWatcher:
             await cancel_all([self._task])
 
     async def check(self, intent: TransactionIntent) -> None:
-        """Polls once for one transaction, which `nonces` need not track; sets a known outcome."""
+        """Polls once for one transaction and sets its outcome if the chain has one.
+
+        The transaction need not be among those that `nonces` tracks.
+        """
         mined, settled, head = await self._progress()
         await self._check_mined(intent, mined=mined, settled=settled, head=head)
 
@@ -169,13 +176,13 @@ class ReceiptWatcher:
                 intent.outcome.exception()
 
     async def _repeat_unanswered(self) -> None:
-        """Resends, unchanged, transactions whose broadcast got no response."""
+        """Sends transactions again, unchanged, if their last broadcast got no response."""
         for intent in [intent for _, intent in sorted(self._slots.items()) if intent.unanswered]:
             with contextlib.suppress(InsufficientFunds):
                 intent.unanswered = await self._wallet.submit(intent.broadcasts[-1]) is BroadcastResult.UNKNOWN
 
     async def _bump_late(self) -> None:
-        """Replaces transactions that are not mined after `bump_after` by ones with higher fees."""
+        """Replaces transactions that are not mined after `bump_after` by versions with higher fees."""
         now = self._clock.monotonic()
         late = [
             (nonce, intent)

@@ -23,13 +23,13 @@ class EventLog:
     """One event on the chain.
 
     Args:
-        address: The contract that emitted it.
+        address: The contract that emitted the event.
         topics: Up to four; the first identifies the event unless the event is anonymous.
         data: The parameters that are not indexed, ABI-encoded.
-        block_number: Height of its block.
-        block_hash: Hash of its block.
-        transaction: Hash of the transaction that emitted it.
-        index: Its index in the block, over all transactions.
+        block_number: Height of the block.
+        block_hash: Hash of the block.
+        transaction: Hash of the transaction that emitted the event.
+        index: Index of the event in the block, over all transactions.
     """
 
     address: Address
@@ -47,12 +47,12 @@ class Receipt:
 
     Args:
         transaction: Hash of the transaction.
-        block_number: Height of its block.
-        block_hash: Hash of its block.
+        block_number: Height of the block.
+        block_hash: Hash of the block.
         gas_used: Gas units used.
         gas_price: Price paid per gas, in wei.
         created: Address of the created contract, if any.
-        logs: Its events, in order.
+        logs: Events of the transaction, in order.
     """
 
     transaction: Digest

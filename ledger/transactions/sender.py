@@ -3,8 +3,9 @@
     async with TransactionSender(web3, account, chain_id=31337) as sender:
         receipt = await sender.send(TransactionCall(to=contract, data=payload), deadline=timedelta(seconds=60))
 
-Nonces are assigned in the order of sending, so that a hundred transactions can share a block. One watcher polls the
-chain while transactions are in flight: a single query of the account's nonce tells which of them are mined.
+Nonces are assigned in the order of sending, before earlier transactions are mined, so that a hundred transactions can
+share a block. One watcher polls the chain while transactions are in flight. A single query of the account's nonce shows
+which transactions are mined.
 
 **Two processes with the same key** may choose the same nonce. The node refuses the second transaction, which then takes
 the next nonce. If the node had accepted ours and the other transaction replaced it, ours is signed again under a new
@@ -97,8 +98,8 @@ class TransactionSender:
 
         Args:
             call: The call to make.
-            deadline: How long to wait in total; the policy's `deadline` by default.
-            confirmations: Blocks to wait for on top of the transaction's own.
+            deadline: Maximum time to wait in total; the policy's `deadline` by default.
+            confirmations: Number of blocks to wait for on top of the transaction's block.
             before_broadcast: Called with every signed version before it is sent.
 
         Raises:
@@ -150,10 +151,11 @@ class TransactionSender:
 
         Args:
             broadcasts: All stored versions, oldest first. Versions with another nonce than the newest one are ignored.
-            deadline: How long to wait until the transaction is mined. The newest version is sent once more.
+            deadline: Maximum time to wait until the transaction is mined. The newest version is sent once more.
 
         Raises:
-            NonceTaken: Another transaction used the nonce; this one can't be mined any more and may be sent again.
+            NonceTaken: Another transaction used the nonce, so this one can't be mined any more. The caller may send the
+                call again.
             TransactionReverted: The transaction was mined and failed.
             TransactionNotMined: The transaction was not mined in time.
         """

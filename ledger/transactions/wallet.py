@@ -97,7 +97,7 @@ class Wallet:
 
         Raises:
             InsufficientFunds: The account can't pay.
-            ChainRefused: The node refuses it for another reason.
+            ChainRefused: The node refuses the transaction for a reason that `BroadcastResult` does not cover.
         """
         try:
             await self._web3.eth.send_raw_transaction(broadcast.raw)

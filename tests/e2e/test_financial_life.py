@@ -153,7 +153,7 @@ def test_stake_escrow_work_and_rewards_run_through_the_command_line(devnet: Devn
     muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator")
     muster("node", "leave", "--key", "mine", "--carrier", "orchestrator")
     muster("stake", "unbond", "96.3136", "--key", "me")
-    assert "nothing has matured" in muster("stake", "withdraw", "--key", "me", expect=1).err
+    assert "no unbond has matured" in muster("stake", "withdraw", "--key", "me", expect=1).err
     devnet.warp(timedelta(seconds=161))
     assert "withdrew 96.3136 MUST" in muster("stake", "withdraw", "--key", "me").out
     assert int(muster("ledger", "balance", "me", "--json").json()["must"]) == 10**18 * 200 - (36_864 - 8_192) * 10**14

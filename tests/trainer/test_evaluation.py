@@ -52,7 +52,7 @@ def test_without_a_held_out_share_there_is_nothing_to_evaluate() -> None:
 
 
 def test_prompts_eligible_for_training_are_refused_for_evaluation() -> None:
-    with pytest.raises(InvalidInput, match=r"a share of 0\.2 .* eligible for training: the recipe holds out 0\.1"):
+    with pytest.raises(InvalidInput, match=r"a held-out share of 0\.2 .* holds out only a share of 0\.1"):
         held_out_prompts(LETTERS, recipe_of(held_out=0.1), count=10, share=0.2)
 
 

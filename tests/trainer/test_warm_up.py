@@ -238,7 +238,7 @@ def test_steps_with_nan_are_skipped_and_then_end_the_warm_up(tmp_path: Path) -> 
     before = weights(folder)
     told: list[WarmUpStep] = []
     with pytest.raises(
-        TrainingDiverged, match="4 steps in a row had a NaN or infinite loss or gradient, the last one step 4: loss nan"
+        TrainingDiverged, match="4 steps in a row had a NaN or infinite loss or gradient, the last in step 4: loss nan"
     ):
         warm_up(
             small(start={"kind": "folder", "folder": folder}), tmp_path / "version", device=CPU, progress=told.append
@@ -312,7 +312,7 @@ SCRATCH = small().start.model_dump()
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"row_tokens": 65}, "rows of 65 tokens, and the model's context is 64"),
+        ({"row_tokens": 65}, "rows have 65 tokens, and the model's context is 64"),
         ({"start": SCRATCH | {"model_type": "no-such"}}, "no no-such model has this config"),
         ({"start": SCRATCH | {"characters": "aa"}}, "'a' occurs twice"),
         ({"examples": {"kind": "environment"}}, "letters has infinitely many prompts"),

@@ -1,1 +1,6 @@
-"""Distributed training: process 0 (rank 0) runs the loop; all processes hold shards of the policy."""
+"""Distributed training in a mesh of processes that torchrun starts.
+
+Each process holds a shard of the policy.
+
+Process 0 (rank 0) runs the training loop and sends commands to the other processes, the followers.
+"""

@@ -1,8 +1,8 @@
 """Communication of a process group: process 0 broadcasts commands, and all processes report their outcome.
 
 The channel uses gloo, even where NCCL moves the policy's tensors. A process that ends closes its connections, so the
-others notice at once; a lost machine is noticed after the time limit. Traffic is neither encrypted nor signed: run the
-processes on a private network.
+other processes notice its end at once. They notice the loss of a machine only after the time limit. Traffic is neither
+encrypted nor signed: run the processes on a private network.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ProcessGroupStatus:
     """Outcome of a command over all processes.
 
     Args:
-        failed: Number of processes that could not execute the command.
-        ending: Whether any process was told to shut down.
+        failed: Number of processes in which the command failed.
+        ending: Whether any process received a request to shut down.
     """
 
     failed: int
@@ -87,7 +87,7 @@ class Channel:
         return GroupCommand.decode(encoded.numpy().tobytes())
 
     def agree(self, *, failed: bool, ending: bool) -> ProcessGroupStatus:
-        """Waits for the outcome of all processes and returns it.
+        """Reports this process's outcome and returns the outcome of all processes.
 
         Raises:
             MeshBroken: A process has ended.
@@ -98,8 +98,8 @@ class Channel:
         return ProcessGroupStatus(failed=int(outcome[0]), ending=bool(outcome[1]))
 
     def leave(self) -> None:
-        """Leaves the mesh; a process that ends without leaving waits for the others."""
-        with suppress(RuntimeError):  # the other processes closed their connections first
+        """Leaves the mesh. A process that ends without this call waits for the other processes."""
+        with suppress(RuntimeError):  # torch raises it if the other processes closed their connections first
             _DISTRIBUTED.destroy_process_group()
 
     def _broadcast(self, numbers: torch.Tensor) -> None:
@@ -108,7 +108,10 @@ class Channel:
 
 @contextmanager
 def mesh_errors(what: str) -> Iterator[None]:
-    """Translates torch's runtime errors, except out of memory, into an error about a lost process.
+    """Translates torch's runtime errors, except `OutOfMemoryError`, into `MeshBroken`.
+
+    Args:
+        what: Operation that the error text names, such as "waiting for process 0".
 
     Raises:
         MeshBroken: torch raised a runtime error.

@@ -1,4 +1,6 @@
-"""Commands of process 0 as bytes. Decoding yields numbers and text only, never code.
+"""Encodes the commands of process 0 as bytes.
+
+Decoding never runs code from the bytes, as unpickling would.
 
 A command has a kind, JSON fields and arrays: the groups to learn, or the small tensors of a state.
 """
@@ -23,7 +25,7 @@ from trainer.learning.learner import LearnerState
 Arrays = Mapping[str, NDArray[Any]]
 
 _SMALL_BYTES = 16 * 1024
-"""State tensors of at most this size are sent whole to all processes; larger ones are sent as shards."""
+"""State tensors of at most this size are sent whole to all processes; larger tensors are sent as shards."""
 
 
 class GroupCommandKind(StrEnum):
@@ -32,16 +34,21 @@ class GroupCommandKind(StrEnum):
     TERMS = "terms"
     """Open the base and create this process's shard of the policy."""
     BEGIN = "begin"
+    """Begin an optimiser step."""
     ADD = "add"
+    """Add the gradients of some groups."""
     FINISH = "finish"
+    """Perform the optimiser step."""
     STATE = "state"
     """Return this process's shard of the state."""
     RESTORE = "restore"
+    """Restore a saved state."""
     WEIGHTS = "weights"
-    """Return this process's shard of a version."""
+    """Return this process's shard of the weights."""
     STAY = "stay"
-    """Do nothing. Process 0 sends it as a heartbeat."""
+    """Do nothing. Process 0 sends this command as a heartbeat."""
     END = "end"
+    """Leave the mesh and end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,7 +69,7 @@ class GroupCommand:
         """Encodes the command."""
         encoded = io.BytesIO()
         head = np.frombuffer(json.dumps({"word": self.word, "facts": dict(self.facts)}).encode(), np.uint8)
-        # numpy's annotation of `savez` takes the keyword arrays for options
+        # `Any`, because numpy annotates one keyword argument of `savez` as an option and not as an array
         arrays: dict[str, Any] = {"": head, **{f"_{name}": array for name, array in self.arrays.items()}}
         np.savez(encoded, **arrays)
         return encoded.getvalue()
@@ -81,7 +88,10 @@ class GroupCommand:
 
 
 def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
-    """Returns the `add` command for some groups, without their work keys and prompt indices."""
+    """Returns the `add` command for some groups.
+
+    The command omits work keys and prompt indices, because the learner ignores them.
+    """
     samples = [sample for group in groups for sample in group.samples]
     return GroupCommand(
         word=GroupCommandKind.ADD,
@@ -99,7 +109,11 @@ def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
 
 
 def groups_of(command: GroupCommand) -> list[TrainingGroup]:
-    """Returns the groups of an `add` command, in order; work keys are zero and prompt indices the group numbers."""
+    """Returns the groups of an `add` command, in order.
+
+    The command has no work keys and no prompt indices: each work key is zero, and each prompt index is the position of
+    its group.
+    """
     arrays = command.arrays
     outputs, logprobs = (_split(arrays[name], arrays["output_lengths"]) for name in ("outputs", "logprobs"))
     samples = iter(
@@ -139,7 +153,10 @@ def state_command(state: LearnerState) -> GroupCommand:
 
 
 def state_of(command: GroupCommand) -> LearnerState:
-    """Returns the state of a `restore` command, with uninitialised memory for tensors that are sharded later."""
+    """Returns the state of a `restore` command.
+
+    The memory of large tensors is uninitialised, because process 0 sends their shards later.
+    """
     tensors = {
         name: torch.from_numpy(command.arrays[name]) if small else torch.empty(shape)
         for name, shape, small in command.facts["shapes"]

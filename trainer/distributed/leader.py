@@ -18,18 +18,18 @@ from trainer.errors import MeshBroken
 T = TypeVar("T")
 
 HEARTBEAT_S = 5.0
-"""Maximum pause between commands. After it a heartbeat is sent, so that a lost process is noticed early."""
+"""Maximum pause between commands. After it process 0 sends a heartbeat, so that it soon notices a lost process."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Leader:
-    """Leads the other processes until `close`.
+    """Sends commands to the other processes until `close`.
 
     Args:
         channel: Channel to the other processes.
         ending: Shutdown request of this process.
-        on_end: Called from any thread when the run should end, because a process was told to shut down or is lost.
+        on_end: Called, from any thread, when a process received a request to shut down or is lost: the run must end.
     """
 
     def __init__(self, channel: Channel, *, ending: ShutdownSignal, on_end: Callable[[], None]) -> None:
@@ -46,8 +46,8 @@ class Leader:
         """Runs a command on all processes, including this one, and returns the local result.
 
         Raises:
-            MeshBroken: A process is lost, or failed where others succeeded.
-            MusterError: All processes failed; this is the error of process 0.
+            MeshBroken: A process is lost, or the command failed in some processes and succeeded in others.
+            MusterError: The command failed in all processes; this is the error of process 0.
         """
         with self._command_lock:
             self.check()
@@ -64,7 +64,7 @@ class Leader:
                 raise
 
     def check(self) -> None:
-        """Checks that no process is known to be lost.
+        """Raises an error if an earlier command found that a process is lost.
 
         Raises:
             MeshBroken: A process is lost.
@@ -73,9 +73,9 @@ class Leader:
             raise self._broken
 
     def close(self) -> None:
-        """Ends the other processes; a later `check` raises if one was lost.
+        """Ends the other processes; a later `check` raises an error if a process was lost.
 
-        A process that can't be reached notices that this one has left.
+        A process that can't be reached ends when it notices that process 0 has left the mesh.
         """
         self._closing.set()
         self._heartbeats.join()
@@ -94,7 +94,7 @@ class Leader:
         self._channel.send(command)
         error: MusterError | None = None
         try:
-            with mesh_errors(f"all execute {command.word.value!r}"):
+            with mesh_errors(f"all processes execute {command.word.value!r}"):
                 found = work()
         except MeshBroken:
             raise

@@ -49,7 +49,7 @@ class LeadingLearner(PolicyLearner):
         self._leader.together(command, lambda: super(LeadingLearner, self).begin(step=step))
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
-        """Adds the gradients of some groups; each process computes those of its own rows."""
+        """Adds the gradients of some groups; each process computes the gradients of its own rows."""
         self._leader.together(groups_command(groups), lambda: super(LeadingLearner, self).add(groups))
 
     def finish(self) -> LearnedStep:
@@ -67,7 +67,9 @@ class LeadingLearner(PolicyLearner):
         )
 
     def restore(self, state: LearnerState) -> None:
-        """Restores a state that any number of processes saved; each process gets its shard from process 0.
+        """Restores a state; each process gets its shard from process 0.
+
+        The mesh that saved the state may have had another number of processes.
 
         Raises:
             Conflict: The state is of another model or another kind of optimiser.
@@ -75,7 +77,10 @@ class LeadingLearner(PolicyLearner):
         self._leader.together(state_command(state), lambda: super(LeadingLearner, self).restore(state))
 
     def weights(self, *, dtype: torch.dtype = torch.float32, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Gathers copies of the weights on this process; the other processes do not wait until they are on disk."""
+        """Gathers copies of the weights on this process.
+
+        The other processes continue at once; they do not wait until this process has written the copies to disk.
+        """
         return self._leader.together(
             GroupCommand(word=GroupCommandKind.WEIGHTS),
             lambda: super(LeadingLearner, self).weights(dtype=dtype, keep=keep),

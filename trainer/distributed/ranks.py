@@ -12,7 +12,7 @@ from rollouts.models.devices import find_device
 from trainer.errors import BadSettings
 
 _NAMES = {"processes": "WORLD_SIZE", "rank": "RANK", "local_processes": "LOCAL_WORLD_SIZE", "local_rank": "LOCAL_RANK"}
-_START = "start the trainer with torchrun, which sets it: docs/training-runs.md, or unset WORLD_SIZE"
+_START = "start the trainer with torchrun, which sets these variables (docs/training-runs.md), or unset WORLD_SIZE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,9 @@ def own_place(environment: Mapping[str, str]) -> RankInfo | None:
 
 
 def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
-    """Returns the named device; by default an accelerator if there is one. Each process of a mesh gets its own device.
+    """Returns the named device; by default an accelerator if there is one.
+
+    Each process of a mesh gets an accelerator of its own; on CPUs all processes share the device.
 
     Raises:
         InvalidInput: There is no such device, or there are fewer devices than processes.
@@ -81,11 +83,11 @@ def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
     if name is not None and ":" in name:
         raise InvalidInput(
             f"{place.local_processes} processes on this machine can't share {device}",
-            hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES limits which ones are used",
+            hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES selects the GPUs that are used",
         )
     if (devices := torch.cuda.device_count()) < place.local_processes:
         raise InvalidInput(
             f"this machine has {devices} accelerators, and torchrun started {place.local_processes} processes on it",
-            hint=f"give torchrun --nproc-per-node {devices}, or the trainer --device cpu",
+            hint=f"start torchrun with --nproc-per-node {devices}, or the trainer with --device cpu",
         )
     return torch.device("cuda", place.local_rank)

@@ -14,7 +14,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class ShutdownSignal:
     """Shutdown request of this process, checked between commands.
 
-    A follower reports the request to process 0, which ends the run for all processes.
+    A process other than process 0 reports its request to process 0, which ends the run for all processes.
     """
 
     def __init__(self) -> None:

@@ -27,24 +27,24 @@ _Coefficient = Annotated[float, Field(ge=0, le=1e3)]
 
 
 class _LearningModel(BaseModel):
-    """Base of the models in the settings of learning: immutable, and without unknown fields."""
+    """Base class of the `learning` settings: immutable, and rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ClippedTerm(_LearningModel):
-    """PPO's clipped surrogate, optionally with a bound on the ratio of negative advantages."""
+    """PPO's clipped surrogate; may bound the ratio of tokens with a negative advantage."""
 
     kind: Literal["clipped"] = "clipped"
     low: Annotated[float, Field(ge=0, lt=1)] = 0.2
     high: _Ratio = 0.2
     cap: Annotated[float, Field(gt=1, le=1e6)] | None = 4.0
-    """Largest ratio of a negative advantage; None for no bound, as in PPO."""
+    """Maximum ratio of tokens with a negative advantage; None for no maximum, as in PPO."""
 
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns each token's loss term, and a mask of the tokens whose ratio was clipped; both [N]."""
+        """Returns each token's loss term and a mask of the tokens whose ratio was clipped, both [N]."""
         del logprob_n
         return clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high, cap=self.cap)
 
@@ -59,7 +59,7 @@ class TruncatedTerm(_LearningModel):
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the term and a mask of the tokens whose weight was clipped to a bound, both [N]."""
+        """Returns each token's loss term and a mask of tokens whose weight was clipped, both [N]."""
         return truncated_term(
             ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=advantage_n, low=self.low, high=self.high
         )
@@ -75,7 +75,7 @@ class MaskedTerm(_LearningModel):
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the term and a mask of omitted tokens, both [N]."""
+        """Returns each token's loss term and a mask of the tokens that the loss omits, both [N]."""
         del logprob_n
         return masked_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high)
 
@@ -118,11 +118,11 @@ NAMED: dict[str, dict[str, Any]] = {
         "term": {"kind": "masked", "low": 0.5, "high": 5.0},
     },
 }
-"""Named algorithms, as differences from the defaults of `Algorithm`, which are those of `grpo`."""
+"""Named algorithms, as differences from the defaults of `Algorithm`. The defaults are the algorithm `grpo`."""
 
 
 class Algorithm(_LearningModel):
-    """An algorithm and its loss. Omitted fields have the values of the named algorithm."""
+    """The parts of a loss. Omitted fields have the values of the algorithm that `name` selects."""
 
     name: str = "grpo"
     aggregation: Aggregation = Aggregation.TOKENS
@@ -130,11 +130,11 @@ class Algorithm(_LearningModel):
     """Divisor of the aggregation `constant`. Dr. GRPO uses the maximum answer length."""
     importance: Importance = Importance.TOKEN
     rollout_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Answers with a token whose ratio is below this are left out; 0 disables it."""
+    """The loss omits the term of answers with a token whose importance ratio is below this floor; 0 disables it."""
     advantage: Advantage = Advantage.GROUP
     term: Annotated[ClippedTerm | TruncatedTerm | MaskedTerm, Field(discriminator="kind")] = ClippedTerm()
     kl: _Coefficient = 0.0
-    """Weight of the distance to the reference; 0 needs no reference model."""
+    """Weight of the KL distance to the reference model; with 0, no reference model is needed."""
     distance: Distance = Distance.K3
     entropy: _Coefficient = 0.0
     """Weight of the entropy bonus."""
@@ -166,7 +166,10 @@ class Algorithm(_LearningModel):
 
 
 def _merged_term(named: Mapping[str, Any] | None, given: object) -> dict[str, object]:
-    """Merges given bounds with those of the named algorithm; a different kind of term uses its own defaults."""
+    """Merges the given term's bounds with the bounds of the named algorithm.
+
+    A term of another kind than the named algorithm's uses its own defaults.
+    """
     if not isinstance(given, Mapping):
         return {}
     of = {"kind": "clipped"} if named is None else named

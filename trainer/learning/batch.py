@@ -1,6 +1,6 @@
 """A batch of groups as tensors: token ids, log-probabilities, weights and advantages.
 
-Shapes: S answers, N tokens of all answers, one answer after another. A name's last letters are its shape.
+Shapes: S answers; N tokens of all answers, concatenated. The suffix of a name gives its shape: `token_n` is [N].
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trainer.learning.losses import Count, advantages, token_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answers:
-    """Answers of a batch, or some of them.
+    """All or some answers of a batch, as tensors.
 
     Args:
         token_n: int64, generated token ids.
         sampler_n: float32, the sampler's log-probability of each token.
         answer_n: int64, index of each token's answer, from 0 within this object.
-        weight_n: float32, weight of each token in the sum, before the division by a count.
+        weight_n: float32, weight of each token in the loss, before the division by a number of `Counts`.
         advantage_n: float32, advantage of each token's answer.
         length_s: int64, number of tokens of each answer.
     """
@@ -54,7 +54,10 @@ class Answers:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Numbers of tokens, answers and groups in a global batch, by which sums are divided."""
+    """Numbers of groups, answers and tokens in the global batch.
+
+    The loss is divided by one of them.
+    """
 
     groups: int = 0
     answers: int = 0

@@ -1,7 +1,7 @@
 """Runs rows through a model and computes the logits of answer tokens only.
 
-A hook before the output layer selects the hidden states of answer tokens. So operations that a model applies to its
-logits afterwards (scaling, soft caps) stay in effect.
+A hook before the output layer selects the hidden states of answer tokens. The model's own code then computes the
+logits, so operations that a model applies to its logits (scaling, soft caps) stay in effect.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     """Enables activation checkpointing: stores only each layer's input and recomputes the rest in the backward pass.
 
     transformers checkpoints only modules in training mode. So the layers are set to training mode, but not their
-    submodules: dropout stays off, because the trained policy must be the one that generated.
+    submodules: dropout stays off, because training must compute the same policy as the sampler.
     """
     call: Any = model
-    # Older releases of transformers have only the second method.
+    # Older releases of transformers have only `gradient_checkpointing_enable`.
     enable = getattr(call, "activation_checkpointing_enable", None) or call.gradient_checkpointing_enable
     enable()
     for layer in layers_of(model):

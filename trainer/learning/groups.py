@@ -47,5 +47,8 @@ class TrainingGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Returns whether rewards differ; otherwise all advantages are zero."""
+        """Returns whether the samples' rewards differ.
+
+        If not, all advantages within the group are zero.
+        """
         return len({sample.reward for sample in self.samples}) > 1

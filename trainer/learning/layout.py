@@ -1,14 +1,17 @@
-"""Arranges a batch's tokens in rows of the model, in one of three layouts with equal loss.
+"""Arranges a batch's tokens in input rows of the model.
+
+There are three layouts, which give the same loss.
 
 `padded` gives each answer a row. `packed` puts several answers into one row. `shared` computes a prompt once for
 several answers of its group: each token of an answer attends to the prompt and to the answer's own earlier tokens.
-Each answer has the positions that it would have alone, so all three layouts give equal log-probabilities.
+Each answer has the position ids that it would have in a row of its own, so all three layouts give equal
+log-probabilities.
 
 With more answers per shared prompt there are fewer tokens but longer rows, and the cost of attention grows with the
-row's length. `shared` chooses the number of answers with the lowest cost (`_cost`).
+row's length. `shared` chooses the number of answers per prompt with the lowest cost (`_cost`).
 
-An answer of T tokens has T inputs, as in rollouts/prefill: the prompt's last token and all of its own tokens but the
-last. Answers share the prefix: the prompt without its last token. This module does not import torch.
+An answer of T tokens has T inputs, as in rollouts/prefill: the prompt's last token, and all tokens of the answer except
+its last one. Answers share the prefix: the prompt without its last token. This module does not import torch.
 
 Shapes: R rows, T tokens of a row, S answers, N tokens of all answers.
 """
@@ -27,22 +30,25 @@ from trainer.learning.groups import TrainingGroup
 from trainer.learning.packing import NOTHING, Placed, place
 
 _MATRICES = 6
-"""Cost of a layer's weight matrices per token, divided by the width. The unit of cost is attention to one token.
+"""Cost of a layer's weight matrices per token, as a multiple of the model's width.
 
-Per token, the matrices take about 12 width^2 multiplications. Attention takes 2 width for each token of the row (scores
-and weighted sum, masked tokens included).
+The unit of cost is one token's attention to one other token: 2 width multiplications, for score and weighted sum, also
+if the other token is masked. The matrices take about 12 width^2 multiplications per token, which is 6 width units.
 """
 
 PREFIX = -1
-"""Owner of the positions that belong to no answer: prefix tokens and padding."""
+"""Value in `PackedBatch.owners` for positions that belong to no answer: prefix tokens and padding."""
 
 
 class Layout(StrEnum):
     """Layout of answers in rows."""
 
     PADDED = "padded"
+    """One answer per row."""
     PACKED = "packed"
+    """Several answers per row, each with its own copy of the prompt."""
     SHARED = "shared"
+    """Several answers per row; answers of a group share a copy of the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,7 +56,7 @@ class LayoutPiece:
     """A prefix and the inputs of its answers, which are placed together in a row.
 
     Args:
-        prefix: int32; may be empty.
+        prefix: The prompt without its last token, int32; may be empty.
         answers: Indices of the answers in the batch.
         inputs: Input tokens of each answer.
     """
@@ -108,7 +114,8 @@ def lay_out(
         layout: The layout.
         row_tokens: Maximum tokens of a row. Rows are only as long as the longest piece, because attention costs the
             square of the row's length, padding included.
-        rows_at_once: Number of rows of `row_tokens` that go through the model together; more if they are shorter.
+        rows_at_once: Number of rows of `row_tokens` tokens in one forward pass. If the actual rows are shorter, a pass
+            has more of them.
         width: Hidden size of the model, used to estimate costs.
 
     Raises:
@@ -118,7 +125,7 @@ def lay_out(
     lengths = [piece.length for piece in pieces]
     if not pieces or max(lengths) > row_tokens:
         raise InvalidInput(
-            f"{len(pieces)} pieces of up to {max(lengths, default=0)} tokens for rows of {row_tokens}",
+            f"the batch has {len(pieces)} pieces of up to {max(lengths, default=0)} tokens, and rows of {row_tokens}",
             hint="give rows that hold the longest prompt and the longest answer together, or leave such answers out",
         )
     if layout == Layout.PADDED:
@@ -131,10 +138,10 @@ def lay_out(
 
 
 def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> Iterator[list[LayoutPiece]]:
-    """Yields alternative ways to cut groups into pieces, the one with the fewest tokens first.
+    """Yields alternative ways to cut groups into pieces, from the fewest tokens to the most.
 
-    The caller chooses the way with the lowest cost. For `shared`, each way halves the maximum number of answers per
-    piece.
+    The caller chooses the alternative with the lowest cost. For `shared`, each alternative has half the previous
+    maximum number of answers per piece; the other layouts have only one alternative.
     """
     largest = max((len(group.samples) for group in groups), default=1)
     if layout == Layout.SHARED:
@@ -147,7 +154,10 @@ def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -
 
 
 def _cost(pieces: Sequence[LayoutPiece], *, width: int) -> int:
-    """Returns the cost of the rows of some pieces, in units of one token's attention to another."""
+    """Returns the cost of the rows that hold the pieces.
+
+    The unit is one token's attention to another token.
+    """
     lengths = [piece.length for piece in pieces]
     length = max(lengths, default=0)
     rows = 1 + max((spot.row for spot in place(lengths, length)), default=0)
@@ -169,7 +179,15 @@ def _pieces(groups: Sequence[TrainingGroup], row_tokens: int, *, most: int) -> l
 
 
 def _spans(lengths: Sequence[int], room: int, *, most: int) -> Iterator[range]:
-    """Splits a group's answers into pieces, each with as many answers as are allowed and fit in a row."""
+    """Yields the range of answers of each piece of a group.
+
+    A piece has as many answers as fit into a row beside the prefix, and at most `most`.
+
+    Args:
+        lengths: Number of input tokens of each answer.
+        room: Number of tokens that a row has beside the prefix.
+        most: Maximum number of answers of a piece.
+    """
     first, used = 0, 0
     for number, length in enumerate(lengths):
         if number > first and (number - first >= most or used + length > room):

@@ -4,10 +4,11 @@
     done = learner.learn(groups, step=7)
 
 Gradients of a batch's parts are summed, and the sum is divided once, by the totals of the whole batch. So the result
-does not depend on how a batch is cut into micro-batches, sharded over processes, or added while groups arrive:
+does not depend on how a batch is cut into micro-batches or sharded over processes. A batch can also be added in parts,
+while its groups arrive (Periodic Asynchrony, section 4):
 
     learner.begin(step=7)
-    learner.add(first)      # as groups are accepted (Periodic Asynchrony, section 4)
+    learner.add(first)
     learner.add(second)
     done = learner.finish()
 
@@ -51,9 +52,9 @@ class LearnerState:
     """State that determines all further learning.
 
     Args:
-        tensors: Weights, optimiser averages and random generator, by name. Unsharded tensors are the learner's own, not
-            copies: they are valid until its next `finish` or `restore`.
-        facts: Numbers of skipped steps (`counts`) and kind of the optimiser, as JSON.
+        tensors: Weights, optimiser averages and state of the random generator, by name. Unsharded tensors are not
+            copies: the learner's next `finish` or `restore` overwrites them.
+        facts: Numbers of skipped steps (`counts`) and kind of the optimiser, as JSON values.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -69,8 +70,8 @@ class Learner:
         settings: Algorithm, optimiser and batch layout.
         temperature: Sampling temperature of the recipe.
         reference: Model that `algorithm.kl` keeps the policy close to; never changed.
-        mesh: One-dimensional mesh of the processes that share the weights; None for this process alone. All processes
-            must be given the same groups.
+        mesh: One-dimensional mesh of the processes that share the weights; None if this process trains alone. The
+            caller must give all processes the same groups.
 
     Raises:
         InvalidInput: The algorithm needs a reference model, and `reference` is None.
@@ -119,13 +120,13 @@ class Learner:
         """Performs one optimiser step on a batch.
 
         Args:
-            groups: The global batch.
+            groups: The global batch: the groups of the whole step, for all processes.
             step: Number of the step, from 0, which determines the learning rate.
-            parts: Sizes of the parts in which the groups are added, to repeat a streamed step bit by bit; by default
-                all at once.
+            parts: Number of groups in each call of `add`. With the parts of a streamed step, the result is
+                bit-identical to it. By default one call adds all groups.
 
         Raises:
-            InvalidInput: There is no group, or an answer fits no row. Nothing was changed.
+            InvalidInput: There is no group, or an answer is longer than a row. The weights are unchanged.
             TrainingDiverged: Too many steps in a row were skipped.
         """
         self.begin(step=step)
@@ -136,7 +137,7 @@ class Learner:
         return self.finish()
 
     def begin(self, *, step: int) -> None:
-        """Begins a step and discards the gradients of an unfinished one."""
+        """Begins a step; discards the gradients of an unfinished step."""
         self._step = step
         self._counts, self._sums, self._seconds = Counts(), MetricSums(), 0.0
         self._forget_gradients()
@@ -145,13 +146,14 @@ class Learner:
         """Adds the gradients of some groups to the step's batch.
 
         Raises:
-            InvalidInput: There is no group, an answer fits no row, or the algorithm needs the whole batch at once.
+            InvalidInput: There is no group, an answer is longer than a row, or the algorithm needs the whole batch in
+                one call and this is the second call.
         """
         since = time.perf_counter()
         settings = self._settings
         if settings.algorithm.needs_whole_batch and self._counts.groups:
             raise InvalidInput(
-                f"{settings.algorithm.name} compares all answers of a batch, and this batch comes in parts",
+                f"{settings.algorithm.name} compares all answers of a batch, but this batch was added in parts",
                 hint="turn stream off, or choose an advantage that compares answers of one group",
             )
         rows = lay_out(
@@ -174,14 +176,16 @@ class Learner:
         self._seconds += time.perf_counter() - since
 
     def finish(self) -> LearnedStep:
-        """Performs the optimiser step, or skips it if loss or gradient is unusable; earlier states become invalid.
+        """Performs the optimiser step, or skips it if loss or gradient is unusable.
+
+        The step overwrites tensors that `state` returned earlier.
 
         Raises:
             InvalidInput: No group was added.
             TrainingDiverged: Loss or gradient was NaN, infinite or too large in too many steps in a row.
         """
         if not self._counts.groups:
-            raise InvalidInput("a step without a group", hint="wait for groups whose rewards differ")
+            raise InvalidInput("the step has no group", hint="wait for groups whose rewards differ")
         since = time.perf_counter()
         settings = self._settings.optimiser
         if self._mesh is not None:
@@ -197,7 +201,7 @@ class Learner:
         count = self._counts.of(COUNTED[self._settings.algorithm.aggregation])
         loss = -self._sums.objective / count
         norm = self._gradient_norm(count)
-        if self._mesh is not None:  # otherwise one process might skip a step that another performs
+        if self._mesh is not None:  # equal values, so that no process skips a step that another process performs
             loss, norm = agreed((loss, norm), self._mesh)
         bad = not (math.isfinite(loss) and math.isfinite(norm) and norm <= settings.largest_gradient)
         if not bad:
@@ -211,8 +215,8 @@ class Learner:
         self._seconds += time.perf_counter() - since
         if self._bad_in_a_row > settings.most_bad_steps:
             raise TrainingDiverged(
-                f"{self._bad_in_a_row} steps in a row gave no usable gradient, the last one step {self._step}: loss "
-                f"{loss}, gradient {norm}"
+                f"{self._bad_in_a_row} steps in a row gave no usable gradient; the last was step {self._step}, with "
+                f"loss {loss} and gradient norm {norm}"
             )
         return self._sums.report(
             counts=self._counts,
@@ -225,19 +229,21 @@ class Learner:
         )
 
     def weights(self, *, dtype: torch.dtype = torch.float32, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Returns copies of all weights on the CPU. Sharded ones are gathered, so every process must call this method.
+        """Returns copies of all weights on the CPU.
+
+        Every process of a mesh must call this method, because it gathers sharded weights.
 
         Args:
             dtype: Type of the copies.
-            keep: False for a process that does not need the copies: it gets an empty dict and holds one tensor at a
-                time.
+            keep: False for a process that does not need the copies. The process gets an empty dict and holds only one
+                gathered tensor at a time.
         """
         return stored_weights(self._model, dtype=dtype, keep=keep)
 
     def state(self, *, keep: bool = True) -> LearnerState:
         """Returns the present state without copying it.
 
-        Every process must call this method; one with `keep=False` gets no tensors.
+        Every process of a mesh must call this method; a process that passes `keep=False` gets no tensors.
         """
         counts = {"bad": self._bad, "bad_in_a_row": self._bad_in_a_row}
         return LearnerState(
@@ -249,7 +255,7 @@ class Learner:
         """Restores a state.
 
         Raises:
-            Conflict: The state is of another model, or of another kind of optimiser, whose averages do not fit.
+            Conflict: The state belongs to another model, or to another kind of optimiser with other averages.
         """
         own = self._settings.optimiser.kind.value
         kind = state.facts.get("optimiser", own)
@@ -271,8 +277,8 @@ class Learner:
     def _add_rows(self, rows: PackedBatch, answers: Answers, *, counts: bool) -> None:
         """Adds the gradient of some rows.
 
-        Processes with fewer rows than others repeat a row with `counts=False`, because collective operations need all
-        of them.
+        A process with fewer rows than others repeats a row with `counts=False`, because all processes must take part in
+        each collective operation.
         """
         picked = answers.pick(torch.from_numpy(rows.answers), self._model.device)
         logprob_n, entropy_n = self._logprobs(self._model, rows, picked)
@@ -288,7 +294,7 @@ class Learner:
             reference_n=reference_n,
             old_policy=self._settings.old_policy,
         )
-        # A repeated row also runs the backward pass, which has collective operations, but with a gradient of zero.
+        # A repeated row runs the backward pass with a gradient of zero, because this pass has collective operations.
         loss: Any = -found.total if counts else found.total * 0.0
         loss.backward()
         if counts:
@@ -302,14 +308,15 @@ class Learner:
 
     @property
     def _processes(self) -> int:
-        """Divisor that FSDP applies to gradients."""
+        """Number of processes, by which FSDP divides gradients."""
         return 1 if self._mesh is None else self._mesh.size()
 
     def _gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self._model.parameters() if weight.grad is not None]
 
     def _gradient_norm(self, count: int) -> float:
-        # FSDP has divided the gradients by the number of processes. The sum is divided by `count` instead.
+        # FSDP has divided the gradients by the number of processes. The factor undoes this, so that the sum over all
+        # processes is divided by `count` only.
         norm: Any = get_total_norm(self._gradients())
         whole_norm: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return whole_norm.item() * self._processes / count

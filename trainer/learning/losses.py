@@ -4,11 +4,11 @@
 
 `weight` and `count` come from the aggregation, `ratio` is the importance weight, `advantage` compares an answer with
 others, and `term` combines ratio and advantage and decides which gradient flows. (RLAX decomposes losses in this way.)
-`count` covers the whole global batch, and the division comes last, so that gradients of any parts of a batch add up to
-the gradient of the batch. All functions take and return tensors.
+`count` covers the whole global batch, and the division comes last, so that the gradients of any parts of a batch add up
+to the gradient of the batch. All functions take and return tensors.
 
-Shapes: N tokens of answers, one answer after another; S answers; G groups; V vocabulary. A name's last
-letters are its shape: `logits_nv` is [N, V].
+Shapes: N tokens of all answers, concatenated; S answers; G groups; V vocabulary. The suffix of a name gives its shape:
+`logits_nv` is [N, V].
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ import torch
 STEADY = 1e-6
 """Added to a standard deviation before division, so that equal rewards give advantages of zero."""
 MOST_LOG_RATIO = 20.0
-"""Log-ratios are clamped to +-20, so that their exponential is finite; clamped ones have no gradient."""
+"""Log-ratios are clamped to +-20, so that their exponential is finite; clamped log-ratios have no gradient."""
 
 
 class Aggregation(StrEnum):
-    """Weight of a token of an answer with T tokens, and divisor of the sum over the global batch."""
+    """Weight of each token of an answer with T tokens, and divisor of the sum.
+
+    The sum is over the global batch.
+    """
 
     TOKENS = "tokens"
     """Weight 1, divided by the number of tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3."""
@@ -56,10 +59,13 @@ COUNTED = {
 
 
 class Importance(StrEnum):
-    """Importance ratio between the policy and the policy that generated."""
+    """Importance ratio pi/mu of two probabilities of a token.
+
+    pi is the probability under the policy, mu under the policy that generated the token.
+    """
 
     NONE = "none"
-    """1 with the gradient of log pi, which treats answers as on-policy."""
+    """The constant 1 with the gradient of log pi: answers count as on-policy."""
     TOKEN = "token"  # noqa: S105 - a unit of text, no secret
     """pi/mu of each token."""
     SEQUENCE = "sequence"
@@ -67,18 +73,18 @@ class Importance(StrEnum):
 
 
 class Advantage(StrEnum):
-    """Advantage of an answer."""
+    """Advantage of an answer with reward r. `std` is the population standard deviation."""
 
     GROUP = "group"
-    """(r - mean) / (std + 1e-6) of its group, the population's std: GRPO."""
+    """(r - mean) / (std + 1e-6), with mean and std of the answer's group. GRPO."""
     GROUP_MEAN = "group-mean"
-    """r - mean of its group: Dr. GRPO, INTELLECT-3."""
+    """r - mean of the answer's group. Dr. GRPO, INTELLECT-3."""
     LEAVE_ONE_OUT = "leave-one-out"
     """r - mean of the other answers of the group; 0 in a group of one. RLOO (Ahmadian et al.)."""
     BATCH = "batch"
-    """(r - mean) / (std + 1e-6) of the whole batch: REINFORCE++."""
+    """(r - mean) / (std + 1e-6), with mean and std of the whole batch. REINFORCE++."""
     GROUP_MEAN_BATCH = "group-mean-batch"
-    """r - mean of its group, divided by the standard deviation of this difference over the batch. REINFORCE++ with
+    """d / (std + 1e-6), where d = r - mean of the answer's group, and std is that of d over the batch. REINFORCE++ with
     baseline."""
 
 
@@ -128,7 +134,7 @@ def ratios(
         kind: Kind of the importance weight.
         logprob_n: Log-probabilities of the policy.
         old_n: Log-probabilities of the policy that generated.
-        answer_n: Index of each token's answer, below S.
+        answer_n: Index of each token's answer, from 0 to S - 1.
         length_s: Number of tokens of each answer.
     """
     difference_n = _log_ratio(logprob_n, logprob_n.detach() if kind == Importance.NONE else old_n)
@@ -139,7 +145,10 @@ def ratios(
 
 
 def kept_answers(floor: float, *, ratio_n: torch.Tensor, answer_n: torch.Tensor, answers: int) -> torch.Tensor:
-    """Returns which answers have no token with a ratio below the floor, bool [S] (INTELLECT-3 section 3)."""
+    """Returns a mask of the answers without a token whose ratio is below the floor, [S].
+
+    INTELLECT-3 section 3 describes this filter.
+    """
     low_s = torch.zeros(answers, dtype=torch.int64, device=ratio_n.device)
     return low_s.index_add(0, answer_n, (ratio_n.detach() < floor).long()) == 0
 
@@ -175,7 +184,8 @@ def clipped_term(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns min(min(ratio, cap) * A, clip(ratio, 1 - low, 1 + high) * A): PPO's term, two-sided with a cap.
 
-    Without the cap a negative advantage has no bound on its ratio (INTELLECT-2 section 3).
+    A is the advantage. Without the cap, the ratio of a token with negative advantage has no upper bound (INTELLECT-2
+    section 3).
 
     Returns:
         The term, and a mask of tokens without gradient, both [N].
@@ -192,12 +202,14 @@ def clipped_term(
 def truncated_term(
     *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns stop(clip(ratio, low, high)) * A * log pi: every token keeps a gradient with a bounded weight.
+    """Returns detach(clip(ratio, low, high)) * A * log pi.
 
-    AIPO (LlamaRL) bounds the weight above only, CISPO (MiniMax-M1, equation 4) on both sides.
+    Each token keeps a gradient, with a bounded weight.
+
+    A is the advantage. AIPO (LlamaRL) bounds the weight above only, CISPO (MiniMax-M1, equation 4) on both sides.
 
     Returns:
-        The term, and a mask of tokens with a bounded weight, both [N].
+        The term, and a mask of the tokens whose weight was clipped, both [N].
     """
     weight_n = ratio_n.detach()
     bounded_n = (weight_n > high) | (weight_n < low)

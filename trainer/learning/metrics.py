@@ -19,17 +19,19 @@ class LearnedStep:
 
     Args:
         step: Number of the step.
-        bad: Loss or gradient was NaN, infinite or too large, and the step was skipped: the weights are unchanged.
+        bad: Whether the step was skipped, because loss or gradient was NaN, infinite or too large. A skipped step
+            leaves the weights unchanged.
         loss: Loss over the global batch.
         reward_mean: Mean reward of all answers.
         reward_std: Population standard deviation of the rewards of all answers.
         entropy: Mean entropy over tokens, in nats.
         kl: Mean estimate of the distance to the reference, in nats per token; None without a reference.
-        clip_fraction: Share of tokens whose term of the loss was clipped, bounded or left out.
-        masked_answers: Number of answers that were left out entirely.
+        clip_fraction: Share of tokens whose term of the loss was clipped, bounded or omitted.
+        masked_answers: Number of answers whose terms were all omitted, because of `Algorithm.rollout_floor`.
         ratio_mean: Mean importance weight.
         ratio_max: Largest importance weight.
-        sampler_gap: Mean of |log pi - log mu| between the trainer's and the sampler's log-probabilities.
+        sampler_gap: Mean of |log pi - log mu|, where log pi is the trainer's log-probability of a token and log mu the
+            sampler's.
         sampler_kl: Estimate of KL(mu || pi) from the same log-probabilities, in nats per token.
         gradient_norm: Norm of the gradient before clipping.
         learning_rate: Learning rate of the step.
@@ -38,8 +40,8 @@ class LearnedStep:
         tokens: Number of answer tokens of the global batch.
         length_mean: Mean number of tokens of an answer.
         length_max: Number of tokens of the longest answer.
-        rows_tokens: Positions in rows that went through the model, including padding.
-        seconds: Time spent learning, without waiting for groups.
+        rows_tokens: Number of positions in rows that went through the model, including padding.
+        seconds: Time spent on computing, without the time spent waiting for groups.
     """
 
     step: int
@@ -72,7 +74,7 @@ class LearnedStep:
 
     @property
     def tokens_per_second(self) -> float:
-        """Returns learned answer tokens per second."""
+        """Returns the number of answer tokens trained on per second."""
         return self.tokens / self.seconds if self.seconds else math.inf
 
 
@@ -90,6 +92,7 @@ _SUMMED = (
     "divergence",
     "rows_tokens",
 )
+"""Fields of `MetricSums` that are added up, in the order of the values in `MetricSums.add`."""
 
 
 @dataclass(slots=True)
@@ -111,7 +114,10 @@ class MetricSums:
     longest: int = 0
 
     def add(self, found: Objective, *, sampler_n: torch.Tensor, rows_tokens: int) -> None:
-        """Adds the values of some rows, in one transfer from the accelerator."""
+        """Adds the values of some rows.
+
+        All values come from the accelerator in one transfer, for speed.
+        """
         with torch.no_grad():
             log_ratio_n = (found.logprob_n - sampler_n).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
             nothing = torch.zeros_like(log_ratio_n)
@@ -134,7 +140,10 @@ class MetricSums:
         self.largest_ratio = max(self.largest_ratio, read[-1])
 
     def all_reduce(self, device: torch.device) -> None:
-        """Sums over all processes; every process already has the rewards and lengths of the global batch."""
+        """Adds up the sums of all processes.
+
+        Rewards and lengths are left as they are, because every process has those of the global batch.
+        """
         values = torch.tensor([getattr(self, name) for name in _SUMMED], dtype=torch.float64, device=device)
         largest = torch.tensor(self.largest_ratio, dtype=torch.float64, device=device)
         torch.distributed.all_reduce(values)

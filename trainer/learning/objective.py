@@ -1,6 +1,6 @@
 """Combines the parts of a loss into the objective, which the optimiser maximises.
 
-Shapes: S answers, N tokens of all answers, V vocabulary. A name's last letters are its shape.
+Shapes: S answers; N tokens of all answers, concatenated. The suffix of a name gives its shape: `ratio_n` is [N].
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Objective:
     """Contribution of some answers to a batch's objective, with its components.
 
     Args:
-        total: Weighted sum, not yet divided.
+        total: Weighted sum over the tokens, before the division by a count of the whole batch.
         logprob_n: Log-probabilities of the policy.
         ratio_n: Importance weights.
         entropy_n: Entropies in nats.
         distance_n: Estimates of the distance to the reference, if there is one.
         stopped_n: Mask of tokens that the term clipped, bounded or omitted.
-        kept_s: Mask of answers that were not left out.
+        kept_s: Mask of answers whose terms count; `Algorithm.rollout_floor` excludes the other answers.
     """
 
     total: torch.Tensor
@@ -54,7 +54,7 @@ def objective_of(
         answers: Answers to train on.
         logprob_n: The policy's log-probabilities of the answers' tokens, with gradient.
         entropy_n: Entropies of the policy's distributions, with gradient.
-        reference_n: The reference's log-probabilities.
+        reference_n: The reference model's log-probabilities; None without a reference model.
         old_policy: Source of the old log-probabilities in the ratio.
     """
     ratio_n = ratios(

@@ -12,10 +12,10 @@ from trainer.learning.settings import LearningOptimiser, OptimiserKind
 
 
 def make_optimisers(model: PreTrainedModel, settings: LearningOptimiser) -> list[Optimizer]:
-    """Creates the optimisers of a model; each weight belongs to one of them.
+    """Creates the optimisers of a model; each weight belongs to exactly one of them.
 
-    Muon takes matrices that map hidden states to hidden states (Jordan et al., "Muon"): not embeddings or the output
-    layer, whose rows are tokens.
+    Muon updates matrices that map hidden states to hidden states (Jordan et al., "Muon"). AdamW updates embeddings and
+    the output layer, because each of their rows stands for a token.
     """
     if settings.kind == OptimiserKind.ADAMW:
         return [_adamw(list(model.parameters()), settings)]

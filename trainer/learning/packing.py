@@ -1,8 +1,8 @@
-"""Packs several sequences into one row, masked from each other.
+"""Packs several sequences into one row, with a mask that separates them.
 
-Padding wastes most of a batch of short sequences. Packed rows have a bounded length; positions restart with each
-sequence, and a token attends only to earlier tokens of its own sequence, so the hidden states are the same as without
-packing. This module does not import torch.
+In a batch of short sequences, most positions would be padding. Packed rows have a bounded length. Positions restart
+with each sequence, and a token attends only to earlier tokens of its own sequence, so the hidden states are the same as
+without packing. This module does not import torch.
 
 Shapes: R rows, T tokens of the longest row.
 """
@@ -58,17 +58,17 @@ def pack(sequences: Sequence[Sequence[int]], *, row_tokens: int) -> PackedRows:
 
     Args:
         sequences: Token sequences, none empty.
-        row_tokens: Maximum tokens of a row; the actual row length is that of the fullest row.
+        row_tokens: Maximum tokens of a row; the actual length of all rows is that of the fullest row.
 
     Raises:
-        InvalidInput: There is no sequence, or one is empty or longer than a row.
+        InvalidInput: There is no sequence, or a sequence is empty or longer than a row.
     """
     lengths = [len(sequence) for sequence in sequences]
     if not lengths or min(lengths) < 1 or max(lengths) > row_tokens:
         raise InvalidInput(
-            f"{len(lengths)} sequences of {min(lengths, default=0)} to {max(lengths, default=0)} tokens for rows of "
-            f"{row_tokens}",
-            hint="give longer rows, or leave longer sequences out",
+            f"there are {len(lengths)} sequences of {min(lengths, default=0)} to {max(lengths, default=0)} tokens, and "
+            f"rows of {row_tokens}",
+            hint="give longer rows, or leave out sequences that are empty or longer than a row",
         )
     places = place(lengths, row_tokens)
     shape = (1 + max(spot.row for spot in places), max(spot.start + spot.length for spot in places))

@@ -35,7 +35,7 @@ def learning_rate(
 
     Args:
         step: Number of the step, from 0.
-        steps: Total number of steps; later ones have the last step's rate.
+        steps: Total number of steps; later steps have the last step's rate.
         peak: Maximum rate, reached in the last warm-up step.
         schedule: Shape of the decay.
         warm_up_steps: Number of steps over which the rate rises linearly, from peak / warm_up_steps to peak.

@@ -39,7 +39,7 @@ class OldPolicy(StrEnum):
     SAMPLER = "sampler"
     """The sampler's recorded log-probabilities: the ratio corrects for staleness and asynchrony."""
     RECOMPUTED = "recomputed"
-    """The trainer's own log-probabilities at the start of the step; with one step per batch every ratio is 1."""
+    """The trainer's own log-probabilities at the start of the step. As each batch has one step, every ratio is 1."""
 
 
 class LearningOptimiser(_LearningModel):
@@ -53,7 +53,7 @@ class LearningOptimiser(_LearningModel):
     """Step at which a decaying schedule ends."""
     warm_up_steps: Annotated[int, Field(ge=0)] = 5
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the maximum learning rate at the last step."""
+    """Learning rate of the last step, as a share of the maximum."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 0.1

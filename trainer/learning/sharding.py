@@ -1,10 +1,12 @@
-"""Shards weights, gradients and averages over processes (FSDP2), and distributes the rows of a batch.
+"""Shards weights, gradients and optimiser averages over processes (FSDP2).
+
+It also distributes the rows of a batch over the processes.
 
     torchrun --nproc-per-node 2 ...    # each process: make_mesh, then Learner(..., mesh=mesh)
 
-Every process gets the same global batch and arranges it in the same rows, so all processes know the divisors of the
-sums. Each process trains on its own rows. A process with fewer rows repeats rows of others without counting them,
-because gathering weights needs all processes.
+Every process gets the same global batch and arranges it in the same rows, so every process can compute the divisor of
+the loss. Each process trains on its own rows. A process with fewer rows repeats rows of other processes without
+counting them, because gathering weights needs all processes.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ def shard(model: Module, mesh: DeviceMesh) -> None:
 
 
 def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[tuple[PackedBatch, bool]]:
-    """Yields this process's rows, each with a flag that is False for a repeated row, which does not count.
+    """Yields this process's rows, each with a flag whether the row counts.
 
-    Each row counts in one process.
+    A row that is repeated only to keep the processes in step does not count.
+
+    Each row counts in exactly one process.
     """
     processes, rank = (1, 0) if mesh is None else (mesh.size(), mesh.get_local_rank())
     for first in range(0, len(rows), processes):
@@ -75,4 +79,6 @@ def check_same_batch(groups: Sequence[TrainingGroup], mesh: DeviceMesh) -> None:
     distributed.all_reduce(largest, op=distributed.ReduceOp.MAX, group=processes)
     distributed.all_reduce(smallest, op=distributed.ReduceOp.MIN, group=processes)
     if not torch.equal(largest, smallest):
-        raise InvalidInput("processes were given different groups", hint="give each the whole batch, in one order")
+        raise InvalidInput(
+            "processes were given different groups", hint="give every process the same groups in the same order"
+        )

@@ -21,7 +21,7 @@ from rollouts.models.facts import SINGLE_WEIGHTS
 from rollouts.models.policy import quiet_transformers
 from trainer.saving.files import whole_folder
 
-# transformers does not annotate these.
+# transformers does not annotate these classes and functions.
 _CONFIGS: Any = AutoConfig
 _MODELS: Any = AutoModelForCausalLM
 _TOKENIZERS: Any = AutoTokenizer

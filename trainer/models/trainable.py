@@ -95,7 +95,7 @@ def write_version(
     recipe: Recipe | None,
     eligible: Sequence[int] = (),
 ) -> None:
-    """Writes a publishable version of an unsharded model, which is not changed.
+    """Writes a publishable version of an unsharded model, without changing the model.
 
     Args, Raises: As for `write_weights`; `dtype` is the type of the stored weights.
     """
@@ -105,7 +105,9 @@ def write_version(
 
 
 def without_weights(model: PreTrainedModel, *, dtype: Dtype) -> PreTrainedModel:
-    """Returns a copy of the model with weights on the meta device, which take no memory.
+    """Returns a copy of the model with weights on the meta device.
+
+    There the weights take no memory.
 
     Args:
         model: The model before sharding.
@@ -134,9 +136,10 @@ def write_weights(
     Args:
         folder: Target folder, created atomically.
         form: Result of `without_weights`.
-        weights: Result of `stored_weights` with the dtype of `form`; may be emptied while the file is written.
+        weights: Result of `stored_weights` with the dtype of `form`. transformers may empty this dict while it writes
+            the file.
         start: Folder that training started from.
-        recipe: How rollouts are generated; None for a version without rollouts.
+        recipe: Recipe of the version; None if workers do not generate rollouts with the version.
         eligible: Table of eligible prompts, if the recipe has one.
 
     Raises:

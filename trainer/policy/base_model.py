@@ -26,11 +26,11 @@ class PolicyBase:
     """A version that training starts from.
 
     Args:
-        folder: Its folder.
-        digest: Its version digest.
-        recipe: Its recipe.
-        facts: Properties of its model.
-        eligible: Its eligible prompts.
+        folder: Folder of the version.
+        digest: Digest of the version.
+        recipe: Recipe of the version.
+        facts: Properties of the model.
+        eligible: Prompts that slots may draw.
     """
 
     folder: Path
@@ -41,14 +41,16 @@ class PolicyBase:
 
     @property
     def candidates(self) -> NDArray[np.uint64] | None:
-        """Returns the prompts for a version's table; None for a range with more than `MOST_PROMPTS` prompts.
+        """Returns the prompt indices from which the tables of versions are chosen.
+
+        Returns None for a range with more than `MOST_PROMPTS` prompts.
 
         Held-out prompts of a range are excluded: no slot draws them, so in a table they would count as unsolved for
         ever.
 
         Raises:
             BadSettings: All prompts of the range are held out.
-            MusterError: The environment that the recipe names can't be loaded or fails.
+            MusterError: The recipe's environment can't be loaded, or can't produce a prompt.
         """
         if isinstance(self.recipe.prompts, PromptTable):
             return np.array(list(self.eligible), np.uint64)
@@ -61,18 +63,19 @@ class PolicyBase:
             kept = [index for index in kept if not is_held_out(environment.prompt(index), share)]
         if not kept:
             raise BadSettings(
-                f"the recipe in {self.folder} holds all of its prompts out", hint="lower held_out, or give more prompts"
+                f"the recipe in {self.folder} holds out all of its prompts", hint="lower held_out, or give more prompts"
             )
         return np.array(kept, np.uint64)
 
 
 def open_base(folder: Path) -> PolicyBase:
-    """Reads a base.
+    """Reads and validates a base.
 
     Raises:
-        BadVersionFolder: The folder is not a version, its tokenizer has tokens that its model lacks, or a numerics
-            class of the recipe is not exact for its longest rows.
-        BadSettings: The recipe's samples can't be trained on: top_p, top_k or a group size below 2.
+        BadVersionFolder: The folder is not a version, its tokenizer has tokens that its model lacks, or the recipe
+            allows a numerics class that is not exact for the recipe's longest prompt and answer.
+        BadSettings: Samples of the recipe are unsuitable for training: top_p or top_k is set, or groups have fewer than
+            2 samples.
     """
     recipe = read_recipe(folder)
     facts = read_model(folder)

@@ -19,18 +19,19 @@ from trainer.policy.base_model import PolicyBase
 
 
 class PolicyLearner(Learner):
-    """Trains the model of a base and writes its versions.
+    """Trains the model of a base, and writes versions of the trained policy.
 
     Args:
         base: Source of the initial weights.
         learning: Settings of the learner.
         device: Device of the weights.
         dtype: Type of published weights.
-        mesh: Processes that share the weights, which all call the same methods; None for this process alone.
+        mesh: Processes that share the weights; all of them must call the same methods. None if this process trains
+            alone.
 
     Raises:
         BadVersionFolder: The base can't be trained.
-        BadSettings: A rollout of the recipe's maximum length fits no row.
+        BadSettings: A rollout of the recipe's maximum length is longer than a row.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class PolicyLearner(Learner):
                 f"prompt and answer may have {longest} tokens, and rows have {learning.row_tokens}",
                 hint="raise learning.row_tokens, or lower max_prompt_tokens in the base's recipe",
             )
-        # Sharding moves one layer at a time to its device, so that no device ever holds all layers.
+        # For a mesh the model is opened on the CPU. Sharding then moves one layer at a time to the devices, so that no
+        # device ever holds all layers.
         model, _ = open_model(base.folder, device=device if mesh is None else torch.device("cpu"))
         self._base = base
         self._dtype = dtype

@@ -1,4 +1,6 @@
-"""Named warm-ups, and the devnet's base models made by them.
+"""Presets: named settings of supervised warm-ups, and base models that they produce.
+
+The devnet uses these base models.
 
 `muster trainer sft --preset devnet --to DIR` reproduces the shipped weights.
 """
@@ -22,7 +24,7 @@ def preset_names() -> list[str]:
 
 
 def preset_file(name: str) -> Path:
-    """Returns the settings of a preset.
+    """Returns the path of a preset's settings file.
 
     Raises:
         NotFound: There is no preset of this name.
@@ -35,11 +37,12 @@ def preset_file(name: str) -> Path:
 def devnet_base(name: str = DEVNET) -> Path:
     """Returns the folder of a base model of the devnet: a version that can be published unchanged.
 
-    Llama-shaped, 0.44 M parameters in float32, a tokenizer of 64 characters, `recipe.json` for `letters` and its table
-    of eligible prompts without held-out ones. Read-only: copy it before changing anything.
+    The model has Llama's architecture, 0.44 million parameters in float32, and a tokenizer of 64 characters. The folder
+    also holds `recipe.json` for the environment `letters`, and a table of eligible prompts without the held-out ones.
+    Callers must not change the folder; copy it first.
 
     Args:
-        name: Preset that the base was made with; `DEVNET_LENGTH` has prompts with a target length.
+        name: Preset that produced the base; the recipe of `DEVNET_LENGTH` asks for answers of a target length.
 
     Raises:
         NotFound: No base of this name is shipped.

@@ -56,8 +56,8 @@ class Outside:
 
     Args:
         clock: Clock of the run.
-        transport: HTTP transport to an orchestrator in the same process.
-        chain_transport: HTTP transport to a chain in the same process.
+        transport: HTTP transport to an orchestrator in the same process; None for the network.
+        chain_transport: HTTP transport to a chain in the same process; None for the network.
         policy: Fee, retry and time-out policy of transactions.
     """
 
@@ -79,10 +79,11 @@ async def run_trainer(
 
     Args:
         settings: Settings of the run.
-        stop: Ends the run at the next safe point.
+        stop: Event that ends the run at the next point from which it can resume.
         key: The publisher's key; by default from its keystore or the environment.
-        outside: Clock and connections.
-        place: Rank of this process under torchrun; the other processes follow it (`trainer.run.learner.follower`).
+        outside: Clock and connections; by default the system clock and the network.
+        place: Rank of this process under torchrun, which must be 0: the other processes execute the commands of this
+            process (`trainer.run.learner.follower`). None without torchrun.
 
     Raises:
         MeshBroken: Another process of the mesh has ended.
@@ -153,7 +154,10 @@ class _Links:
 async def _prepare(
     settings: TrainerSettings, base: PolicyBase, learner: PolicyLearner, links: _Links, stack: AsyncExitStack
 ) -> tuple[Dependencies, TrainerState]:
-    """Creates the loop's dependencies and restores the trainer to the end of the journal."""
+    """Creates the dependencies of the training loop, and resumes the run.
+
+    Learner and state are restored up to the end of the journal.
+    """
     client, clock = links.client, links.clock
     outage_retry = OutageRetry(clock=clock, longest=settings.patience)
     lease = RunLease(client, folder=settings.state, clock=clock, retry=outage_retry)
@@ -308,6 +312,6 @@ async def _write_base(settings: TrainerSettings, base: PolicyBase, folders: Vers
     digest = await folders.write(0, lambda folder: run_in_thread(copy_base, base, folder))
     if digest != base.digest:
         raise Conflict(
-            f"this run began with the base {digest}, and {base.folder} is {base.digest}",
+            f"this run began with the base {digest}, but {base.folder} has the digest {base.digest}",
             hint="give the same base, or begin a new run with an empty --state",
         )

@@ -28,9 +28,9 @@ class Gathered:
     """A closed step.
 
     Args:
-        intake: Files of the step.
+        intake: Intake with the step's files.
         progress: State of the step when it was closed.
-        streamed: Gradients already computed from its groups; None without streaming.
+        streamed: Gradients already computed from the step's groups; None without streaming.
     """
 
     intake: RolloutIntake
@@ -43,9 +43,9 @@ class RolloutCollector:
 
     Args:
         dependencies: Dependencies of the run.
-        versions: Publisher of versions, checked while waiting.
+        versions: Publisher of versions; `gather` raises its errors.
         where: Returns the state of the run.
-        stop: Ends the wait between two polls.
+        stop: Event that makes `gather` return at its next poll.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RolloutCollector:
         """
         intake, streamed = self._intake(step), self._streamed(step)
         full_since: float | None = None
-        looked_at = -1  # accepted groups at the last listing; list again only when it changes
+        looked_at = -1  # number of accepted groups at the last listing; a new listing is needed only after a change
         while not self._stop.is_set():  # checked in addition to cancellation, which libraries may swallow
             since = time.perf_counter()
             view = await self._ask(step)
@@ -111,7 +111,7 @@ class RolloutCollector:
             _log.info("not-looked-ahead", step=step, why=error.detail)
 
     def forget(self, step: int) -> None:
-        """Drops the files of a finished step."""
+        """Drops the intake of a finished step from memory."""
         self._intakes.pop(step, None)
 
     async def _ask(self, step: int) -> RunView:

@@ -24,7 +24,7 @@ from trainer.run.state.journal import Journal
 from trainer.run.state.trainer_state import TrainerState
 
 Where = Callable[[], TrainerState]
-"""Returns the current state of the run."""
+"""Function that returns the current state of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class Dependencies:
     learner: PolicyLearner
     learner_thread: LearnerThread
     candidates: NDArray[np.uint64] | None
-    """The base's table of prompts, of which every version has a subset; None if the recipe has no table."""
+    """Indices of the prompts from which each version's table is chosen; None if versions have no table."""
     parts: Parts
-    """The environments that the recipe's prompts belong to."""
+    """Assigns prompt indices to the recipe's environments."""
     journal: Journal
     folders: VersionFolders
     announcer: Announcer

@@ -1,7 +1,7 @@
 """Evaluates versions in a separate process, so that training does not wait.
 
-The process is `python -m trainer.run.evaluation_worker`: it reads one JSON object per line from its standard input and
-answers each line with one. The process ends at end of input, so it does not outlive the trainer.
+The process is `python -m trainer.run.evaluation_worker`. It reads one JSON object per line from its standard input and
+answers each with a line of JSON on its standard output. It ends at end of input, so it does not outlive the trainer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ from trainer.run.settings import TrainerSettings
 _log = structlog.get_logger(__name__)
 
 LAST_PATIENCE = timedelta(minutes=10)
+"""Maximum wait for the last evaluations at the end of a run."""
 _LONGEST_ANSWER = 1 << 20
+"""Maximum bytes of a line from the evaluation process."""
 
 
 class EvaluationProcess:
-    """Evaluates versions one at a time; of the waiting versions only the newest is kept.
+    """Evaluates versions one at a time.
+
+    Only the newest version waits; it replaces an older version that waits.
 
     Args:
         settings: Number of prompts and samples, device and dtype.
@@ -60,11 +64,14 @@ class EvaluationProcess:
 
     @property
     def used(self) -> set[int]:
-        """Versions whose folders are still needed: the one under evaluation and the one that waits."""
+        """Versions whose folders are still needed.
+
+        These are the version under evaluation and the version that waits.
+        """
         return {each for each in (self._evaluated, self._waiting and self._waiting[0]) if each is not None}
 
     def ask(self, version: int, folder: Path) -> None:
-        """Queues a version for evaluation; it replaces one that still waits."""
+        """Queues a version for evaluation, in place of an older version that still waits."""
         if self._waiting is not None:
             _log.info("evaluation-left-out", version=self._waiting[0], why="a newer version waits")
         self._waiting = (version, folder)
@@ -72,12 +79,12 @@ class EvaluationProcess:
             self._working = asyncio.create_task(self._work())
 
     async def drain(self) -> None:
-        """Waits until queued evaluations are finished."""
+        """Waits until queued evaluations are finished, at most `LAST_PATIENCE`."""
         if self._working is not None:
             await asyncio.wait({self._working}, timeout=LAST_PATIENCE.total_seconds())
 
     async def aclose(self) -> None:
-        """Ends the process."""
+        """Cancels the current evaluation and ends the process."""
         if self._working is not None:
             self._working.cancel()
             await asyncio.gather(self._working, return_exceptions=True)

@@ -1,7 +1,7 @@
 """`python -m trainer.run.evaluation_worker JSON`: evaluates the versions named on standard input.
 
-Reads lines such as `{"version": 3, "folder": "policies/3"}`, writes one line of JSON for each, and ends at end of
-input.
+Reads lines such as `{"version": 3, "folder": "policies/3"}`, writes one line of JSON with the result of each, and ends
+at end of input.
 """
 
 from __future__ import annotations

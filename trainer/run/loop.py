@@ -4,8 +4,8 @@
       ▲                                          │          (while the next step is gathered)
       └──────────────── next step ◀──────────────┘──▶ state on the disk (in a thread)
 
-After a kill at any point the same command resumes the run: journalled batches are repeated from the saved files,
-and each later stage checks whether it was already done (decision 0030).
+If the process is killed at any point, the same command resumes the run: it trains again on the journalled batches, from
+the saved files, and each later stage checks whether it was already done (decision 0030).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TrainingRun:
     Args:
         dependencies: Dependencies of the run.
         state: State of the run; the learner has completed all steps below `state.step`.
-        stop: Ends the run at the next safe point.
+        stop: Event that ends the run at the next point from which it can resume.
     """
 
     def __init__(self, dependencies: Dependencies, state: TrainerState, *, stop: asyncio.Event) -> None:
@@ -142,7 +142,7 @@ class TrainingRun:
     async def _step_on(self, groups: Sequence[TrainingGroup], batch: StepBatch, times: StepTimes) -> LearnedStep:
         """Adds a batch's gradients, unless they were streamed, and takes the optimiser step.
 
-        A save in progress reads the learner's own tensors, so the optimiser step, which changes them, waits for it.
+        The optimiser step changes tensors that a save in progress reads, so it waits until the save is finished.
         """
         learner, in_thread, since = self._dependencies.learner, self._dependencies.learner_thread, time.perf_counter()
         if not batch.parts:
@@ -170,7 +170,7 @@ class TrainingRun:
         self._evaluate(version, first=True)
 
     async def _finish_publishing(self) -> None:
-        """Finishes publishing, saving and evaluation."""
+        """Waits for publishing, saving and evaluation, and records the end of the run."""
         if not await self._versions.settle(stopped=self._stop.is_set()):
             return
         if self._dependencies.evaluation is not None and not self._stop.is_set():

@@ -24,7 +24,9 @@ _log = structlog.get_logger(__name__)
 
 
 class ProgressLog:
-    """Writes lines and sets gauges. A write error loses the line but does not stop the run.
+    """Writes progress lines and sets gauges.
+
+    If a write fails, the line is lost and the run continues.
 
     Args:
         folder: The trainer's state directory, which exists.

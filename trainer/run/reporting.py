@@ -37,7 +37,10 @@ class StepTimes:
 
 @dataclass(slots=True)
 class IdleShare:
-    """Share of time spent waiting for rollouts, without a process's first step, in which workers start up."""
+    """Share of time spent waiting for rollouts.
+
+    The first step of a process does not count, because workers start up during it.
+    """
 
     waited: float = 0.0
     total: float = 0.0

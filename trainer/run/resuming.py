@@ -32,11 +32,11 @@ class Resumption:
 
     Args:
         folder: The trainer's state directory.
-        journal: The journal in it.
+        journal: The journal in this directory.
         recorded: Content of the journal.
         rules: Rules that every file must satisfy.
         decoder: Sandboxed decoder of untrusted files.
-        identity: Identity of the run, compared with that of the saved state.
+        identity: Identity of the run, compared with the identity in the saved state.
         under: Current learning settings, from `learned_under`.
     """
 
@@ -50,7 +50,7 @@ class Resumption:
 
 
 def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
-    """Restores the learner to the end of the journal and returns the state of the run.
+    """Restores the learner to the end of the journal, and returns the run's state.
 
     Args:
         resumption: Saved state, journal and settings.
@@ -81,7 +81,7 @@ def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
         try:
             if groups:
                 learner.learn(groups, step=step, parts=batch.parts)
-        except TrainingDiverged:  # save the steps before it, so that a start with other settings need not repeat them
+        except TrainingDiverged:  # save the earlier steps, so that a start with other settings need not repeat them
             _keep(resumption, state, learner, first=first)
             raise
         state = after_batch(state, files, learned=bool(groups))
@@ -92,7 +92,10 @@ def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
 
 
 def _restored(resumption: Resumption, learner: PolicyLearner) -> TrainerState | None:
-    """Restores the saved state and frees the tensors that were read; returns None if there is no state."""
+    """Restores the saved state; returns None if there is no state.
+
+    The tensors that were read are freed when this function returns.
+    """
     loaded = load_state(resumption.folder, identity=resumption.identity)
     if loaded is None:
         return None
@@ -102,7 +105,10 @@ def _restored(resumption: Resumption, learner: PolicyLearner) -> TrainerState | 
 
 
 def _keep(resumption: Resumption, state: TrainerState, learner: PolicyLearner, *, first: int) -> None:
-    """Saves repeated steps, so that they are not repeated again and settings may be changed from here on."""
+    """Saves the state after repeated steps.
+
+    Later starts do not repeat these steps, so settings may change from here on.
+    """
     if state.step > first:
         save_state(resumption.folder, state=state, learner_state=learner.state(), identity=resumption.identity)
         remove_files(resumption.folder, below=state.step)
@@ -114,7 +120,7 @@ def _files(batch: StepBatch, resumption: Resumption) -> list[SeenFile]:
         paths = file_paths(step_folder(resumption.folder, batch.step), entry)
         for path, wanted in zip(paths, (entry.sha256, entry.audit), strict=True):
             _check(path, wanted)
-        # The file was accepted before: a size limit lowered since then applies to new files only.
+        # The trainer took this file before; a size limit that was lowered later applies to new files only.
         rules = replace(resumption.rules, most_bytes=max(resumption.rules.most_bytes, paths[0].stat().st_size))
         try:
             found.append(read_accepted(*paths, entry=entry, step=batch.step, rules=rules, decoder=resumption.decoder))

@@ -100,7 +100,7 @@ class TrainerSettings(Settings):
     most_file_bytes: int = Field(256 * MEBIBYTE, ge=1, description="Maximum size of a rollout file")
     downloads: int = Field(4, ge=1, le=64, description="Maximum parallel downloads")
     state_every: int = Field(
-        1, ge=1, description="Steps between two saved states; a restart repeats the steps after the last one"
+        1, ge=1, description="Steps between two saved states; a restart repeats the steps after the last saved state"
     )
 
     evaluate_every: int = Field(0, ge=0, description="Steps between evaluations of held-out prompts; 0: never")

@@ -1,6 +1,7 @@
 """Publishes versions and saves the state in the background while the run continues.
 
-At most one version and one state are in progress at a time. The next `check` raises their errors.
+At any time, at most one version is being published and one state is being saved. If one of them fails, the next `check`
+raises the error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trainer.run.state.trainer_state import save_state
 _log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT = timedelta(seconds=30)
-"""How long a stopping trainer waits for an announcement in progress."""
+"""Maximum time for which a stopping trainer waits for an announcement in progress."""
 
 
 class VersionPublisher:
@@ -49,7 +50,8 @@ class VersionPublisher:
             AnotherTrainer: The ledger names a version that this trainer did not make.
         """
         folders, announcer, step = self._dependencies.folders, self._dependencies.announcer, self._where().step
-        # The journal may name a version of this step although none is due, because `reload_every` or `steps` changed.
+        # The journal may name a version of this step although the current settings publish none at this step: the user
+        # may have changed `reload_every` or `steps`.
         if self._is_published(step) or folders.digest(step) is not None:
             await folders.write(step, self._writer(step))
         self.newest = folders.newest
@@ -87,13 +89,16 @@ class VersionPublisher:
             self._saving = None
 
     def publish_again(self, view: RunView) -> None:
-        """Publishes the newest version again if the orchestrator does not know it, because it has lost its state."""
+        """Publishes the newest version again if the orchestrator leases no slots for it.
+
+        This happens when the orchestrator has lost its state.
+        """
         if not self._dependencies.announcer.is_adopted(view, self.newest) and self._publishing is None:
             self._dependencies.demand.forget()
             self._publishing = asyncio.create_task(self._publish(self.newest))
 
     def check(self) -> None:
-        """Raises the error of failed publishing or saving.
+        """Raises the error of publishing or saving in the background, if one of them has failed.
 
         Raises:
             MusterError: Publishing or saving failed.
@@ -110,7 +115,7 @@ class VersionPublisher:
         if stopped and self._publishing is not None:
             await asyncio.wait({self._publishing}, timeout=STOP_TIMEOUT.total_seconds())
             if not self._publishing.done():
-                _log.warning("not-published", version=self.newest, hint="the same command publishes it")
+                _log.warning("not-published", version=self.newest, hint="run the same command to publish it")
                 return False
         await self._published()
         return True
@@ -118,7 +123,8 @@ class VersionPublisher:
     async def aclose(self) -> None:
         """Cancels an announcement in progress, which the next start repeats, and waits for a save in progress.
 
-        A thread can't be cancelled, and the next start writes to the same file as soon as the lock is free.
+        This process must wait for the save, because its thread can't be cancelled, and the next trainer process writes
+        the same file as soon as the lock is free.
         """
         if self._publishing is not None:
             self._publishing.cancel()

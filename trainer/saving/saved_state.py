@@ -47,11 +47,11 @@ def read_state(
 ) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
     """Reads a saved state, which the caller parses inside the `with` block.
 
-    If parsing in the `with` block fails, the file counts as damaged.
+    If the caller's parsing raises an error, the file counts as damaged.
 
     Args:
         path: Path of the file.
-        about: Settings that must equal the saved ones.
+        about: Settings that must equal the settings in the file.
         owner: Name of the program that saves such states, such as `trainer`, inserted in error texts.
         work: Name of the work that the settings determine, such as `run`, inserted in error texts.
         hint: Hint of all errors.
@@ -60,7 +60,7 @@ def read_state(
         The facts and the tensors.
 
     Raises:
-        Conflict: The state is of other settings or another release, or damaged.
+        Conflict: The state was saved with other settings or by another release, or is damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:

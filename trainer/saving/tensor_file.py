@@ -1,7 +1,7 @@
 """Encodes a safetensors file in pieces, so that no second copy of the tensors is needed.
 
-The library's own writer joins everything into one bytes object first. The format:
-https://huggingface.co/docs/safetensors/index#format
+The safetensors library first joins all tensors into one bytes object. The format is described at
+https://huggingface.co/docs/safetensors/index#format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAMES = {
     torch.bool: "BOOL",
 }
 _ALIGNMENT = 8
-"""The header is padded to a multiple of this; wider types come first, so that every tensor is aligned."""
+"""The header is padded to a multiple of this many bytes. Wider types come first, so that each tensor is aligned."""
 
 
 def tensor_file(tensors: Mapping[str, torch.Tensor], *, metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:

@@ -1,6 +1,6 @@
-"""Training state as named tensors: weights, optimiser averages and the random generator.
+"""Training state as named tensors: weights, optimiser averages, random generator.
 
-After restoring the state, the next step has the same result as without the interruption. Sharded weights are gathered
+After the state is restored, the next step has the same result as without the interruption. Sharded weights are gathered
 when saved and sharded again when restored, so the state does not depend on the number of processes.
 """
 
@@ -23,8 +23,8 @@ def training_tensors(model: Module, optimisers: Iterable[Optimizer], *, keep: bo
     """Returns the state without copying: the tensors are valid until the next optimiser step.
 
     A copy would double the memory of weights and averages. Sharded tensors are gathered, so every process must call
-    this function. They are gathered one by one, so that a process with `keep=False` (which gets an empty dict) never
-    holds more than one tensor.
+    this function. They are gathered one by one, so that a process that passes `keep=False` never holds more than one
+    gathered tensor; such a process gets an empty dict.
     """
     kept = {_GENERATOR: torch.get_rng_state()}
     averages = {parameter: state for optimiser in optimisers for parameter, state in optimiser.state.items()}
@@ -38,7 +38,8 @@ def training_tensors(model: Module, optimisers: Iterable[Optimizer], *, keep: bo
 def stored_weights(model: Module, *, dtype: torch.dtype, keep: bool = True) -> dict[str, torch.Tensor]:
     """Gathers the tensors of a version (weights and persistent buffers) on the CPU, floating-point ones as `dtype`.
 
-    As for `training_tensors`, every process must call this function, and one with `keep=False` gets an empty dict.
+    Every process must call this function, as for `training_tensors`. A process that passes `keep=False` gets an empty
+    dict.
     """
     kept: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -77,14 +78,20 @@ def restore_training(kept: Mapping[str, torch.Tensor], model: Module, optimisers
 
 
 def _gathered(value: torch.Tensor, *, keep: bool) -> torch.Tensor:
-    """Returns the tensor itself, or a CPU copy of a sharded one; empty if `keep` is False."""
+    """Returns the tensor itself, or a CPU copy of a sharded tensor.
+
+    Returns an empty tensor if `keep` is False.
+    """
     if isinstance(value, DTensor):
         return _whole(value, dtype=value.dtype, keep=keep)
     return value.detach() if keep else torch.empty(0)
 
 
 def _whole(value: torch.Tensor, *, dtype: torch.dtype, keep: bool) -> torch.Tensor:
-    """Returns a CPU copy of the tensor, gathered if it is sharded; empty if `keep` is False."""
+    """Returns a CPU copy of the tensor, gathered if it is sharded.
+
+    Returns an empty tensor if `keep` is False.
+    """
     full: Any = value.full_tensor() if isinstance(value, DTensor) else value
     if not keep:
         return torch.empty(0)

@@ -2,7 +2,7 @@
 
     {"prompt": "rev:abcd=", "completion": "dcba"}
 
-Other columns are ignored. A row that can't be read is an error that names the row.
+Other columns are ignored. If a row can't be read, the error names the row.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FileCorpus:
         prompt, completion = self._rows[place]
         tokens = self._tokenizer.encode(prompt, chat=self._chat)
         if not tokens:
-            raise BadExamples(f"the prompt of row {place + 1} has no tokens", hint="a prompt has at least one")
+            raise BadExamples(f"the prompt of row {place + 1} has no tokens", hint="a prompt needs at least one token")
         return Example(tuple(tokens), (*self._tokenizer.encode_answer(completion), self._end))
 
 
@@ -100,7 +100,7 @@ def _checked(path: Path, number: int, row: object) -> tuple[str, str]:
         case [str(prompt), str(completion)] if has_encoding(prompt) and has_encoding(completion):
             return prompt, completion
         case [str(), str()]:
-            raise BadExamples(f"{path}: row {number} has text that is not Unicode", hint="it has a lone surrogate")
+            raise BadExamples(f"{path}: row {number} has text that is not Unicode", hint="it contains a lone surrogate")
         case _:
             raise BadExamples(
                 f"{path}: row {number} has no text for prompt and completion",

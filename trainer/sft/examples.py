@@ -50,7 +50,9 @@ class Corpus(Protocol):
 
 
 class EnvironmentCorpus:
-    """Demonstrations of an environment for a range of prompts, without those that the recipe holds out.
+    """Demonstrations of an environment for a range of prompts.
+
+    Prompts that the recipe holds out have no demonstration here.
 
     Args:
         environment: Environment of the recipe.
@@ -116,8 +118,8 @@ class ExampleStream:
     Args:
         corpus: Source of the examples.
         seed: Seed of the order.
-        longest: Maximum tokens of an example; longer ones are skipped.
-        position: Number of candidates consumed before, to continue an earlier stream.
+        longest: Maximum tokens of an example; longer examples are skipped.
+        position: Number of candidates that an earlier stream consumed; this stream continues after them.
     """
 
     corpus: Corpus
@@ -144,7 +146,7 @@ class ExampleStream:
             else:
                 found.append(example)
                 since = 0
-            if since > 2 * len(self.corpus):  # each epoch has its own order
+            if since > 2 * len(self.corpus):  # then a whole epoch was unusable, wherever in an epoch the count began
                 raise BadExamples(
                     f"none of {len(self.corpus)} candidates can be trained on ({self.left_out} of them too long)",
                     hint="give an environment with demonstrations, other prompts, or longer rows",

@@ -16,11 +16,14 @@ from trainer.sft.examples import Corpus, EnvironmentCorpus
 from trainer.sft.settings import EnvironmentExamples, FileExamples, ResultRecipe, ScratchStart, WarmUpSettings
 
 START = "start"
-"""Folder, beside the state, of a start model that is created from scratch."""
+"""Name of the folder with a start model that is created from scratch, in the warm-up's work folder."""
 
 
 def start_of(settings: WarmUpSettings, work: Path) -> Path:
-    """Returns the start folder; creates a model from scratch if the settings ask for one and it does not exist yet."""
+    """Returns the start folder.
+
+    If the settings ask for a model from scratch, the first call creates it; later calls find it.
+    """
     if not isinstance(settings.start, ScratchStart):
         return settings.start.folder
     folder = work / START
@@ -53,7 +56,7 @@ def recipe_of(wanted: ResultRecipe | None, environment: Environment | None) -> t
         return Recipe(**fields, prompts=PromptRange(first=candidates.start, count=len(candidates))), ()
     eligible = [index for index in candidates if not is_held_out(environment.prompt(index), wanted.held_out)]
     if not eligible:
-        raise BadSettings("the recipe holds all of its prompts out", hint="lower held_out, or give more prompts")
+        raise BadSettings("the recipe holds out all of its prompts", hint="lower held_out, or give more prompts")
     return Recipe(**fields, prompts=PromptTable(count=len(eligible))), eligible
 
 
@@ -75,7 +78,10 @@ def corpus_of(
     tokenizer: FolderTokenizer,
     end: int,
 ) -> tuple[Corpus, str]:
-    """Returns the examples, and a fingerprint that distinguishes corpora of equal settings."""
+    """Returns the examples, and a fingerprint of their content.
+
+    The fingerprint differs if the content differs, even if the settings are equal.
+    """
     match settings.examples:
         case FileExamples(path=path):
             rows = FileCorpus(path, tokenizer=tokenizer, end=end, chat=False if recipe is None else recipe.chat)

@@ -90,8 +90,9 @@ class ResultRecipe(_SftModel):
     arithmetic: TakenArithmetic = ()
     """Accepted engines and dtypes, such as `torch/float32`; empty for float32 of either engine."""
     first: Annotated[int, Field(ge=0, le=2**62)] = 0
+    """Index of the first candidate prompt."""
     count: Annotated[int, Field(ge=1, le=2**26)] | None = None
-    """Limit of eligible prompts; None for all of a finite environment."""
+    """Number of candidate prompts; None for all prompts of a finite environment."""
 
 
 class Optimiser(_SftModel):
@@ -102,13 +103,13 @@ class Optimiser(_SftModel):
     schedule: LearningRateSchedule = LearningRateSchedule.COSINE
     warm_up_steps: Annotated[int, Field(ge=0)] = 20
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the maximum learning rate at the last step."""
+    """Learning rate of the last step, as a share of the maximum."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 1.0
     """Maximum gradient norm; larger gradients are clipped."""
     most_bad_steps: Annotated[int, Field(ge=0)] = 3
-    """Maximum consecutive steps skipped for NaN or infinity; one more ends the warm-up."""
+    """Maximum consecutive steps skipped because of NaN or infinity; one more ends the warm-up."""
 
 
 class EvaluationChoice(_SftModel):
@@ -119,7 +120,7 @@ class EvaluationChoice(_SftModel):
     prompts: Annotated[int, Field(ge=0, le=2**20)] = 256
     """Number of held-out prompts; 0 for no evaluation."""
     samples: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Sampled answers per prompt for pass@k, in addition to the greedy one."""
+    """Number of sampled answers per prompt for pass@k, in addition to the greedy answer."""
 
 
 class WarmUpSettings(_SftModel):
@@ -133,14 +134,14 @@ class WarmUpSettings(_SftModel):
     steps: _Count = 1000
     examples_per_step: _Count = 64
     row_tokens: _Count = 1024
-    """Maximum tokens of a packed row; longer examples are skipped. Default: at most the model's context."""
+    """Maximum tokens of a packed row; longer examples are skipped. The default is lowered to the model's context."""
     rows_at_once: _Count = 8
     """Rows per forward pass; gradients of a step's further rows are accumulated."""
     optimiser: Optimiser = Optimiser()
     dtype: Dtype = Dtype.BFLOAT16
     """Type of the result's weights; training is in float32."""
     checkpoint_every: _Count = 100
-    """Steps between saved states: the maximum that a crash loses."""
+    """Steps between two saved states; a crash loses at most this many steps."""
     evaluation: EvaluationChoice = EvaluationChoice()
 
     @model_validator(mode="after")

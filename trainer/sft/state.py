@@ -1,7 +1,7 @@
 """Saved state of an unfinished warm-up: a file with weights, optimiser and position, replaced atomically.
 
-A warm-up with the same settings resumes from it, on one CPU process with bit-identical results. A warm-up with other
-settings is refused, because the result would match neither set of settings.
+A warm-up with the same settings resumes from this file; in a single CPU process the results are bit-identical. A
+warm-up with other settings is refused, because the result would match neither set of settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WarmUpState:
     Args:
         step: Number of completed steps.
         position: Number of candidates consumed.
-        skipped: Number of steps skipped for NaN or infinity.
+        skipped: Number of steps skipped because of NaN or infinity.
         skipped_in_a_row: Number of consecutive skipped steps, up to the last one.
     """
 
@@ -50,7 +50,7 @@ def save_state(
     Args:
         folder: Folder of the state file.
         place: Position of the warm-up.
-        about: Settings that determine the result; a warm-up resumes only with the same ones.
+        about: Settings that determine the result; a warm-up resumes only with the same settings.
         model: Model whose weights are saved.
         optimiser: Optimiser whose averages are saved.
 
@@ -67,7 +67,7 @@ def load_state(
     """Restores the saved state, if there is one, and returns the position.
 
     Raises:
-        Conflict: The state is of other settings or another release, or damaged.
+        Conflict: The state was saved with other settings or by another release, or is damaged.
     """
     path = folder / STATE_FILE
     if not path.exists():

@@ -1,8 +1,8 @@
 """Warm-up (`muster trainer sft`): trains a start model on examples and writes a publishable version.
 
-A step takes examples in their seeded order, packs them, sums the gradients of their completion tokens (with equal
-weights, however they are packed), clips the sum and steps AdamW. A step depends only on settings and state file,
-so a resumed warm-up ends with bit-identical weights on one CPU process.
+A step takes the next examples in the seeded order, packs them, computes the gradient of the mean loss over their
+completion tokens, clips it and performs a step of AdamW. The packing does not change a token's weight. A step depends
+only on settings and state file, so in a single CPU process a resumed warm-up ends with bit-identical weights.
 
 During the warm-up, the folder `TARGET.training` holds the state, and the start model if the settings create one.
 """
@@ -43,9 +43,9 @@ class WarmUpStep:
     """Progress after a step, or after an evaluation that follows it.
 
     Args:
-        step: Steps done.
+        step: Number of completed steps.
         steps: Total number of steps.
-        loss: Mean over the step's completion tokens, in nats; a step with a NaN or infinite loss is skipped.
+        loss: Mean loss over the step's completion tokens, in nats. A step with a NaN or infinite loss is skipped.
         gradient: Norm of the gradient before clipping.
         learning_rate: Learning rate of the step.
         tokens: Number of completion tokens of the step.
@@ -113,7 +113,7 @@ class WarmUp:
 
     Args:
         settings: Settings of the warm-up.
-        work: Folder of its state.
+        work: Folder for the state, a start model from scratch, and the versions that are evaluated.
         device: Device to train on.
     """
 
@@ -127,7 +127,7 @@ class WarmUp:
         self._settings = settings
         if settings.row_tokens > facts.context:
             raise BadSettings(
-                f"rows of {settings.row_tokens} tokens, and the model's context is {facts.context}",
+                f"rows have {settings.row_tokens} tokens, and the model's context is {facts.context}",
                 hint=f"set row_tokens to {facts.context} or less",
             )
         tokenizer = FolderTokenizer(self._start)
@@ -143,14 +143,14 @@ class WarmUp:
         self._evaluator = evaluator_of(settings, environment, self._recipe, tokenizer)
 
     def run(self, target: Path | None, progress: Callable[[WarmUpStep], None]) -> Evaluation | None:
-        """Runs the missing steps and writes the version.
+        """Runs the remaining steps and writes the version.
 
         Args:
-            target: Folder of the version; None if it was written before a kill.
-            progress: Called for each step.
+            target: Folder of the version; None if an earlier process wrote it and was killed afterwards.
+            progress: Called after each step.
 
         Raises:
-            Conflict: The state has other settings, or steps are missing and there is no target.
+            Conflict: The state has other settings, or steps remain although `target` is None.
         """
         settings, every = self._settings, self._settings.evaluation.every
         about = self._about()
@@ -208,7 +208,7 @@ class WarmUp:
         if after.skipped_in_a_row > settings.optimiser.most_bad_steps:
             raise TrainingDiverged(
                 f"{after.skipped_in_a_row} steps in a row had a NaN or infinite loss or gradient, "
-                f"the last one step {after.step}: loss {loss}, gradient {norm}"
+                f"the last in step {after.step}: loss {loss}, gradient norm {norm}"
             )
         done = WarmUpStep(
             step=after.step,
@@ -223,7 +223,10 @@ class WarmUp:
         return after, done
 
     def _evaluate(self) -> Evaluation | None:
-        """Evaluates the current weights with an inference engine, like a user of the version would."""
+        """Evaluates the current weights with an inference engine.
+
+        The weights are written as a version first, so the engine runs them as it does for users.
+        """
         if self._evaluator is None:
             return None
         folder = self._work / _EVALUATED

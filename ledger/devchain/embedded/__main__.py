@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "--gather",
         type=float,
         default=None,
-        help="seconds that a transaction waits for others before a block is mined early (default: the block time)",
+        help="seconds from a transaction's arrival to an early block; default: blocks only at the block time",
     )
     parser.add_argument("--chain-id", type=int, default=31337)
     parser.add_argument("--accounts", type=int, default=10, help="how many accounts to fund")

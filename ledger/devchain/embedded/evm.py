@@ -42,8 +42,8 @@ _ZERO_ADDRESS = b"\x00" * 20
 _LEAST_GAS = 21_000
 _CALL_KEEPS_SHARE = 64  # EIP-150: a call passes on at most all but 1/64 of its gas
 _CALL_STIPEND = 2300
-_FLOOR_PER_TOKEN = 10  # EIP-7623: a zero byte counts as one token,
-_TOKENS_PER_BYTE = 4  # and any other byte as four
+_FLOOR_PER_TOKEN = 10  # EIP-7623: minimum gas per token of call data
+_TOKENS_PER_BYTE = 4  # EIP-7623: tokens of a nonzero byte; a zero byte counts as one token
 _ERROR_STRING = bytes.fromhex("08c379a0")
 _PANIC = bytes.fromhex("4e487b71")
 
@@ -103,7 +103,7 @@ class Evm:
         """Returns the header of an empty block on top of `parent`."""
         header = create_prague_header_from_parent()(
             parent.header,
-            timestamp=parent.header.timestamp + 1,  # py-evm demands a later timestamp; replaced below
+            timestamp=parent.header.timestamp + 1,  # py-evm demands a later timestamp; `_with` below replaces it
             gas_limit=BLOCK_GAS_LIMIT,
             coinbase=_ZERO_ADDRESS,
             mix_hash=token_bytes(32),
@@ -145,8 +145,8 @@ class Evm:
         """Returns a gas limit with which the call succeeds, from a single run.
 
         Each nested call may use at most 63/64 of its caller's gas (EIP-150). With a limit of `used · (64/63)^depth`
-        every nested call gets at least the gas that it used in this run. Other nodes find the limit by a binary search,
-        which needs one run per limit tried. (A contract that branches on `gasleft()` may need more gas.)
+        every nested call gets at least the gas that it used in this run. (A contract that branches on `gasleft()` may
+        need more gas.) Other Ethereum nodes find the limit by a binary search, which needs many runs.
 
         Raises:
             RpcError: The call fails with the highest allowed limit. If it reverted, the error contains the revert data.
@@ -205,7 +205,7 @@ class Evm:
         return vm
 
     def _ancestors(self, number: int) -> Iterator[bytes]:
-        yield from self._store.hashes_before(number)  # a generator: few transactions read block hashes
+        yield from self._store.hashes_before(number)  # a generator delays the query: few transactions need the hashes
 
 
 class BlockBuilder:
@@ -266,7 +266,10 @@ class BlockBuilder:
 
 
 def failure(computation: ComputationAPI) -> RpcError:
-    """Returns the error of a failed call with go-ethereum's message, and the revert data if it reverted."""
+    """Returns the error of a failed call, with go-ethereum's message.
+
+    If the call reverted, the error contains the revert data.
+    """
     error = computation.error
     if not isinstance(error, Revert):
         return RpcError(f"execution failed: {type(error).__name__}: {error}"[:300])

@@ -32,7 +32,7 @@ _MAX_CACHED_BYTES = 4_096
 """Limits of the call cache: its number of entries, and the bytes of an entry's call data and of its result. So call
 data and results each take at most 8 MiB."""
 _BUILD_BUDGET = timedelta(seconds=1)
-"""A block is sealed after this time even if more transactions wait, so that the first ones need not wait for all."""
+"""Maximum time of building a block. Later transactions go into the next block, so that receipts appear sooner."""
 _MAX_BLOCKING = timedelta(milliseconds=40)
 """Longest time that block building blocks the event loop, and with it all requests. Most blocks take less."""
 
@@ -50,7 +50,7 @@ class EmbeddedChain:
         store: Holds the blocks and the state.
         chain_id: EIP-155 chain id; must be the one that the store was created with.
         balances: Wei per account in the genesis block of a new store.
-        automine: Mine a block for each transaction; otherwise the caller must call `mine` regularly.
+        automine: Whether each transaction is mined when it arrives. If not, the caller must call `mine` regularly.
         clock: Clock of timestamps and of the time limits of block building; the system's by default.
 
     Raises:
@@ -118,7 +118,7 @@ class EmbeddedChain:
         Raises:
             RpcError: The transaction can't be decoded, its sender can't pay, or the pool refuses it.
         """
-        if self._store_error is not None and not self._automine:  # mining fails: refuse what would never be mined
+        if self._store_error is not None and not self._automine:  # mining fails now, so a transaction would only wait
             raise RpcError(self._store_error)
         pending = self._accept(raw)
         self.arrived.set()
@@ -243,9 +243,9 @@ class EmbeddedChain:
         return number
 
     async def revert(self, number: int) -> bool:
-        """Reverts to a snapshot, deletes it and all later ones, and clears the pool.
+        """Reverts to a snapshot, deletes this and all later snapshots, and clears the pool.
 
-        False if there is no such snapshot.
+        Returns False if there is no such snapshot.
         """
         async with self._lock:
             snapshot = self._snapshots.get(number)
@@ -269,7 +269,10 @@ class EmbeddedChain:
     # Calls
 
     def call(self, call: UnsignedCall, block: BlockRecord | None) -> bytes:
-        """Runs a call on the state after `block`; None runs it in the context of the next block."""
+        """Runs a call on the state after `block`.
+
+        If `block` is None, the call runs in the context of the next block.
+        """
         if block is not None:
             return self._cached_call(call, block)
         header = self.evm.next_header(self._head, timestamp=self.pending_timestamp())

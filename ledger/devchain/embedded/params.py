@@ -1,4 +1,4 @@
-"""Parses JSON-RPC parameters; invalid ones raise `RpcError`."""
+"""Parses JSON-RPC parameters; invalid parameters raise `RpcError`."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ MAX_NONCE_GAP = 4_096
 """Largest distance of a nonce from the sender's nonce on the chain; limits one sender's share of the pool."""
 
 PRICE_BUMP_PERCENT = 10
-"""Both fees per gas of a replacement must exceed the replaced transaction's by this much, as in go-ethereum, so that
-replacements are not free spam."""
+"""Percentage by which both fees per gas of a replacement must exceed those of the replaced transaction, as in
+go-ethereum. Otherwise a client could flood the node with replacements at no cost."""
 
 
 class TransactionPool:

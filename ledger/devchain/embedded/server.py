@@ -40,8 +40,8 @@ def build_app(node: EmbeddedChain, *, block_time: timedelta | None, gather: time
     Args:
         node: The chain.
         block_time: The longest time between blocks; None starts no mining loop.
-        gather: How long a transaction waits for others before a block is mined early; None mines only at the block
-            time.
+        gather: Time from a transaction's arrival to an early block, which includes other transactions that arrive
+            meanwhile. None mines only at the block time.
     """
 
     @contextlib.asynccontextmanager
@@ -92,7 +92,8 @@ async def _answer(node: EmbeddedChain, request: Request) -> Response:
         if len(body) > MAX_BODY:
             return _json(_failed(None, RpcError(f"request larger than {MAX_BODY} bytes", code=INVALID_REQUEST)), 413)
     try:
-        # Not `json`: py-evm raises the recursion limit so far that deeply nested JSON would crash the process.
+        # pydantic's parser limits the nesting. With `json`, deeply nested JSON would crash the process, because py-evm
+        # raises Python's recursion limit.
         parsed = from_json(bytes(body))
     except ValueError:
         return _json(_failed(None, RpcError("parse error", code=PARSE_ERROR)))
@@ -132,7 +133,10 @@ async def _mine_forever(node: EmbeddedChain, block_time: timedelta, gather: time
 
 
 async def _gathered(node: EmbeddedChain, gather: timedelta, *, until: float) -> bool:
-    """Waits for a transaction and then for `gather`; False if the loop's time reaches `until` first."""
+    """Waits for a transaction and then for `gather`.
+
+    Returns False if the loop's time reaches `until` first.
+    """
     try:
         async with asyncio.timeout_at(until):
             await node.arrived.wait()

@@ -44,7 +44,7 @@ async def test_stake_is_added_unbonded_matured_and_withdrawn(world: World) -> No
     assert (stake.active, stake.unbonding, stake.free) == (50 * UNIT, 50 * UNIT, 50 * UNIT)
     first, second = await provider.stake.unbonds_of(provider.address)
     assert (first.amount, second.amount) == (40 * UNIT, 10 * UNIT)
-    with pytest.raises(TransactionReverted, match="nothing has matured yet"):
+    with pytest.raises(TransactionReverted, match="no unbond has matured yet"):
         await provider.stake.withdraw()
     await provider.stake.cancel_unbond(second.id)
     await world.warp(UNBONDING)

@@ -40,7 +40,7 @@ def test_a_single_output_is_returned_bare_and_several_as_a_tuple() -> None:
 
 @pytest.mark.parametrize("output", ["0x", "0x00", "0xzz", "0x" + "ff" * 32 + "00"])
 def test_an_undecodable_answer_is_a_chain_error(output: str) -> None:
-    with pytest.raises(ChainUnavailable, match="gave no answer of one"):
+    with pytest.raises(ChainUnavailable, match="gave an answer that is no result of one"):
         ViewCall("one", b"\0\0\0\0", (), ("uint256", "uint256")).answer(output)
 
 

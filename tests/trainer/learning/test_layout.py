@@ -112,7 +112,7 @@ def test_rows_are_as_long_as_their_longest_piece_at_most() -> None:
 @pytest.mark.parametrize("layout", Layout)
 def test_a_sequence_longer_than_a_row_is_refused(layout: Layout, prompt: int, output: int) -> None:
     groups = made_groups(1, prompt=(prompt, prompt), output=(output, output))
-    with pytest.raises(InvalidInput, match="for rows of 32"):
+    with pytest.raises(InvalidInput, match="and rows of 32"):
         lay_out(groups, layout=layout, row_tokens=32, rows_at_once=1, width=16)
 
 

@@ -226,7 +226,7 @@ def test_an_algorithm_over_whole_batches_refuses_partial_batches(llama: Path) ->
     learner = learner_of(llama, algorithm="reinforce++")
     learner.begin(step=0)
     learner.add(groups[:1])
-    with pytest.raises(InvalidInput, match="comes in parts"):
+    with pytest.raises(InvalidInput, match="was added in parts"):
         learner.add(groups[1:])
 
 
@@ -234,7 +234,7 @@ def test_an_algorithm_over_whole_batches_refuses_partial_batches(llama: Path) ->
 def test_a_sequence_longer_than_a_row_is_refused_before_any_learning(llama: Path, groups: list[TrainingGroup]) -> None:
     learner, untouched = learner_of(llama), learner_of(llama)
     learner.begin(step=0)
-    with pytest.raises(InvalidInput, match="for rows of 64"):
+    with pytest.raises(InvalidInput, match="and rows of 64"):
         learner.add(groups)
     learner.add(made_groups(1))
     learner.finish()

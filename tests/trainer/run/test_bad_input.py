@@ -39,7 +39,7 @@ async def test_steps_with_infinite_gradients_are_skipped_end_the_run_and_correct
                 with pytest.raises((TrainingDiverged, Killed)):
                     await pool.train(steps=5, learning=learning(1e-9))
         with pytest.raises(
-            TrainingDiverged, match="3 steps in a row gave no usable gradient, the last one step 2"
+            TrainingDiverged, match="3 steps in a row gave no usable gradient; the last was step 2"
         ) as end:
             await pool.train(steps=5, learning=learning(1e-9))
         assert "learning rate" in end.value.hint

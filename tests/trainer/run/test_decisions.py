@@ -49,9 +49,9 @@ def test_named_asynchrony_settings_have_fixed_values_and_empty_steps_are_refused
         AsynchronyName.OFF_POLICY: (4, 8, False),
         AsynchronyName.PERIODIC: (1, 0, True),
     }
-    with pytest.raises(BadSettings, match="after every 3 steps, and rollouts at most 1 steps old"):
+    with pytest.raises(BadSettings, match="after every 3 steps, but rollouts may be at most 1 steps old"):
         Asynchrony(reload_every=3, max_staleness=1)
-    with pytest.raises(BadSettings, match="leases 2 steps beyond"):
+    with pytest.raises(BadSettings, match="leases only 2 steps beyond"):
         NAMED[AsynchronyName.OFF_POLICY].check_window(2)
 
 

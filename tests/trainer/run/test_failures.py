@@ -200,5 +200,5 @@ def test_a_run_over_a_range_excludes_held_out_prompts(tmp_path: Path) -> None:
     assert candidates.tolist() == expected
     alone = next(index for index in range(10, 100) if index not in expected)
     write_recipe(base, RECIPE.model_copy(update={"held_out": 0.3, "prompts": PromptRange(first=alone, count=1)}))
-    with pytest.raises(BadSettings, match="holds all of its prompts out"):
+    with pytest.raises(BadSettings, match="holds out all of its prompts"):
         _ = open_base(base).candidates

@@ -35,7 +35,7 @@ async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: Train
     assert (await first).step == 0
     ledger = await pool.world.as_("publisher")
     await ledger.checkpoints.announce(pool_id=POOL, run=run_id(RUN), version=1, attempt=0, digest=sha(1))
-    with pytest.raises(AnotherTrainer, match="made none after 0"):
+    with pytest.raises(AnotherTrainer, match="the newest version that this trainer has made is 0"):
         await pool.train()
 
 

@@ -148,7 +148,7 @@ async def test_a_chain_that_lags_behind_the_orchestrator_loses_no_file(
 
 async def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "3").write_text("in the way")
-    with pytest.raises(NotWritten, match="can't be made"):
+    with pytest.raises(NotWritten, match="can't be created"):
         await intake_of(Outside(item_of(1)), tmp_path, ManualClock(), monkeypatch).look()
 
 

@@ -1,8 +1,8 @@
 """Asynchrony between generation and training, and demand for rollouts per step.
 
 Three parameters define the asynchrony (RLAX, sections 3 and 4; Periodic Asynchrony, sections 3 and 4): how often
-workers reload weights, how stale a rollout may be, and whether the gradients of accepted groups are computed as they
-arrive. The named settings are common combinations.
+workers reload weights, how stale a rollout may be, and whether gradients are computed as groups arrive. The named
+settings are common combinations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Asynchrony:
     Args:
         reload_every: Number of steps between published versions.
         max_staleness: Maximum age of a rollout's policy, in steps before the step that trains on it.
-        stream: Whether gradients are computed as groups are accepted, with a denominator fixed in advance.
+        stream: Whether the gradients of groups are computed as the groups are accepted, and not only when the step has
+            all of its groups.
 
     Raises:
         BadSettings: A value is out of range, or rollouts would be too stale for the last step before a new version.
@@ -47,7 +48,8 @@ class Asynchrony:
             raise BadSettings("reload_every must be 1 or more, and max_staleness 0 or more")
         if self.reload_every > self.max_staleness + 1:
             raise BadSettings(
-                f"a version after every {self.reload_every} steps, and rollouts at most {self.max_staleness} steps old",
+                f"there is a version after every {self.reload_every} steps, but rollouts may be at most "
+                f"{self.max_staleness} steps old",
                 hint=f"the last step before a new version needs max_staleness {self.reload_every - 1} or more",
             )
 
@@ -59,8 +61,8 @@ class Asynchrony:
         """
         if self.reload_every > async_level + 1:
             raise BadSettings(
-                f"a version after every {self.reload_every} steps, and the orchestrator leases {async_level} steps "
-                "beyond a version",
+                f"there is a version after every {self.reload_every} steps, but the orchestrator leases only "
+                f"{async_level} steps beyond a version",
                 hint=f"set run_async_level of the orchestrator to {self.reload_every - 1} or more",
             )
 
@@ -84,7 +86,16 @@ NAMED: Mapping[AsynchronyName, Asynchrony] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgress:
-    """State of a step at the orchestrator, in groups."""
+    """State of a step at the orchestrator.
+
+    Args:
+        demand: Number of groups that the trainer has demanded.
+        rounds: Number of times that the demand was increased.
+        closed: Whether the step needs no more rollouts.
+        accepted: Number of accepted groups.
+        pending: Number of submitted groups without a verdict.
+        leased: Number of leased groups that are not submitted yet.
+    """
 
     demand: int = 0
     rounds: int = 0
@@ -95,30 +106,32 @@ class StepProgress:
 
     @property
     def need(self) -> int:
-        """Groups that are demanded but not leased yet."""
+        """Number of groups that are demanded but not leased yet."""
         return 0 if self.closed else max(0, self.demand - self.accepted - self.pending - self.leased)
 
     @property
     def underway(self) -> int:
-        """Groups that may still be accepted."""
+        """Number of groups that may still be accepted."""
         return self.need + self.leased + self.pending
 
 
 def steps_to_open(
     step: int, last: int, progress: Mapping[int, StepProgress], *, groups: int, most_waiting: int
 ) -> dict[int, int]:
-    """Returns the demand of the window's later steps, in groups; 0 for a step that is not open yet.
+    """Returns the demand of each step from `step + 1` to `last`, in groups.
 
-    The next step is always open, so that workers continue while rollouts of this one are validated and trained on. A
-    later step opens when all demand before it is leased and fewer than `most_waiting` accepted groups wait: a longer
-    queue does not increase throughput and makes every rollout staler.
+    The demand is 0 for a step that is not open yet.
+
+    The next step is always open, so that workers continue while rollouts of the current step are validated and trained
+    on. A later step opens when the demand of all steps before it is leased, and fewer than `most_waiting` accepted
+    groups wait: a longer queue does not increase throughput and makes every rollout staler.
 
     Args:
         step: The current step.
         last: Last step that may be served (`Asynchrony.last_step`).
         progress: State of the steps; a missing step has no demand yet.
         groups: Initial demand of a step.
-        most_waiting: Number of accepted groups of later steps from which on no further step opens.
+        most_waiting: No further step opens while later steps have this many accepted groups or more.
     """
     none = StepProgress()
     waiting = sum(progress.get(later, none).accepted for later in range(step + 1, last + 1))
@@ -167,9 +180,9 @@ def next_move(
         now: State of the step.
         wanted: Number of groups with differing rewards that a batch needs.
         useful: Number of groups with differing rewards that were received.
-        coming: Accepted groups that are not received yet.
-        held_up: Accepted groups that are unavailable because chain or store is down. They don't count towards the
-            batch, but the step does not end without them.
+        coming: Number of accepted groups that are not received yet.
+        held_up: Number of accepted groups that are unavailable because chain or store is down. They don't count
+            towards the batch, but the step does not end without them.
         share: Expected share of groups whose rewards differ, in (0, 1].
         max_rounds: Maximum number of times the demand may be raised.
         lingered: Whether the step has waited `linger_s` for outstanding work since its batch was full.
@@ -184,7 +197,7 @@ def next_move(
     underway = now.underway + coming
     if underway >= missing:
         return DemandDecision(Move.WAIT)
-    # No further raise is possible after the last one, so it asks for twice the missing groups.
+    # The last raise asks for twice the missing groups, because no raise can follow if some of them lack signal.
     last_chance = 2 if now.rounds + 1 >= max_rounds else 1
     asked = max(now.demand, now.accepted + now.pending + now.leased)
     return DemandDecision(Move.RAISE, asked + max(1, math.ceil(missing / share) * last_chance - underway))

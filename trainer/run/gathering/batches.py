@@ -1,4 +1,7 @@
-"""Selects the groups of a step's batch and their order. Deterministic, so that a resumed run selects the same."""
+"""Selects the groups of a step's batch and their order.
+
+The selection is deterministic, so that a resumed run selects the same groups.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,8 @@ def in_lease_order(files: Iterable[SeenFile]) -> list[SeenFile]:
 def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Chosen:
     """Selects the batch: a random choice, determined by the seed, among the groups whose rewards differ.
 
-    The choice favours neither fast nodes nor low addresses, which could be generated on purpose.
+    The choice favours neither fast nodes nor nodes with low addresses. Otherwise a provider could gain from generating
+    keys until one has a low address.
 
     Args:
         files: Files in lease order, from `in_lease_order`.
@@ -132,7 +136,7 @@ def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) 
     Args:
         files: Files of the step.
         before: Share before this step.
-        weight: Number of groups that `before` counts as.
+        weight: Number of groups of this step that have the same weight as `before`.
     """
     counted = [(len(file.groups), file.useful) for file in files]
     seen, useful = sum(one for one, _ in counted), sum(two for _, two in counted)

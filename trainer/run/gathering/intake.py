@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 ROLLOUTS_FOLDER = "rollouts"
 _VANISHED = "vanished"
 _NOT_WAITED_FOR = {_VANISHED, NotOnLedger.code}
-"""Reasons for which a missing file is retried without delaying the step."""
+"""Reasons for which the intake retries an unavailable file, while the step does not wait for it."""
 
 
 def step_folder(state: Path, step: int) -> Path:
@@ -74,7 +74,7 @@ class IntakeLimits:
     Args:
         max_staleness: Maximum age of a rollout's policy in steps.
         at_once: Maximum number of parallel downloads.
-        patience: How long a step waits for files while chain or store is down.
+        patience: Maximum time for which a step waits for a file while chain or store is down.
     """
 
     max_staleness: int
@@ -118,7 +118,7 @@ class RolloutIntake:
         self._taken: dict[Digest, SeenFile] = {}
         self._refused: dict[Digest, str] = {}
         self._unavailable: dict[Digest, tuple[str, float]] = {}
-        """Reason and monotonic time of the first failure."""
+        """Reason and monotonic time of the first failure, by work key."""
         self._listed: list[RolloutItem] = []
 
     async def look(self) -> None:
@@ -138,7 +138,7 @@ class RolloutIntake:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise NotWritten(f"{self._folder} can't be made: {error.strerror or error}") from error
+                raise NotWritten(f"{self._folder} can't be created: {error.strerror or error}") from error
         await asyncio.gather(*(self._take_each(items) for items in new.values()))
 
     @property
@@ -157,7 +157,10 @@ class RolloutIntake:
         return bool(self._unavailable)
 
     async def _take_each(self, items: Sequence[RolloutItem]) -> None:
-        """Takes files with equal bytes one after the other, because they share a path."""
+        """Fetches files with equal bytes one after the other.
+
+        Such files share a path, which their SHA-256 determines.
+        """
         for item in items:
             await self._take(item)
 
@@ -183,18 +186,25 @@ class RolloutIntake:
         """Checks a listed file and returns its journal entry.
 
         Raises:
-            UnusableFile: The file is of another step, too stale, too large, or of a policy that is not this run's.
+            UnusableFile: The file belongs to another step, is too stale or too large, or names a version with a digest
+                that this run has not written.
             NotOnLedger: The ledger has no matching verdict yet.
         """
         if item.outcome is not Outcome.ACCEPTED or item.step != self.step or item.audit_hash is None:
             raise UnusableFile("the listed file is not accepted", code="not-accepted")
         if not self.step - self._max_staleness <= item.version <= self.step:
-            raise UnusableFile(f"version {item.version} is too old for step {self.step}", code="stale")
+            raise UnusableFile(
+                f"version {item.version} is newer than step {self.step}, or more than {self._max_staleness} steps "
+                "older",
+                code="stale",
+            )
         if item.digest != self._policy(item.version):
-            raise UnusableFile(f"version {item.version} is not {item.digest}", code="other-policy")
+            raise UnusableFile(
+                f"this run has not written a version {item.version} with the digest {item.digest}", code="other-policy"
+            )
         most = self._reader.rules.most_bytes
         if item.size is not None and item.size > most:
-            raise UnusableFile(f"{item.size} bytes, above the limit of {most}", code="file-too-large")
+            raise UnusableFile(f"the file has {item.size} bytes, above the limit of {most}", code="file-too-large")
         if why := await self._sources.verdicts.objection(item):
             raise NotOnLedger(why)
         return JournalFile(
@@ -216,7 +226,7 @@ class RolloutIntake:
         )
         for target, url, sha256, most in wanted:
             if target.exists():
-                continue  # fetched before a crash; it is verified, because `fetch` creates only verified files
+                continue  # fetched before a crash; `fetch` creates a file only after it has verified the SHA-256
             if url is None:
                 raise NotFound(f"the store has no file {sha256}")
             await self._sources.transfer.fetch(url, target, sha256=sha256, most_bytes=most)
@@ -228,7 +238,10 @@ class RolloutIntake:
         return sum(item.groups for item in self._listed if item.key not in gone)
 
     def held_up(self) -> int:
-        """Returns the number of accepted groups unavailable because of an outage, for which the step still waits."""
+        """Returns the number of accepted groups that the step waits for in an outage.
+
+        After `patience` the step no longer waits for a file.
+        """
         now = self._clock.monotonic()
         waited = {
             key

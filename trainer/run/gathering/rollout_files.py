@@ -1,8 +1,9 @@
 """Reads an accepted rollout file and its audit file into training groups.
 
-Neither the node that wrote the file nor the validator that accepted it is trusted. The file is decoded in a sandbox,
-because this process holds the publisher's key. Its content is compared with lease, recipe and audit file, and the
-audit's rewards with the file's own. A file that fails is dropped without affecting others.
+The trainer trusts neither the node that wrote the file nor the validator that accepted it. The file is decoded in a
+sandbox, because this process holds the publisher's key. The trainer then compares the file's content with lease, recipe
+and audit file, and the rewards in the file with those in the audit file. A file that fails a check is dropped without
+affecting others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _BYTES_PER_TOKEN = 64
 
 
 class UnusableFile(InvalidInput):
-    """An accepted file that is not used for training."""
+    """An accepted file fails a check, so the trainer does not use it."""
 
     code = "unusable-file"
 
@@ -84,7 +85,9 @@ class FileReader:
 def read_accepted(
     path: Path, audit_path: Path, *, entry: JournalFile, step: int, rules: FileRules, decoder: Decoder
 ) -> SeenFile:
-    """Reads a file and its audit file, whose hashes are already verified against the ledger.
+    """Reads a file and its audit file.
+
+    The caller has verified the hashes of both files against the ledger.
 
     Args:
         path: Path of the file.
@@ -159,7 +162,9 @@ def _read_audit(path: Path, entry: JournalFile, step: int) -> AuditFile:
 def _groups(file: RolloutFile, audit: AuditFile, entry: JournalFile, rules: FileRules) -> tuple[SeenGroup, ...]:
     each = rules.recipe.group_size
     if len(file.samples) != entry.groups * each:
-        raise UnusableFile(f"{len(file.samples)} rows; its lease has {entry.groups} groups of {each}", code="rows")
+        raise UnusableFile(
+            f"it has {len(file.samples)} rows, and its lease has {entry.groups} groups of {each} samples", code="rows"
+        )
     judged = {row.row: row for row in audit.rows}
     if set(judged) != set(range(len(file.samples))) or len(judged) != len(audit.rows):
         raise UnusableFile("the audit file does not list every row once", code="other-audit")
@@ -185,9 +190,9 @@ def _group(
         audit = judged[row]
         same = sample.prompt_index == first.prompt_index and np.array_equal(sample.prompt_tokens, first.prompt_tokens)
         if sample.group != number or sample.sample != row or not same:
-            raise UnusableFile(f"row {row} is not at its place in the slot", code="rows")
+            raise UnusableFile(f"row {row} lacks the group, sample or prompt of its place in the slot", code="rows")
         if (audit.group, audit.sample, audit.prompt_index) != (sample.group, sample.sample, sample.prompt_index):
-            raise UnusableFile(f"the audit file describes a different row {row}", code="other-audit")
+            raise UnusableFile(f"the audit file has another group, sample or prompt for row {row}", code="other-audit")
         _check_tokens(row, sample, rules)
     rewards = [judged[row].reward for row, _ in rows]
     tasks = [judged[row].task for row, _ in rows]
@@ -211,7 +216,7 @@ def _group(
 
 
 def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None:
-    """Refuses an audit whose rewards for a row differ from those in the file.
+    """Checks that the audit file's rewards for a row equal those in the file.
 
     A validator accepts a file only if its own scores equal the file's, to the last bit. So the audit of an accepted
     file can confirm a value or leave it undecided (None), and one corrupt validator can't choose what the run learns.
@@ -242,8 +247,10 @@ def _check_tokens(row: int, sample: Sample, rules: FileRules) -> None:
     if not 1 <= len(sample.output_tokens) <= recipe.sampling.max_new_tokens or len(sample.prompt_tokens) < 1:
         raise UnusableFile(f"row {row} has {len(sample.output_tokens)} output tokens", code="rows")
     longest = min(rules.context - len(sample.output_tokens), recipe.max_prompt_tokens)
-    if len(sample.prompt_tokens) > longest:  # it would not fit into a row of the learner
-        raise UnusableFile(f"row {row} has {len(sample.prompt_tokens)} prompt tokens, beyond {longest}", code="rows")
+    if len(sample.prompt_tokens) > longest:  # prompt and answer would not fit into a row of the learner
+        raise UnusableFile(
+            f"row {row} has {len(sample.prompt_tokens)} prompt tokens, above the limit of {longest}", code="rows"
+        )
     for tokens in (sample.prompt_tokens, sample.output_tokens):
         if int(tokens.min()) < 0 or int(tokens.max()) >= rules.vocabulary:
             raise UnusableFile(f"row {row} has a token that the model lacks", code="rows")

@@ -20,7 +20,7 @@ class NotOnLedger(Unavailable):
 
 
 class LedgerVerdicts:
-    """Verdicts of a pool.
+    """Reads the verdicts on a pool's work.
 
     Args:
         ledger: Ledger client.
@@ -32,7 +32,9 @@ class LedgerVerdicts:
         self._pool_id = pool_id
 
     async def objection(self, item: RolloutItem) -> str:
-        """Returns why the ledger has not accepted a listed file; empty if it has.
+        """Returns why the ledger does not confirm a file that is listed as accepted.
+
+        The text is empty if the ledger confirms the file.
 
         Raises:
             Unavailable: The chain does not answer.
@@ -41,13 +43,16 @@ class LedgerVerdicts:
         if work is None or (work.pool_id, work.node, work.sha256) != (self._pool_id, item.node, item.sha256):
             return "the ledger has no such work"
         if work.outcome is not Outcome.ACCEPTED:
-            return "the ledger has not accepted it"
+            return "the verdict on the ledger does not accept the file"
         if item.audit_hash not in await self._audits(item):
-            return "no verdict on the ledger names its audit file"
+            return "no accepting verdict on the ledger names the listed audit file"
         return ""
 
     async def _audits(self, item: RolloutItem) -> set[Digest]:
-        """Returns the audit hashes of accepting verdicts; the orchestrator's block number only shortens the search."""
+        """Returns the hashes of the audit files that accepting verdicts name.
+
+        The search begins at the block number that the orchestrator gives. A wrong number can only hide verdicts.
+        """
         given = await self._ledger.history(
             VerdictGiven, pool_id=self._pool_id, second=item.node, third=item.key, since=item.submitted_block
         )

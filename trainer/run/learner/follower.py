@@ -1,6 +1,6 @@
 """Processes of a mesh other than process 0: hold a shard of the policy and execute the commands of process 0.
 
-These processes read only the base, and no key, chain, orchestrator or state directory.
+These processes read the base; they use no key, chain, orchestrator or state directory.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _log = structlog.get_logger(__name__)
 
 
 def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:
-    """Follows process 0 until it ends the run.
+    """Executes the commands of process 0 until process 0 ends the run.
 
     Args:
-        settings: `start`, `device` and `mesh_timeout_s` are used; learning settings come from process 0.
+        settings: Only `start`, `device` and `mesh_timeout_s` are used; process 0 sends the learning settings.
         place: Rank of this process.
 
     Raises:
@@ -41,14 +41,14 @@ def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:
     if device.type == "cpu":
         torch.set_num_threads(1)
     base, ending = open_base(settings.start), ShutdownSignal()
-    # Outside `by_signal`, so that a signal ends this process while it waits for the others.
+    # The channel is opened outside `by_signal`, so that a signal ends this process while it waits for the others.
     channel = Channel(place, device, timeout=settings.mesh_timeout)
     with ending.by_signal():
         Follower(channel, base, ending).follow()
 
 
 def terms_command(base: PolicyBase, learning: LearningSettings, settings: TrainerSettings) -> GroupCommand:
-    """Returns the first command of a run: base digest, learning settings, dtype and seed."""
+    """Returns the first command of a run, with base digest, learning settings, dtype and seed."""
     facts = {
         "base": base.digest,
         "learning": learning.model_dump(mode="json"),
@@ -64,7 +64,7 @@ class Follower:
     Args:
         channel: Channel to process 0.
         base: This machine's copy of the base.
-        ending: Shutdown request of this process; process 0 then ends the run for all.
+        ending: Shutdown request of this process. After a request, process 0 ends the run for all processes.
     """
 
     def __init__(self, channel: Channel, base: PolicyBase, ending: ShutdownSignal) -> None:
@@ -89,7 +89,7 @@ class Follower:
         while (command := self._channel.receive()).word is not GroupCommandKind.END:
             error: MusterError | None = None
             try:
-                with mesh_errors(f"all do {command.word.value!r}"):
+                with mesh_errors(f"all processes execute {command.word.value!r}"):
                     self._do(command)
             except MeshBroken:
                 raise
@@ -128,7 +128,7 @@ class Follower:
     def _open_learner(self, terms: Mapping[str, Any]) -> PolicyLearner:
         if terms["base"] != self._base.digest:
             raise Conflict(
-                f"{self._base.folder} is {self._base.digest}, and process 0 has {terms['base']}",
+                f"the base in {self._base.folder} is {self._base.digest}, and process 0 has {terms['base']}",
                 hint="give every machine the same base",
             )
         _log.info("following", process=self._channel.place.rank, of=self._channel.place.processes)

@@ -80,14 +80,16 @@ async def open_learner(
     stop: asyncio.Event,
     in_thread: LearnerThread,
 ) -> AsyncIterator[PolicyLearner]:
-    """Yields the learner; in a mesh it leads the other processes and ends them when the block ends.
+    """Yields the learner.
+
+    In a mesh, the learner commands the other processes, which end when the block ends.
 
     Args:
         base: The base with the initial weights.
         learning: Learning settings.
         settings: Settings of the run.
-        place: Rank of this process, which leads; None if there is no mesh.
-        stop: Set if another process has ended or was told to shut down.
+        place: Rank of this process, which is 0; None if there is no mesh.
+        stop: Event that is set when another process has ended or received a request to shut down.
         in_thread: Thread that runs the learner.
 
     Raises:
@@ -95,7 +97,7 @@ async def open_learner(
         MusterError: The base can't be trained, or the device does not exist.
     """
     device = device_of(settings.device, place)
-    torch.manual_seed(settings.seed)  # reproducible also if killed before the first save
+    torch.manual_seed(settings.seed)  # so that a run killed before its first save repeats the same steps
     if device.type == "cpu":
         torch.set_num_threads(1)  # more threads are slower on small models and not bit-identical
     if place is None:

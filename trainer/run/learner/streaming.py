@@ -1,8 +1,8 @@
 """Streaming: computes gradients of groups as they are accepted, while other groups of the step are generated.
 
-The optimiser steps once, when the step is full; with max_staleness 0 the batch is of one version (Periodic Asynchrony,
-section 4). Sums are divided by the totals of the whole batch, so the order of arrival has no effect except on rounding;
-the journal records the order for bit-identical repeats.
+The optimiser performs one step, when the batch is complete; with max_staleness 0 one version generates the whole batch
+(Periodic Asynchrony, section 4). Sums are divided by the totals of the whole batch, so the order of arrival affects
+only the rounding. The journal records the order, so that a resumed run repeats the step bit for bit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class StreamedStep:
         self._parts: list[int] = []
 
     async def feed(self, files: Sequence[SeenFile]) -> None:
-        """Adds gradients of new groups with differing rewards; starts over if a used file's verdict was overturned."""
+        """Adds the gradients of new groups with differing rewards.
+
+        If the verdict on a file in use was overturned, the step starts over with the files that are still accepted.
+        """
         if not {key for key, _ in self._used} <= {file.entry.key for file in files}:
             self._used, self._parts = [], []
         new: list[TrainingGroup] = []
@@ -55,9 +58,9 @@ class StreamedStep:
         await self._in_thread(self._learner.add, new)
 
     def close(self, files: Sequence[SeenFile]) -> tuple[Chosen, tuple[int, ...]]:
-        """Returns the batch and its parts.
+        """Returns the batch, and the sizes of the parts in which its groups were added.
 
-        There are no parts if the verdict on a used file was overturned: the computed gradients include that file, so
+        There are no parts if the verdict on a file in use was overturned: the computed gradients include that file, so
         the caller must compute the batch's gradients again.
 
         Args:

@@ -18,7 +18,7 @@ class DemandPublisher:
     Args:
         client: Client of the orchestrator.
         retry: Retries while the orchestrator is down.
-        lease: The run's lease, which fences requests.
+        lease: The trainer lease; the orchestrator refuses requests without it.
     """
 
     def __init__(self, client: OrchestratorClient, *, retry: OutageRetry, lease: RunLease) -> None:
@@ -77,12 +77,15 @@ class DemandPublisher:
         await self._put(step, groups)
 
     async def close(self, step: int) -> None:
-        """Closes a step."""
+        """Closes a step: the orchestrator leases no more slots for it."""
         await self._put(step, 0, closed=True)
         self._sent = {each: groups for each, groups in self._sent.items() if each > step}
 
     def forget(self) -> None:
-        """Forgets the sent demand, so that all of it is sent again after the orchestrator lost its state."""
+        """Clears the record of sent demand, so that all demand is sent again.
+
+        This is needed after the orchestrator has lost its state.
+        """
         self._sent.clear()
 
     async def _state(self, step: int, groups: int, progress: dict[int, StepProgress]) -> None:
@@ -101,7 +104,7 @@ class DemandPublisher:
 
 
 def step_progress(view: RunView) -> dict[int, StepProgress]:
-    """Returns the state of the window's steps."""
+    """Returns the state of each step that the orchestrator lists."""
     return {
         each.step: StepProgress(
             demand=each.demand,
@@ -116,5 +119,8 @@ def step_progress(view: RunView) -> dict[int, StepProgress]:
 
 
 def view_end(view: RunView, last: int) -> int:
-    """Returns the last step that the orchestrator may lease; steps without explicit demand have its default."""
+    """Returns the last step that the orchestrator may lease.
+
+    This can be a step without demand from the trainer, because the orchestrator gives such steps a default demand.
+    """
     return max([last, *(each.step for each in view.steps)])

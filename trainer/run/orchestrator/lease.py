@@ -1,10 +1,10 @@
 """The run's lease: while this trainer holds it, the orchestrator refuses requests of other trainers.
 
-A restarted trainer gets a new lease at once if it held the last one; its earlier process is fenced. Each request
-carries the id of this trainer process. If an answer is lost, for example one with a new lease after the old one had
-expired, the orchestrator recognises the id in the next request and repeats the answer. If the other trainer uses
-another orchestrator, or Redis was lost, the orchestrator can't refuse the other trainer. Then the ledger shows the
-conflict: a trainer ends when the ledger has an announcement that it did not make.
+A restarted trainer that held the last lease gets a new lease at once; the orchestrator then refuses requests of its
+earlier process. Each request carries the id of this trainer process. If an answer with a new lease is lost, the
+orchestrator recognises the id in the next request and repeats the answer. If the other trainer uses another
+orchestrator, or the orchestrator has lost its Redis data, the orchestrator can't refuse the other trainer. Then the
+ledger shows the conflict: a trainer ends when the ledger has an announcement that this trainer did not make.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from trainer.run.orchestrator.outages import OutageRetry
 from trainer.saving.files import write_whole
 
 LIFE = timedelta(seconds=30)
+"""Validity of the lease. The trainer renews the lease after a third of this time."""
 _AT_ONCE = timedelta(milliseconds=1)
+"""Validity that a trainer asks for when it gives up the lease, so that the lease expires at once."""
 _HOLDER_FILE = "holder"
 _FENCED = "trainer-fenced"
 
@@ -42,7 +44,8 @@ class RunLease:
 
     Args:
         client: Client of the orchestrator.
-        folder: The trainer's state directory, which stores the holder's id.
+        folder: The trainer's state directory. A file in it has the id by which the orchestrator recognises a restarted
+            trainer.
         clock: Clock of the run.
         retry: Retries the first request while the orchestrator is down.
     """
@@ -66,7 +69,7 @@ class RunLease:
         """Takes the lease and renews it until `give_up`.
 
         Raises:
-            AnotherTrainer: Another trainer holds it.
+            AnotherTrainer: Another trainer holds the lease.
             NotWritten: The state directory can't be written.
         """
         self._holder = await run_in_thread(self._holder_id)
@@ -88,10 +91,12 @@ class RunLease:
                 _log.info("lease-not-given-up", why=error.detail)
 
     async def with_token(self, put: Callable[[str], Awaitable[T]]) -> T:
-        """Sends a request under the lease; takes the lease again first if it expired and no other trainer took it.
+        """Sends a request under the lease.
+
+        If the lease has expired, takes it again and repeats the request.
 
         Raises:
-            AnotherTrainer: Another trainer took it.
+            AnotherTrainer: Another trainer has taken the lease.
         """
         self.check()
         try:
@@ -107,17 +112,17 @@ class RunLease:
         """Checks with the orchestrator that this trainer still holds the lease.
 
         Raises:
-            AnotherTrainer: Another trainer holds it.
+            AnotherTrainer: Another trainer holds the lease.
         """
         self.check()
         await self._hold()
         self.check()
 
     def check(self) -> None:
-        """Raises the error if an earlier request found that another trainer holds the lease.
+        """Raises an error if an earlier request found that another trainer holds the lease.
 
         Raises:
-            AnotherTrainer: Another trainer holds it.
+            AnotherTrainer: Another trainer holds the lease.
         """
         if self.lost is not None:
             raise self.lost

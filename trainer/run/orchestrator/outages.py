@@ -23,7 +23,7 @@ class OutageRetry:
 
     Args:
         clock: Clock of the run.
-        longest: Maximum duration of an outage; then the error is raised.
+        longest: Maximum duration of an outage. After it the last error is raised.
         first: Pause before the first retry.
     """
 
@@ -33,10 +33,14 @@ class OutageRetry:
         self._backoff = Backoff(attempts=1_000_000, first=first, most=max(first, timedelta(seconds=5)))
 
     async def __call__(self, call: Callable[[], Awaitable[T]], *, what: str) -> T:
-        """Returns the result of the call.
+        """Repeats a call until it succeeds and returns its result.
+
+        Args:
+            call: The call.
+            what: Description of the call in the log, such as "reading the run".
 
         Raises:
-            MusterError: The last error of the call; at once if it is not retryable.
+            MusterError: The last error of the call. An error that is not retryable is raised at once.
         """
 
         def log_retry(error: BaseException, wait: timedelta) -> None:
@@ -50,5 +54,8 @@ class OutageRetry:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Returns whether a retry may help; not for errors of this machine's disk, which a person has to fix."""
+    """Returns whether a retry may help.
+
+    It does not help against write errors of this machine's disk, which a person has to fix.
+    """
     return is_retryable(error) and not isinstance(error, NotWritten)

@@ -28,13 +28,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOffer:
-    """What all announcements of a run have in common.
+    """Values that are the same in all announcements of a run.
 
     Args:
         pool_id: Pool of the run.
         run: Id of the run.
         units_per_group: Work units per group, used for leases.
-        arithmetic: Engines and dtypes that the recipe accepts, for the nodes.
+        arithmetic: Engines and dtypes that the recipe accepts. The orchestrator passes them on to nodes.
         relays: URLs of relays that serve versions.
     """
 
@@ -52,9 +52,9 @@ class Announcer:
         folders: The version folders, with their digests.
         ledger: Ledger client with the publisher's key.
         client: Client of the orchestrator.
-        offer: What all announcements of the run have in common.
+        offer: Values that are the same in all announcements of the run.
         retry: Retries during outages.
-        lease: The run's lease, which fences requests.
+        lease: The trainer lease; the orchestrator refuses requests without it.
     """
 
     def __init__(
@@ -77,9 +77,10 @@ class Announcer:
     async def announce(self, version: int) -> None:
         """Announces a version on the ledger. Idempotent.
 
+        Before it announces, the trainer confirms its lease, because an announcement on the ledger is permanent.
+
         Raises:
-            AnotherTrainer: The ledger names another digest or a newer version, or the lease is lost. The lease is
-                checked first because an announcement on the ledger is permanent.
+            AnotherTrainer: The ledger names another digest for the version, or the lease is lost.
         """
         digest = self._folders.recorded(version)
 
@@ -104,17 +105,18 @@ class Announcer:
         """Checks that the ledger's newest version was made by this trainer.
 
         Args:
-            newest: Newest version made, or to be made, from the journal.
+            newest: Newest version that this trainer has written.
 
         Raises:
-            AnotherTrainer: Another trainer made it.
+            AnotherTrainer: Another trainer made the version.
         """
         latest = await self._retry(self._latest, what="reading the newest version")
         if latest is None:
             return
         if latest.version > newest:
             raise AnotherTrainer(
-                f"the ledger names version {latest.version} of this run, and this trainer has made none after {newest}"
+                f"the ledger names version {latest.version} of this run, but the newest version that this trainer has "
+                f"made is {newest}"
             )
         await self._check_ours(latest.version, self._folders.digest(latest.version))
 
@@ -122,7 +124,7 @@ class Announcer:
         """Tells the orchestrator to lease slots for a version from now on.
 
         Raises:
-            AnotherTrainer: The orchestrator knows a newer version, or another trainer has the lease.
+            AnotherTrainer: The orchestrator already leases slots for a newer version, or another trainer has the lease.
         """
 
         def put(lease: str) -> Awaitable[CheckpointRef]:
@@ -161,5 +163,7 @@ class Announcer:
     async def _check_ours(self, version: int, digest: Digest | None) -> None:
         found = await self._ledger.checkpoints.get(self._offer.pool_id, self._offer.run, version)
         if found is None or found.digest != digest:
-            named = "none" if found is None else found.digest
-            raise AnotherTrainer(f"the ledger names {named} as version {version} of this run, and ours is {digest}")
+            named = "no digest" if found is None else found.digest
+            raise AnotherTrainer(
+                f"the ledger names {named} for version {version} of this run, and this trainer has {digest or 'none'}"
+            )

@@ -1,4 +1,6 @@
-"""Folders of versions: writes them for the origin, journals their digests, and removes those that are no longer needed.
+"""Folders of versions: writes them, journals their digests, and removes old ones.
+
+The origin publishes the versions from these folders.
 
 Each stage first checks whether it was already done, so it can be repeated after a crash at any moment.
 """
@@ -27,7 +29,7 @@ KEPT_VERSIONS = 16
 _log = structlog.get_logger(__name__)
 
 Writer = Callable[[Path], Awaitable[None]]
-"""Writes a version's folder atomically."""
+"""Function that writes a version into the given folder, atomically."""
 
 
 class VersionFolders:
@@ -36,9 +38,9 @@ class VersionFolders:
     Args:
         policies: Folder with a subfolder per version.
         journal: Journal of the run.
-        written: Digests by version from the journal; updated here.
+        written: Digests by version, from the journal. `write` adds new versions.
         keep: Rule for keeping version folders.
-        needs: Reads which versions leases and open work need.
+        needs: Reads from the ledger which versions leases and open work need.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class VersionFolders:
 
     @property
     def newest(self) -> int:
-        """The newest written version; the base is written first."""
+        """Newest written version. There always is one, because the base is written first."""
         return max(self._written)
 
     def folder(self, version: int) -> Path:
@@ -115,8 +117,8 @@ class VersionFolders:
         Nothing is removed while the versions that leases and open work need can't be read from the ledger.
 
         Args:
-            newest: Newer versions are not removed.
-            used: Versions that the trainer still reads.
+            newest: Newest version that may be removed.
+            used: Versions that the trainer still reads, and that are kept.
 
         Returns:
             Bytes by which the kept versions exceed the budget.
@@ -140,7 +142,10 @@ class VersionFolders:
         return choice.over
 
     async def _made(self, version: int, recorded: Digest | None, write: Writer) -> tuple[Path, Digest]:
-        """Returns a complete version under a temporary name; reuses an existing one with the recorded digest."""
+        """Returns the path and digest of a complete version under a temporary name.
+
+        A folder of this name from before a crash is reused if it has the recorded digest.
+        """
         made = self.folder(version).with_name(f".{version}.made")
         if made.exists():
             if (digest := await run_in_thread(_digest_of, made)) == recorded:

@@ -1,7 +1,7 @@
 """History of learning settings by step; changes between two starts are logged and journalled.
 
-After a crash, journalled steps are repeated; changed settings then give different weights. A
-change of `learning` is refused if a version of these steps was written, because its digest would no longer match.
+After a crash, the trainer repeats journalled steps. With changed settings the repeated steps give different weights. So
+a change of `learning` is refused if a version that includes such steps was written: its digest would no longer match.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
         now: Learning settings of this start, by name.
         journal: Journal of the run.
         recorded: Content of the journal.
-        step: The next step of the saved state; journalled steps from this one on are repeated.
+        step: The next step of the saved state. Journalled steps from this step on are repeated.
 
     Raises:
-        Conflict: The settings changed, and a version exists of steps that must be trained again.
+        Conflict: Settings of `learning` changed, and a written version includes steps that must be repeated.
         NotWritten: The disk is full or refuses the write.
     """
     before = recorded.learned_under[-1].values if recorded.learned_under else None
@@ -40,8 +40,8 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
         otherwise = [text for name, text in changed.items() if name.startswith(_LEARNING)]
         if made and otherwise:
             raise Conflict(
-                f"version {made[0]} includes steps that have to be repeated, from step {step} on, and "
-                + "; ".join(otherwise),
+                f"version {made[0]} includes steps that have to be repeated, from step {step} on, but settings have "
+                "changed: " + "; ".join(otherwise),
                 hint="start once with the old settings; when the log says `taken-up`, stop the trainer and change them",
             )
         _log.warning("settings-changed", since_step=step, changed=list(changed.values()))
@@ -49,7 +49,10 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
 
 
 def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, str]:
-    """Returns a text for each difference, by name. Settings that only one of the two has are ignored."""
+    """Returns a text for each changed setting, by name.
+
+    Settings that are missing on one side are ignored.
+    """
     return {
         name: f"{name} was {before[name]} and is {now[name]}"
         for name in sorted(before.keys() & now.keys())

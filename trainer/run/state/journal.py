@@ -59,7 +59,7 @@ class StepBatch(_Line):
     groups: tuple[tuple[int, int], ...]
     """The batch in training order: index of the file and number of the group in it."""
     parts: tuple[int, ...] = ()
-    """Sizes of the parts in which groups were added while streaming; empty without streaming."""
+    """Numbers of groups that streaming added at a time; empty without streaming."""
 
 
 class Written(_Line):
@@ -71,7 +71,7 @@ class Written(_Line):
 
 
 class LearnedUnder(_Line):
-    """Learning settings, valid from a step on until the next such line."""
+    """Learning settings, valid from a step on until the next line of this kind."""
 
     kind: Literal["settings"] = "settings"
     step: Step

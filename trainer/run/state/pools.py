@@ -1,9 +1,9 @@
 """Difficulty pools: select prompts for later versions by their results (PRIME-RL, online filtering).
 
-A prompt is easy, normal or hard by the share of correct samples when it was last used. A prompt solved completely
-several times in a row gives no gradient and is removed from the next version's table. Of all other prompts, the table
-keeps the normal ones completely, and the easy and the hard ones in the shares that the settings name. The pools depend
-only on the journal, so a resumed run draws the same tables.
+A prompt is easy, normal or hard by the share of correct samples when it was last used. A prompt with only correct
+samples gives no gradient; if this happens several times in a row, the prompt is removed from the next version's table.
+Of the other prompts, the table keeps all normal ones, and the shares of easy and hard ones that the settings name. The
+pools depend only on the journal, so a resumed run draws the same tables.
 """
 
 from __future__ import annotations
@@ -87,12 +87,14 @@ class DifficultyPools:
     def eligible(
         self, candidates: NDArray[np.uint64], settings: PoolSettings, *, version: int, seed: int
     ) -> NDArray[np.uint64]:
-        """Returns a version's prompt table: a sorted subset of the candidates with at least `least_prompts` of them.
+        """Returns a version's prompt table: a sorted subset of the candidates.
+
+        The table has at least `least_prompts` prompts, if there are so many candidates.
 
         Args:
             candidates: The base's table, sorted.
             settings: Selection by difficulty.
-            version: Number of the version; easy and hard prompts are drawn anew for each.
+            version: Number of the version; easy and hard prompts are drawn anew for each version.
             seed: The run's seed.
         """
         leaving = sorted(

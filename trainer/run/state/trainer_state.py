@@ -1,6 +1,7 @@
-"""The trainer's state directory: its lock and the saved state, a file that is replaced while the next step runs.
+"""The trainer's state directory: its lock, and the file with the saved state.
 
-A restart repeats the steps after the saved state, from the journal and the files beside it.
+The trainer replaces the file while the next step runs. A restart repeats the steps after the saved state, from the
+journal and the rollout files in the same directory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trainer.saving.saved_state import read_state, write_state
 
 STATE_FILE = "state.safetensors"
 _LOCK_FILE = "trainer.lock"
-_HINT = "give the --state of this run, or an empty one to begin anew"
+_HINT = "give the --state directory of this run, or an empty directory to begin anew"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class TrainerState:
     """State of a run.
 
     Args:
-        step: The next step; all lower ones are complete.
+        step: The next step; all steps below it are complete.
         pools: Difficulty pools of prompts.
         signal_share: Smoothed share of groups whose rewards differ.
         empty_steps: Number of consecutive steps, up to the last one, without a group whose rewards differ.
@@ -52,7 +53,7 @@ def lock_state(folder: Path) -> Iterator[None]:
             stack.enter_context(locked_file(folder / _LOCK_FILE))
         except FileLocked as error:
             raise AnotherTrainer(
-                f"another trainer uses {folder}", hint="stop it first, or give this one a --state of its own"
+                f"another trainer uses {folder}", hint="stop the other trainer, or give this one a --state of its own"
             ) from error
         except OSError as error:
             raise NotWritten(f"{folder} can't be used: {error.strerror or error}") from error
@@ -79,7 +80,7 @@ def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerSta
     """Reads the saved state; returns None if no state was saved yet.
 
     Raises:
-        Conflict: The state is of another run or release, or damaged.
+        Conflict: The state belongs to another run or release, or is damaged.
     """
     path = folder / STATE_FILE
     if not path.exists():
