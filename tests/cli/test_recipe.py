@@ -145,9 +145,9 @@ def test_a_data_set_that_changed_is_refused_with_what_to_do(
         found = run_muster(*arguments)
         assert found.code == 1, found.out
         digest = hashlib.sha256(rows("8")).hexdigest()
-        assert f"rows.jsonl has the SHA-256 {digest}, and the options name" in found.err
+        assert f"rows.jsonl has the SHA-256 {digest}, but the options name" in found.err
         assert ("part 1 (math)" in found.err) is mixed
-        assert "fetch the file with the digest of the options" in found.err
+        assert "fetch the file whose digest the options name" in found.err
 
 
 def test_a_mixture_from_a_file_gives_a_recipe_that_measures_each_environment(model: Path, tmp_path: Path) -> None:
