@@ -145,7 +145,7 @@ async def test_an_unpaid_engine_leases_nothing_and_logs_which_are_paid(
     (first, *_) = [entry for entry in logs if entry["event"] == "put-off"]
     assert first["code"] == "arithmetic-not-taken"
     assert first["why"] == (
-        "this task generates with torch/float32, and this version is paid for vllm/float32, vllm/bfloat16 only"
+        "this task generates with torch/float32, but this version is paid for vllm/float32, vllm/bfloat16 only"
     )
     assert "--engine vllm --dtype float32" in first["hint"]
     assert not around.orchestrator.granted
