@@ -136,7 +136,7 @@ class SlotPlanner:
             raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
 
     def ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
-        """Returns a prompt, with the text that the model reads and the target length, and its tokens.
+        """Returns a prompt, with target length and the text that the model reads, and its tokens.
 
         Raises:
             BadVersionFolder: The environment lacks the prompt, or its text is empty or too long.

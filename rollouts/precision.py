@@ -61,7 +61,7 @@ class Arithmetic(BaseModel):
 
     @model_serializer(mode="wrap")
     def _omit_empty(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omits empty fields, so that calibrations without numerics classes keep their bytes from older releases."""
+        """Omits empty fields, so that calibrations without numerics classes keep their bytes."""
         return {name: value for name, value in serialise(self).items() if value}
 
     def __str__(self) -> str:

@@ -177,7 +177,7 @@ class Recipe(_RecipeModel):
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """The arithmetics whose rollouts are paid: `arithmetic`, or `UNNAMED` if `arithmetic` is empty."""
+        """The arithmetics whose rollouts are paid: `arithmetic`, or `UNNAMED` if that is empty."""
         return self.arithmetic or UNNAMED
 
     def takes(self, arithmetic: Arithmetic) -> bool:
@@ -186,7 +186,7 @@ class Recipe(_RecipeModel):
 
     @property
     def units_per_group(self) -> int:
-        """Maximum output tokens of one group; a lease's limit of work units is a multiple of this number."""
+        """Maximum output tokens of one group; a lease's limit of work units is a multiple of it."""
         return self.group_size * self.sampling.max_new_tokens
 
 

@@ -54,7 +54,7 @@ class GroupFigures:
 
 
 def equally_large(sizes: Iterable[int]) -> float:
-    """Returns the number of equally large groups with a similar tail of the average as groups of these sizes.
+    """Returns the number of equally large groups whose average has a similar tail.
 
     The number is the total size divided by the largest size: unequal weights lengthen the tail of the average, however
     many small groups there are (Bock et al. 1987). Kish's effective sample size considers the variance alone and is

@@ -109,7 +109,7 @@ def _intervals(
 
 
 def _sample_limits(case: CheckInput, row: int, limits: CheckLimits) -> Thresholds:
-    """Returns a row's proof limits, widened if the verifier's own passes over the row differ by too much."""
+    """Returns a row's proof limits, widened if the verifier's own passes differ by too much."""
     own = case.spread[row].distance_worst if row in case.spread else 0.0
     return _as_wide(case, limits.sample, limits.sample.distance_worst, own)
 

@@ -54,7 +54,10 @@ class ArithmeticEnvironment:
         return None
 
     def prompt(self, index: int) -> Prompt:
-        """Returns an operation on two numbers, each of 1 to `digits` digits, or from 0 to `largest` if that is set."""
+        """Returns an operation on two numbers.
+
+        Each number has 1 to `digits` digits or, if `largest` is set, is from 0 to `largest`.
+        """
         draws = PrngStream("arithmetic-prompt-v1", check_index(index, size=None))
         operation = draws.one_of(self._options.operations)
         left, right = self._number(draws), self._number(draws)

@@ -100,7 +100,7 @@ class Parts:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The parts' names for people and metrics; numbered (`letters-1`) if several parts have the same name."""
+        """The parts' names for people and metrics; equal names are numbered, as in `letters-1`."""
         total, seen, labels = Counter(self.names), Counter[str](), []
         for name in self.names:
             seen[name] += 1
@@ -117,7 +117,10 @@ class Parts:
         return self._cycle[index % len(self._cycle)][0]
 
     def own_index(self, index: int) -> int:
-        """Returns the index within its part, as if the part were endless; `Mixture` takes it modulo the part's size."""
+        """Returns the index within its part, as if the part were endless.
+
+        `Mixture` takes the result modulo the part's size.
+        """
         cycles, place = divmod(index, len(self._cycle))
         part, rank = self._cycle[place]
         return cycles * self.weights[part] + rank
@@ -207,7 +210,7 @@ class Mixture:
         self._size = self._whole_cycles()
 
     def size(self) -> int | None:
-        """Returns the number of indices in so many whole cycles that every part gives all of its prompts.
+        """Returns the number of indices in enough whole cycles for all prompts of every part.
 
         The size is None if a part is endless. Prompts of smaller parts repeat, so that the proportions of the parts
         always equal the weights.
@@ -243,7 +246,10 @@ class Mixture:
 
 
 def _own(prompt: Prompt) -> Prompt:
-    """Returns the part's own prompt, with its index and data, but the text and target length of `prompt`."""
+    """Returns the part's own prompt, with the index and the data of the part.
+
+    Text and target length are those of `prompt`.
+    """
     data = cast("Mapping[str, Any]", prompt.data)
     return replace(prompt, index=data["index"], data=data["data"])
 

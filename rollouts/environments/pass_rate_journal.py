@@ -21,7 +21,10 @@ _LONGEST_LINE = 64 * 1024 * 1024
 
 
 class JournalSubject(BaseModel):
-    """Describes the measurement that a journal records; only a run with an equal subject may continue the journal."""
+    """Describes the measurement that a journal records.
+
+    Only a run with an equal subject may continue the journal.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

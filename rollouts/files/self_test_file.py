@@ -1,4 +1,4 @@
-"""A minimal rollout file; readers read it to warm up and to test that reading works on this machine."""
+"""A minimal rollout file, with which readers warm up and test this machine."""
 
 from __future__ import annotations
 

@@ -148,7 +148,10 @@ def read_model(folder: Path) -> ModelFacts:
 
 
 def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Returns name, size, modification time and inode of each file; the result changes if a file is written."""
+    """Returns name, size, modification time and inode of each file.
+
+    The result changes if a file is written.
+    """
     found = ((path, path.stat()) for path in sorted(folder.iterdir()) if path.is_file())
     return tuple((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found)
 

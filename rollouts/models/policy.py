@@ -37,7 +37,7 @@ _STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloa
 
 
 class _OutputHook:
-    """Hook before the output layer: passes only requested states to the layer, and keeps them until `close`."""
+    """Hook that passes only requested states to the output layer; keeps them until `close`."""
 
     def __init__(self) -> None:
         self.keep: torch.Tensor | None = None

@@ -52,7 +52,9 @@ class AnswerSpan:
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """Output of one pass. Over all passes, the spans of an answer come in order and together cover the answer.
+    """Output of one pass.
+
+    Over all passes, the spans of an answer come in order and together cover the answer.
 
     Args:
         spans: The spans of answers to which the rows of `states` and `logits` belong, one after another.

@@ -127,7 +127,7 @@ def reference_model() -> Iterator[tuple[Path, Digest]]:
 
 
 def differences(process: VllmProcess) -> list[str]:
-    """Returns a message for each row that a process computes differently from the recording of its class.
+    """Returns a message for each row in which a process differs from its class's recording.
 
     The function loads the reference model into the process; the caller must load its own version again.
 

@@ -12,7 +12,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 
 class VllmRecomputer:
-    """A `Recomputer` on vLLM. All of its passes compute the same bits, independently of the batch.
+    """A `Recomputer` on vLLM. Its passes compute the same bits in every batch.
 
     Args:
         process: A process that has loaded the version.

@@ -48,7 +48,7 @@ class Mask:
     top_p: float
 
     def margins(self, rows_r: torch.Tensor, values_rm: torch.Tensor) -> torch.Tensor:
-        """Returns the margins by which scaled logits are kept (≥ 0) or removed (≤ 0), float32 [r, m].
+        """Returns margins by which scaled logits are kept (≥ 0) or removed (≤ 0), float32 [r, m].
 
         Args:
             rows_r: int64, rows of the batch.

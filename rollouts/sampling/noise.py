@@ -155,7 +155,10 @@ class WordBlocks:
 
 
 def words(keys: Keys, vocabulary: int) -> NDArray[np.uint32]:
-    """Returns all words of some rows, uint32 [B, V]; needs more memory than `noise`, which computes block by block."""
+    """Returns all words of some rows, uint32 [B, V].
+
+    `noise` needs less memory, because it never holds all words at once.
+    """
     out = np.empty((len(keys), vocabulary), dtype=np.uint32)
     for row, token, block in WordBlocks(len(keys), vocabulary).of(keys):
         out[row, token] = block

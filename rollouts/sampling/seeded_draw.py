@@ -60,7 +60,7 @@ def draw_seeded(logits_bv: torch.Tensor, keys: Keys, parameters: SamplingParamet
 def _best_candidates(
     scaled_bv: NDArray[np.float32], total_b: NDArray[np.float32], keys: Keys
 ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Returns the drawn tokens, int64 [B], and the rows whose drawn token the candidates do not determine."""
+    """Returns the drawn tokens, int64 [B], and the rows that the candidates leave undecided."""
     rows, vocabulary = scaled_bv.shape
     floor_b = total_b - np.float32(_BELOW_LOG_SUM)
     edge_b = edges(floor_b, vocabulary, by_words=_BY_THEIR_WORDS)

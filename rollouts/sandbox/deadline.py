@@ -16,7 +16,7 @@ _latest: ContextVar[float] = ContextVar("latest", default=math.inf)
 
 @contextmanager
 def jobs_end_by(moment: float) -> Iterator[None]:
-    """Ends jobs that started within the context at the given moment; their scores are then undecided.
+    """Ends jobs of the context at the given moment; their scores are then undecided.
 
     Args:
         moment: Time of `time.monotonic`, in seconds. In nested contexts, the earliest moment applies.

@@ -1,4 +1,4 @@
-"""Errors of the sandbox itself. If a job fails, its `JobOutcome` says so, and no error is raised.
+"""Errors of the sandbox itself; the failure of a job is part of its `JobOutcome`.
 
 MusterError
 ├── Unavailable

@@ -121,7 +121,10 @@ def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
 
 
 def _may(*capabilities: int) -> bool:
-    """Returns whether this process has these capabilities; root in a container often lacks some of them."""
+    """Returns whether this process has these capabilities.
+
+    Even root often lacks some of them in a container.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return all(held >> capability & 1 for capability in capabilities)

@@ -1,4 +1,4 @@
-"""Pool of sandboxes, which are started at the first job, kept for later jobs, and replaced when they break."""
+"""Pool of sandboxes: starts them at the first job, keeps them, and replaces broken ones."""
 
 from __future__ import annotations
 

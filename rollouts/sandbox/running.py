@@ -1,4 +1,4 @@
-"""A running job: provides its input, reads its output up to a limit, and enforces the time limits."""
+"""A running job: provides its input, reads bounded output, and enforces the time limits."""
 
 from __future__ import annotations
 

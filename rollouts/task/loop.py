@@ -154,7 +154,7 @@ class RolloutTask:
             await self._wait(pause)
 
     async def _until_stopped(self, turn: Coroutine[None, None, timedelta]) -> timedelta:
-        """Waits for the turn to end; after `stop`, waits at most `_LAST_TIMEOUT` and then cancels the turn."""
+        """Waits for the turn; after `stop`, waits at most `_LAST_TIMEOUT`, then cancels the turn."""
         running = asyncio.ensure_future(turn)
         try:
             await wait_first(self._stop.wait(), tasks=[running])
@@ -260,7 +260,7 @@ class RolloutTask:
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, function, *args)
 
     async def _generate(self, generator: SlotGenerator, grant: SlotGrant, *, ends: float) -> Produced:
-        """Produces the slot's file, unless the lease ends first, at the time `ends` of the monotonic clock."""
+        """Produces the slot's file, unless the lease ends first: at `ends` of the monotonic clock."""
 
         def should_stop() -> bool:
             return self._halt.is_set() or self._clock.monotonic() >= ends

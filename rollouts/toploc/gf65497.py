@@ -112,7 +112,10 @@ def _ladder(x: Elements, count: int) -> Elements:
 
 
 def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
-    """Evaluates polynomials from the results of `_powers`: Σᵤ x^(u·b) · Σᵥ c[u·b + v]·xᵛ; residues, (B, n)."""
+    """Evaluates polynomials from the results of `_powers`; residues, (B, n).
+
+    The value is Σᵤ x^(u·b) · Σᵥ c[u·b + v]·xᵛ.
+    """
     count, k = coefficients.shape
     steps, strides = len(baby), len(giant)
     padded = np.zeros((count, strides * steps))

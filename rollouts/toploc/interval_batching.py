@@ -101,7 +101,7 @@ class _Places:
         return rows.take(np.concatenate(self.pieces), axis=0)
 
     def filled_up(self, rows: Rows, room: int) -> Rows:
-        """Returns each piece padded to `room` rows with copies of the last of `rows`, which must be zero."""
+        """Returns each piece, padded to `room` rows with the last of `rows`, which must be zero."""
         places = np.full((len(self.pieces), room), len(rows) - 1)
         places[np.arange(room) < np.array(self.counts)[:, None]] = np.concatenate(self.pieces)
         return rows.take(places.ravel(), axis=0)

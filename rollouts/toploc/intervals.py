@@ -36,5 +36,5 @@ def check_states(states: torch.Tensor) -> None:
 
 
 def split(proofs: bytes, proof_bytes: int) -> list[bytes]:
-    """Splits a sequence's proofs; keeps an incomplete last proof, which `compare` reports as malformed."""
+    """Splits a sequence's proofs; an incomplete last proof remains, and `compare` refuses it."""
     return [proofs[start : start + proof_bytes] for start in range(0, len(proofs), proof_bytes)]

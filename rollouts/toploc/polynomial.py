@@ -28,7 +28,7 @@ from rollouts.toploc.selection import Bits, Indices
 
 
 class Unprovable(MusterError):
-    """No modulus of the format keeps the indices of an interval distinct, so no valid proof exists."""
+    """No modulus of the format keeps an interval's indices distinct, so no valid proof exists."""
 
     code = "unprovable"
     default_hint = "generate the sample again from another slot; report the model if it recurs"

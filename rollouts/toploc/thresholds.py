@@ -21,7 +21,7 @@ from rollouts.toploc.results import WORST, Malformed, ProofResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofErrors:
-    """Errors of proofs relative to the verifier's states; all are 0 if the prover's states are identical.
+    """Errors of proofs relative to the verifier's states; 0 if the prover's states are equal.
 
     Args:
         exponent_mismatches: Share of points at which exponents differ, 0 to 1.

@@ -115,7 +115,10 @@ def _completions(
     builder: ProofBuilder | None,
     check: Callable[[], None],
 ) -> Iterator[Completion]:
-    """Yields the completions of one batch; the builder makes an answer's proofs while other answers grow."""
+    """Yields the completions of one batch.
+
+    The builder makes the proofs of a finished answer while other answers grow.
+    """
     first_asked: dict[tuple[int, ...], int] = {}  # sorts equal prompts together, as `admit` requires
     for place, request in enumerate(requests):
         first_asked.setdefault(request.prompt_tokens, place)

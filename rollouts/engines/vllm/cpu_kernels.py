@@ -79,7 +79,7 @@ def check_class(name: str) -> None:
 
 
 def environment_for(name: str) -> dict[str, str]:
-    """Returns the environment variables with which a process reproduces the arithmetic of a class."""
+    """Returns the environment variables with which a process reproduces a class."""
     kernels = KERNELS[name]
     return {
         "ONEDNN_MAX_CPU_ISA": kernels.onednn,
@@ -103,7 +103,7 @@ def restart_as(name: str) -> None:
 
 
 def limit_vllm(name: str) -> None:
-    """Binds this process to the kernels of a class; must be called before vLLM is first imported.
+    """Binds this process to the kernels of a class, before vLLM is first imported.
 
     Raises:
         InvalidInput: This machine can't compute like the class, or ATen already uses another instruction set.

@@ -166,7 +166,7 @@ class VllmEngine(BaseEngine):
         return facts, before
 
     def _put(self, facts: ModelFacts, *, instead_of: ModelFacts | None) -> None:
-        """Replaces weights of the same shapes in place; otherwise starts vLLM again with the new weights."""
+        """Replaces weights of the same shapes in place; otherwise starts vLLM again."""
         if self._running is not None and instead_of is not None and instead_of.shape == facts.shape:
             try:
                 self._running.update(facts)
@@ -208,7 +208,10 @@ class VllmEngine(BaseEngine):
         list(batch.completions([request], ZERO_DIGEST, lambda: None))
 
     def _start_again(self, facts: ModelFacts, version: Digest) -> None:
-        """Restarts vLLM with the loaded version, because an error in a step leaves vLLM in an unknown state."""
+        """Restarts vLLM with the loaded version.
+
+        An error in a step leaves vLLM in an unknown state.
+        """
         self._end()
         if not facts.folder.is_dir() or fingerprint(facts.folder) != self._as_read:
             raise EngineFailed(

@@ -118,7 +118,7 @@ def arithmetic_of(dtype: Dtype, device_class: str) -> Arithmetic:
 
 
 def bind_process(device: torch.device, device_class: str) -> None:
-    """Binds this process to the kernels of a class; must be called before vLLM is first imported.
+    """Binds this process to the kernels of a class, before vLLM is first imported.
 
     Raises:
         InvalidInput: The device has another class, or the process already uses other kernels.

@@ -73,7 +73,7 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM is not install
 
 
 def attach(worker: _Worker) -> SeededDraws:
-    """Makes a vLLM worker pass the output layer's input to our logits processor, and returns the processor."""
+    """Connects a vLLM worker's output layer to our logits processor; returns the processor."""
     runner = worker.model_runner
     (draws,) = (one for one in runner.input_batch.logitsprocs.all if isinstance(one, SeededDraws))
     compute: Callable[..., Any] = runner.model.compute_logits

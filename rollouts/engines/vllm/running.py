@@ -21,7 +21,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 
 class RunningVllm:
-    """A vLLM instance with a model's weights; `update` replaces them by another version's weights.
+    """A vLLM instance with a version's weights; `update` replaces the weights.
 
     The caller must end the instance with `close`.
 

@@ -116,11 +116,11 @@ class Gym:
         self._was_made = True
 
     def size(self) -> int | None:
-        """Returns the number of prompts: 2^31 - 1, or 10,000 for datasets whose set-up grows with their size."""
+        """Returns 2^31 - 1, or 10,000 for datasets whose set-up grows with their size."""
         return self._size
 
     def prompt(self, index: int) -> Prompt:
-        """Returns the dataset's question; with `instruct`, a sentence about the answer's place follows."""
+        """Returns the dataset's question and, with `instruct`, a sentence about the answer's place."""
         return self._cached(check_index(index, size=self._size))
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:

@@ -94,7 +94,7 @@ def _run_all(tests: str, solution: _Solution) -> None:
 
 
 def _free_names(tests: str) -> list[str]:
-    """Returns the names that the tests use but do not define; they are functions of the solution."""
+    """Returns names that the tests use but do not define, as functions of the solution."""
     tree = ast.parse(tests)
     bound = {
         alias.asname or alias.name

@@ -159,7 +159,10 @@ class _Server:
         )
 
     def _wait_or_kill(self, job: int, child: int) -> None:
-        """Waits for the child's end. Kills the child on request; if the socket closes, also ends the server."""
+        """Waits for the child's end, and kills the child on request.
+
+        If the socket closes, the method kills the child and ends the server.
+        """
         while True:
             readable, _, _ = select.select([self._socket.fileno(), self._ended], [], [])
             if self._ended in readable:

@@ -107,7 +107,7 @@ def _scored(name: str, dataset: Any, *, index: int, entry: str, given: str) -> d
 
 
 def _is_earned(name: str, given: str, item: dict[str, Any]) -> bool:
-    """Returns False for an answer that the library's scorer rewards although it does not solve the prompt."""
+    """Returns False for an answer that the library's scorer rewards by mistake."""
     return name not in _OWN_CHECKS or _OWN_CHECKS[name](given, item)
 
 
