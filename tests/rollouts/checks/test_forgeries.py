@@ -186,7 +186,7 @@ SEED_CASES: dict[str, SeedCase] = {
     "a sample moved to another group": (
         lambda file: with_row(file, 2, replace(file.samples[2], group=1)),
         ReasonCode.SEED_GROUPS,
-        "is of group 0",
+        "belongs to group 0",
     ),
 }
 

@@ -703,7 +703,7 @@ async def test_a_lease_of_more_units_than_its_groups_allow_is_released_before_ge
         await asyncio.wait_for(running, PATIENCE_S)
     assert [slot.index for slot in around.orchestrator.released][:2] == [0, 1]
     refused = next(line for line in logs if line.get("code") == "lease-too-large")
-    assert "allows 33 work units, and 2 groups of this version have 32 at most" in refused["why"]
+    assert "allows 33 work units, but 2 groups of this version have 32 at most" in refused["why"]
 
 
 def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -> list[Digest]:
