@@ -43,7 +43,10 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most <= 1:
-            raise InvalidInput(f"bounds from {self.least} to {self.most}", hint="give shares from 0 to 1, least first")
+            raise InvalidInput(
+                f"the pass rate can't have bounds from {self.least} to {self.most}",
+                hint="give two shares from 0 to 1, the smaller one first",
+            )
 
     def keep(self, passes: PromptPasses) -> bool:
         """Returns whether the prompt's pass rate is within the bounds."""
@@ -60,8 +63,9 @@ class DifficultyFilter:
         tokenizer: The model's tokenizer.
         recipe: Sampling settings; its prompt table and group size are ignored.
         samples: Answers per prompt.
-        block: Prompts per engine call. A resumed run gives the same results as an uninterrupted one with the same
-            block size.
+        block: Prompts per engine call. A resumed run gives the same results as an uninterrupted run if both have the
+            same block size.
+        should_stop: Polled at least once a second; the measurement stops when it returns true. None never stops.
     """
 
     environment: Environment
@@ -74,7 +78,10 @@ class DifficultyFilter:
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.block < 1:
-            raise InvalidInput(f"{self.samples} samples of {self.block} prompts at a time", hint="give at least one")
+            raise InvalidInput(
+                f"can't generate {self.samples} samples for {self.block} prompts at a time",
+                hint="give at least one sample and one prompt",
+            )
 
     def measured(self, candidates: Sequence[int]) -> JournalSubject:
         """Returns the journal's subject: model, environment, recipe and candidates of this measurement."""

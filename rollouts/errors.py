@@ -5,7 +5,7 @@ InvalidInput
 └── BadRolloutFile     the file violates the format; `code` names the violated rule
 Unavailable
 └── NotDecoded         this machine could not decode the file, so the file's validity is unknown
-    └── TooLargeHere   the file exceeds a limit of this machine, but none of its lease
+    └── TooLargeHere   the file exceeds a limit of this machine, but no limit of its lease
 MusterError
 └── EngineFailed       the engine crashed or computed NaN or infinity
     └── OutOfMemory    one sequence alone does not fit into memory
@@ -35,7 +35,7 @@ class NotDecoded(Unavailable):
 
 
 class TooLargeHere(NotDecoded):
-    """A file within its lease's limits but above a limit of this machine; `code` names that limit."""
+    """The file is within the limits of its lease but exceeds a limit of this machine, which `code` names."""
 
     code = "file-too-large"
     retryable = False

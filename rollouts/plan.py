@@ -1,6 +1,7 @@
 """The work of a slot: prompts, target lengths and samples, derived from the seed and the version folder.
 
-The generating node and every verifier build the same plan, so that a file can be compared with it row by row.
+The generating node and every verifier build the same plan, so that a verifier can compare a file with the plan row by
+row.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from rollouts.seeds import check_groups, draw_targets, prompt_positions
 
 _MAX_SKIPPED = 10_000
 _MAX_SKIPPED_PER_GROUP = 200
-"""A plan skips at most 10,000 held-out prompts and 200 more for each group, which bounds its work. A recipe holds out
-at most 99 %, so the expected number of skipped prompts is 99 for each group."""
+"""A plan skips at most 10,000 held-out prompts, plus 200 for each group, which bounds the planner's work. A recipe
+holds out at most 99 % of the prompts, so the expected number of skipped prompts is at most 99 for each group."""
 
 
 class Tokenizer(Protocol):
@@ -42,7 +43,7 @@ class PlannedGroup:
 
     Args:
         group: The group's number in the slot, from 0.
-        prompt: The prompt as the model reads it, with its target length if there is a length reward.
+        prompt: The prompt with the text that the model reads, and with its target length if there is a length reward.
         tokens: The encoded prompt text.
         samples: Numbers of the group's samples in the slot.
     """
@@ -55,7 +56,7 @@ class PlannedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """The complete work of a slot, in the order in which its file lists it."""
+    """The complete work of a slot, in the order of the rows of its file."""
 
     seed: bytes
     groups: tuple[PlannedGroup, ...]
@@ -92,7 +93,7 @@ class SlotPlanner:
 
         Raises:
             InvalidInput: There are no groups or too many.
-            BadVersionFolder: The version lists a prompt that its environment lacks or that is empty or too long, or
+            BadVersionFolder: The version lists a prompt that the environment lacks, or that is empty or too long. Or
                 too many of the drawn prompts are held out.
             MusterError: The environment or this machine failed; neither the version nor a node is at fault.
         """
@@ -135,7 +136,7 @@ class SlotPlanner:
             raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
 
     def ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
-        """Returns a prompt as the model reads it, with its target length if any, and its tokens.
+        """Returns a prompt, with target length and the text that the model reads, and its tokens.
 
         Raises:
             BadVersionFolder: The environment lacks the prompt, or its text is empty or too long.
@@ -149,17 +150,17 @@ class SlotPlanner:
         if not 0 < len(tokens) <= self._recipe.max_prompt_tokens:
             raise BadVersionFolder(
                 f"prompt {index} has {len(tokens)} tokens; the recipe allows 1 to {self._recipe.max_prompt_tokens}",
-                hint="leave it out of the version's eligible prompts",
+                hint="leave the prompt out of the version's eligible prompts",
             )
         return prompt, tokens
 
     def reward(self, prompt: Prompt, output_tokens: Sequence[int], finish: FinishReason) -> Reward:
-        """Returns the reward of an answer. The answer's end token is not part of the scored text.
+        """Returns the reward of an answer; the scored text does not contain the end token.
 
         Args:
             prompt: A planned prompt.
             output_tokens: All sampled tokens, including the end token.
-            finish: Why the answer ended.
+            finish: Reason why the answer ended.
 
         Raises:
             SandboxUnavailable: This machine has no sandbox for scoring the answer.
@@ -172,7 +173,7 @@ class SlotPlanner:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPrompt:
-    """One prompt outside a slot, to be measured: its samples, their seed, and the planner that scores them."""
+    """A prompt to be measured outside a slot: its group of samples, their seed, and the planner that scores them."""
 
     planner: SlotPlanner
     seed: bytes
@@ -187,7 +188,7 @@ def plan_prompt(
     Args:
         index: Index of the prompt.
         tag: Domain separation of the seed; changing it changes all samples.
-        recipe: Prompt format and group size. A held-out share may exclude the prompt.
+        recipe: Prompt format and group size. With a held-out share, planning fails if the prompt is held out.
         environment: The environment named by the recipe.
         tokenizer: The model's tokenizer.
 

@@ -34,11 +34,12 @@ class Dtype(StrEnum):
 
 
 class Arithmetic(BaseModel):
-    """An engine and data type, or a numerics class: these two with the engine's version and the class of the device.
+    """An engine with its data type, or a numerics class.
 
-    `vllm/bfloat16` names engine and type. `vllm-0.32.0/bfloat16/cpu-avx2` names a numerics class: two machines of one
-    class compute the same bits for the same tokens, whatever their batch sizes, threads and processes. On GPUs a class
-    implies vLLM's batch-invariant mode; without that mode a GPU has no class.
+    A numerics class also has the engine's version and the class of the device. `vllm/bfloat16` names an engine and its
+    type. `vllm-0.32.0/bfloat16/cpu-avx2` names a numerics class: two machines of one class compute the same bits for
+    the same tokens, even with different batch sizes, threads and processes. On GPUs a class implies vLLM's
+    batch-invariant mode; without that mode a GPU has no class.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,7 +61,7 @@ class Arithmetic(BaseModel):
 
     @model_serializer(mode="wrap")
     def _omit_empty(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Keeps the bytes of calibrations that name engines and types only."""
+        """Omits empty fields, so that calibrations without numerics classes keep their bytes."""
         return {name: value for name, value in serialise(self).items() if value}
 
     def __str__(self) -> str:

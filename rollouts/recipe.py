@@ -108,8 +108,8 @@ PAIRS = tuple(arithmetic_name(engine, dtype) for engine in EngineName for dtype 
 """All combinations of engine and data type, as a recipe names them."""
 
 UNNAMED = tuple(arithmetic_name(engine, Dtype.FLOAT32) for engine in EngineName)
-"""Combinations that are paid if the recipe names none. Other data types have wider limits; the run's owner decides
-which of them the run accepts (decision 48)."""
+"""Combinations whose rollouts are paid if the recipe names no arithmetic. Other data types need wider limits, so the
+run's owner must name them in the recipe to accept them (decision 48)."""
 
 
 def _check_arithmetic(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -136,8 +136,8 @@ class Recipe(_RecipeModel):
     """Defines how rollouts of one version are generated."""
 
     format: Literal[2] = 2
-    """Format 1 had the same fields, but its slots drew held-out prompts, and text in its prompts could become control
-    tokens."""
+    """Recipes of format 1 had the same fields, but their slots drew held-out prompts, and text in prompts could become
+    control tokens."""
     environment: EnvironmentChoice
     sampling: SamplingChoice
     group_size: Annotated[int, Field(ge=1, le=4096)]
@@ -147,14 +147,14 @@ class Recipe(_RecipeModel):
     """Wraps each prompt as a user turn in the tokenizer's chat template, optionally with a system turn and options."""
     length: LengthTargets | None = None
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.0
-    """Share of prompts (by `is_held_out`) that slots skip even if `prompts` lists these prompts; evaluations use the
-    skipped prompts.
+    """Share of prompts, selected by `is_held_out`, that slots skip even if `prompts` lists them; evaluations use these
+    prompts.
     """
     arithmetic: TakenArithmetic = ()
-    """The engines and data types that are paid, e.g. `torch/float32`, and the numerics classes, e.g.
-    `vllm-0.32.0/bfloat16/cpu-avx2`; empty means float32 with either engine. Files of a class are verified to the bit by
-    the same class; files of an engine and type alone by torch, with the limits of a calibration. The field is
-    serialised only if not empty, so that older recipes keep their bytes and digests."""
+    """The accepted arithmetics: engines with data types, such as `torch/float32`, and numerics classes, such as
+    `vllm-0.32.0/bfloat16/cpu-avx2`. Empty means float32 with either engine. Validators verify files of a class by the
+    same class, which must compute the same bits; they verify other files by torch, with the limits of a calibration.
+    The field is serialised only if not empty, so that older recipes keep their bytes and digests."""
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
 
     @model_serializer(mode="wrap")
@@ -177,7 +177,7 @@ class Recipe(_RecipeModel):
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """The engines and data types that are paid: `arithmetic`, or `UNNAMED` if that is empty."""
+        """The arithmetics whose rollouts are paid: `arithmetic`, or `UNNAMED` if that is empty."""
         return self.arithmetic or UNNAMED
 
     def takes(self, arithmetic: Arithmetic) -> bool:
@@ -186,7 +186,7 @@ class Recipe(_RecipeModel):
 
     @property
     def units_per_group(self) -> int:
-        """Maximum tokens of one group; a lease's limit of work units is a multiple of it."""
+        """Maximum output tokens of one group; a lease's limit of work units is a multiple of it."""
         return self.group_size * self.sampling.max_new_tokens
 
 
@@ -235,15 +235,15 @@ def read_recipe(folder: Path) -> Recipe:
         place = ".".join(str(part) for part in first["loc"])
         hint = "docs/rollouts.md describes the file"
         if place == "format":
-            hint = "set it to 2; versions of format 1 drew held-out prompts too, and are not supported"
+            hint = "set format to 2; format 1, which drew held-out prompts too, is not supported"
         raise BadVersionFolder(f"{path}: {place}: {first['msg']}", hint=hint) from error
 
 
 def check_classes(recipe: Recipe, model: ModelFacts, *, folder: Path) -> None:
-    """Checks that the numerics classes of a recipe are exact for its longest rows.
+    """Checks that the numerics classes of a recipe have reproducible bits for its longest rows.
 
     Raises:
-        BadVersionFolder: A prompt with its answer may be longer than a class of the recipe is exact for.
+        BadVersionFolder: The recipe allows rows that are longer than one of its classes can reproduce.
     """
     longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens
     width = model.config.get("head_dim") or model.hidden // (model.config.get("num_attention_heads") or 1)
@@ -252,7 +252,7 @@ def check_classes(recipe: Recipe, model: ModelFacts, *, folder: Path) -> None:
         most = most_positions(arithmetic.device, head_width=width) if arithmetic.is_class else None
         if most is not None and longest > most:
             raise BadVersionFolder(
-                f"{folder}: {name} is exact up to {most} tokens of prompt and answer for this model, and the recipe "
+                f"{folder}: {name} is exact up to {most} tokens of prompt and answer for this model, but the recipe "
                 f"allows {longest}",
                 hint="lower max_prompt_tokens or max_new_tokens in the recipe, or accept torch/float32 instead",
             )
@@ -268,7 +268,7 @@ def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) 
         indices = np.asarray(eligible, dtype=np.uint64)
         if len(indices) != recipe.prompts.count or not _increasing(indices):
             raise InvalidInput(
-                f"a table of {len(indices)} prompts for a recipe of {recipe.prompts.count}",
+                f"the recipe needs a table of {recipe.prompts.count} increasing indices, not these {len(indices)}",
                 hint="give each eligible index once, in increasing order",
             )
         (folder / check_path(PROMPTS_FILE)).write_bytes(indices.astype("<u8").tobytes())
@@ -276,7 +276,7 @@ def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) 
 
 
 def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
-    """Returns the prompts that slots of this version are drawn from, including held-out ones, which slots skip.
+    """Returns the prompts from which this version's slots draw, including held-out prompts, which slots skip.
 
     The table (at most 512 MiB) is read into memory, not mapped: a process that can write to the folder could change a
     mapped table after its check, or crash this process by truncating the file.
@@ -291,7 +291,7 @@ def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
     try:
         size = path.stat().st_size
         if size != 8 * prompts.count:
-            raise BadVersionFolder(f"{path} has {size} bytes where {prompts.count} prompts have {8 * prompts.count}")
+            raise BadVersionFolder(f"{path} has {size} bytes, but {prompts.count} prompts need {8 * prompts.count}")
         indices = np.fromfile(path, dtype="<u8", count=prompts.count)
     except OSError as error:
         raise BadVersionFolder(f"{path} can't be read: {error.strerror}") from error

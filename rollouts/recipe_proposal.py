@@ -32,7 +32,7 @@ from rollouts.recipe import (
 ENDLESS_COUNT = 20_000
 """Default number of prompts from an infinite environment."""
 LONGEST_ANSWER = 512
-"""Default limit of answer tokens; half of the context if that is less."""
+"""Default limit of answer tokens; if half of the model's context is less, half of the context."""
 SHORT_ANSWER, SHORT_RUN_GROUP, SHORT_RUN_HELD_OUT = 128, 8, 0.1
 """Default limit of answer tokens, samples per prompt and held-out share of a trial or a devnet."""
 SAMPLED = 256
@@ -52,7 +52,7 @@ class RecipeChoices:
         max_prompt_tokens: Limit of prompt tokens.
         group_size: Samples per prompt, at least 2.
         temperature: Sampling temperature.
-        chat: Chat template format of prompts, or False for none; None uses the template if the tokenizer has one.
+        chat: Whether and how prompts become chats; None makes chats if the tokenizer has a chat template.
         held_out: Share of prompts that is never trained on.
         first: Index of the first prompt.
         count: Number of prompts.
@@ -82,8 +82,8 @@ class ProposedRecipe:
         context: The model's context in tokens.
         measured: Number of prompts whose lengths were measured.
         longest_prompt: Tokens of the longest measured prompt.
-        longest_demonstration: Tokens of the longest of a few answers that the environment demonstrates, with the end of
-            sequence; None if it demonstrates none.
+        longest_demonstration: Tokens of the longest of a few demonstrations of the environment, with the end token;
+            None if the environment has none.
     """
 
     recipe: Recipe
@@ -113,7 +113,7 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
     if chat and not tokenizer.has_chat_template:
         raise InvalidInput(
             f"the tokenizer in {folder} has no chat template",
-            hint="use --no-chat, or add chat_template to its tokenizer_config.json",
+            hint="use --no-chat, or add chat_template to the tokenizer's tokenizer_config.json",
         )
     chosen = EnvironmentChoice(name=choices.environment, version=environment.version, options=dict(choices.options))
     answer = choices.max_new_tokens or min(LONGEST_ANSWER, facts.context // 2)
@@ -130,7 +130,7 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
         )
     if lengths[longest] > limit:
         raise InvalidInput(
-            f"prompt {longest} of {choices.environment} has {lengths[longest]} tokens, and the limit is {limit}: the "
+            f"prompt {longest} of {choices.environment} has {lengths[longest]} tokens, but the limit is {limit}: the "
             f"model's context is {facts.context}, and answers have up to {answer}",
             hint=("" if choices.max_prompt_tokens is None else "raise --max-prompt-tokens, ")
             + "lower --max-new-tokens, or use a model with a longer context",
@@ -164,7 +164,9 @@ def choose_recipe(
     max_new_tokens: int | None = None,
     group_size: int | None = None,
 ) -> Recipe | None:
-    """Returns a recipe for a short run with an environment; None if the folder's own recipe is used, after a check.
+    """Returns a recipe for a short run with an environment.
+
+    If no environment is named, checks the folder's own recipe and returns None.
 
     Args:
         folder: The model's folder.
@@ -175,13 +177,13 @@ def choose_recipe(
 
     Raises:
         InvalidInput: The folder has no recipe, and no environment is named.
-        MusterError: As `propose_recipe` and `check_recipe`.
+        MusterError: As for `propose_recipe` and `check_recipe`.
     """
     if environment is None:
         if not (folder / RECIPE_FILE).is_file():
             raise InvalidInput(
                 f"{folder} has no {RECIPE_FILE}",
-                hint=f"give --environment NAME, or write one: muster recipe init {folder} --environment NAME",
+                hint=f"give --environment NAME, or write a recipe: muster recipe init {folder} --environment NAME",
             )
         check_recipe(folder, read_recipe(folder))
         return None
@@ -201,7 +203,7 @@ def check_recipe(folder: Path, recipe: Recipe) -> None:
     Raises:
         InvalidInput: Prompts exceed the recipe's limit, or prompts and answers exceed the model's context.
         BadVersionFolder: The model is unsupported, the tokenizer has no chat template, or the prompt table is invalid.
-        MusterError: The environment can't be loaded, raises, hangs or breaks its contract.
+        MusterError: The environment can't be loaded, raises an exception, hangs or breaks its contract.
     """
     facts, tokenizer = read_model(folder), FolderTokenizer(folder)
     check_model_folder(folder)
@@ -213,14 +215,14 @@ def check_recipe(folder: Path, recipe: Recipe) -> None:
         )
     if recipe.chat and not tokenizer.has_chat_template:
         raise BadVersionFolder(
-            f"the recipe asks for a chat, and the tokenizer in {folder} has no chat template",
+            f"the recipe asks for a chat, but the tokenizer in {folder} has no chat template",
             hint=f"{again}; or add chat_template to tokenizer_config.json",
         )
     lengths = _prompt_lengths(tokenizer, _probe(recipe.environment, _sampled(folder, recipe)), chat=recipe.chat)
     longest = max(lengths, key=lengths.__getitem__)
     if lengths[longest] > recipe.max_prompt_tokens:
         raise InvalidInput(
-            f"prompt {longest} of {name} has {lengths[longest]} tokens with this tokenizer, and the recipe allows "
+            f"prompt {longest} of {name} has {lengths[longest]} tokens with this tokenizer, but the recipe allows "
             f"{recipe.max_prompt_tokens}",
             hint=f"the recipe was made for another tokenizer: {again}",
         )
@@ -233,7 +235,7 @@ def check_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def _sampled(folder: Path, recipe: Recipe) -> list[int]:
-    """Returns about `SAMPLED` of the eligible prompts, evenly spread; of a mixture, prompts of each part."""
+    """Returns about `SAMPLED` eligible prompts, evenly spread; for a range of a mixture, prompts of each part."""
     eligible, prompts = eligible_prompts(folder, recipe), recipe.prompts
     if isinstance(prompts, PromptRange):
         parts = parts_of(recipe.environment.name, recipe.environment.options)
@@ -250,7 +252,8 @@ def _probe(chosen: EnvironmentChoice, indices: Sequence[int]) -> dict[int, Probe
     found = probe_prompts(chosen.name, version=chosen.version, options=chosen.options, indices=indices)
     if not found:
         raise InvalidInput(
-            f"{chosen.name} has none of the prompts that the recipe names", hint="choose prompts within its size"
+            f"{chosen.name} has none of the prompts that the recipe names",
+            hint="choose prompts within the environment's size",
         )
     return found
 
@@ -271,7 +274,7 @@ def _prompt_range(environment: Environment, choices: RecipeChoices) -> PromptRan
         )
     if size is not None and not 0 < count <= size - choices.first:
         raise InvalidInput(
-            f"{choices.environment} has {size} prompts, and {choices.first} to {choices.first + count - 1} were chosen",
+            f"{choices.environment} has {size} prompts, but {choices.first} to {choices.first + count - 1} were chosen",
             hint="change --first or --count",
         )
     return PromptRange(first=choices.first, count=count)

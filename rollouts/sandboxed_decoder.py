@@ -1,8 +1,8 @@
 """Decodes untrusted rollout files in a sandbox and validates every field of the result.
 
 Processes that hold a key or a model decode files through this module, so that an exploited bug of the Parquet library
-compromises neither. A decoder's crash, or its use of more memory or time than any honest file needs, counts against the
-file only if it happens twice and this machine had that memory available.
+compromises neither the key nor the model. If a decoder crashes, or uses more memory or time than any honest file needs,
+the file counts as invalid only if this happens twice and this machine had the memory available.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollouts.models.memory import available_memory
 from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, Sandboxes, SandboxUnavailable
 
 CRASHED, BEYOND_LIMITS = "decoder-crashed", "beyond-limits"
-"""Codes of `BadRolloutFile` beside those of `rollouts.files.schema`, for files on which two decoders failed."""
+"""Further codes of `BadRolloutFile`, for files on which two decoders failed."""
 
 LIMIT_OF = {"file-too-large": "decoded_bytes", "too-many-rows": "rows", "too-long": "tokens"}
 """The field of `ReadLimits` that a file exceeds, by the code of `TooLargeHere`."""
@@ -29,14 +29,15 @@ LIMIT_OF = {"file-too-large": "decoded_bytes", "too-many-rows": "rows", "too-lon
 _FILE, _REFUSED, _TOO_LARGE = b"F", b"R", b"L"
 _LONGEST_REFUSAL = 4096
 _LIBRARIES = 2 << 30
-"""Address space of the decoder before it reads anything: 0.3 GiB measured, other builds may take more. The margin keeps
-honest files below the limit and still stops decompression bombs."""
+"""Address space of the decoder before it reads a file. It was measured as 0.3 GiB, but other builds may need more. The
+margin keeps honest files below the limit; the limit still stops decompression bombs."""
 _COPIES = 4
-"""Copies of a file's numbers in memory at once: decoded, as columns, as rows, packed."""
+"""Maximum copies of a file's numbers in memory at once: decoded, as columns, as rows, and packed."""
 _CPU = timedelta(seconds=2)
 _CPU_PER_MIB = timedelta(milliseconds=60)
 _CPU_PER_ROW = timedelta(microseconds=200)
-"""Decoding an honest file takes less than a seventh of this CPU time."""
+"""CPU limit of a decoder: a constant, plus a time per MiB and per row. Decoding an honest file takes less than a
+seventh of this limit."""
 _WALL = 10  # wall-clock limit as a multiple of the CPU limit
 _ATTEMPTS = 2
 _EXIT_OUT_OF_MEMORY = 77
@@ -75,13 +76,14 @@ class Decoder:
         Args:
             content: The untrusted file.
             limits: Size limits of the file's lease.
-            here: Size limits of this machine, where they are smaller.
+            here: Smaller size limits of this machine; None if it has none.
 
         Raises:
             BadRolloutFile: The file is invalid or exceeds `limits`, or two decoders failed on it in the same way.
-            TooLargeHere: The file exceeds `here`. The part that was read before that is within `limits`; the rest is
-                unknown.
-            NotDecoded: Validity is unknown: no sandbox, memory or time, or the two decoders failed differently.
+            TooLargeHere: The file exceeds `here`. The part that was already read is within `limits`; the rest was not
+                checked.
+            NotDecoded: The file's validity is unknown, because a sandbox, memory or time was missing, or because two
+                decoders failed in different ways.
         """
         least = limits if here is None else limits.within(here)
         wanted = _LIBRARIES + len(content) + _COPIES * least.decoded_bytes
@@ -100,7 +102,7 @@ class Decoder:
                 raise no_memory(f"reading it takes more than {memory >> 20} MiB")
             failures.append(failure)
         if failures[0] != failures[1]:
-            why = f"one decoder {failures[0].what}, and another one {failures[1].what}"
+            why = f"one decoder {failures[0].what}, but another decoder {failures[1].what}"
             raise NotDecoded(why, code="decoders-disagree")
         raise BadRolloutFile(f"two decoders were tried, and each {failures[0].what}", code=failures[0].code)
 
@@ -108,7 +110,7 @@ class Decoder:
 def no_memory(what: str) -> NotDecoded:
     """Returns the error for a file that needs more memory than this machine has available."""
     return NotDecoded(
-        f"{what}, and this machine does not have that memory now",
+        f"{what}, but this machine does not have that memory now",
         code="out-of-memory",
         hint="give this process more memory, or let it decode fewer files at a time",
     )
@@ -127,7 +129,7 @@ def _job(content: bytes, limits: ReadLimits, least: ReadLimits, memory: int) -> 
 
 
 def _failure_of(outcome: JobOutcome, limits: JobLimits) -> _DecoderFailure | None:
-    """Returns how the decoder failed on the file; None if it answered.
+    """Returns the failure of a decoder on the file; None if the decoder answered.
 
     Raises:
         NotDecoded: The failure does not depend on the file.
@@ -136,13 +138,13 @@ def _failure_of(outcome: JobOutcome, limits: JobLimits) -> _DecoderFailure | Non
         return None
     if outcome.ending is JobEnding.OUT_OF_TIME and outcome.waited:
         raise NotDecoded(
-            f"a decoder had {outcome.cpu.total_seconds():.1f} s of CPU time before its wall-clock limit",
+            f"a decoder reached its wall-clock limit after {outcome.cpu.total_seconds():.1f} s of CPU time",
             code="took-too-long",
             hint="this machine is overloaded; run fewer jobs at a time",
         )
     if outcome.ending is JobEnding.EXITED and outcome.exit_code != _EXIT_OUT_OF_MEMORY:
         raise NotDecoded(
-            f"a decoder ended with {outcome.exit_code}, which is a bug in Muster",
+            f"a decoder exited with status {outcome.exit_code}, which is a bug in Muster",
             code="decoder-failed",
             retryable=False,
             hint="inspect the file with `muster rollouts show`, and report the bug",
@@ -173,11 +175,11 @@ def _file(answer: bytes, limits: ReadLimits, least: ReadLimits) -> RolloutFile:
         refusal = json.loads(answer[1:]) if is_json else {}
         code, detail = str(refusal["code"]), str(refusal["detail"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadRolloutFile("its decoder gave no valid answer", code="not-parquet") from error
+        raise BadRolloutFile("the file's decoder gave no valid answer", code="not-parquet") from error
     detail = "".join(each if each.isprintable() else "?" for each in detail)
     if answer[:1] == _REFUSED:
         raise BadRolloutFile(detail, code=code)
     limit = LIMIT_OF.get(code)
     if limit is None or getattr(least, limit) == getattr(limits, limit):
-        raise BadRolloutFile("its decoder names a limit that this machine does not have", code="not-parquet")
+        raise BadRolloutFile("the file's decoder names a limit that this machine does not have", code="not-parquet")
     raise TooLargeHere(detail, code=code)

@@ -1,9 +1,9 @@
 """A slot's seed and the draws made from it: prompts and target lengths.
 
-`rollouts.sampling` derives the token noise from the same seed. A node can't influence the seed: all its parts are fixed
-when the slot is leased. Until then only the orchestrator knows the salt. The beacon is the hash of the block that holds
-the later of the version's announcement and the node's joining, so it was unknown when those transactions were sent.
-Chain and pool id bind a file to one pool.
+`rollouts.sampling` derives the token noise from the same seed. A node can't influence the seed, because all of its
+parts are fixed when the slot is leased. Until then only the orchestrator knows the salt. The beacon is the hash of the
+block that holds the later of the version's announcement and the node's joining, so the beacon was unknown when those
+transactions were sent. Chain and pool id bind a file to one pool.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def slot_seed(
         chain_id: The chain of the pool's contracts.
         pool_id: The pool that leased the slot.
         run_id: The run (`protocol.identifiers.run_id`).
-        step: The training step that the slot feeds.
+        step: The training step for which the slot generates rollouts.
         node: The node that holds the lease.
         index: The slot's number for this node in this step.
         digest: The version digest of the policy.
@@ -58,9 +58,11 @@ def slot_seed(
         InvalidInput: Chain id, pool or step does not fit in 8 bytes, or the index does not fit in 4 bytes.
     """
     if not 0 <= step < 1 << 64 or not 0 <= index < 1 << 32:
-        raise InvalidInput(f"no slot has step {step} and index {index}", hint="a step has 8 bytes and an index 4")
+        raise InvalidInput(
+            f"no slot has step {step} and index {index}", hint="a step must fit in 8 bytes, an index in 4"
+        )
     if not 0 <= chain_id < 1 << 64 or not 0 <= pool_id < 1 << 64:
-        raise InvalidInput(f"no slot is of chain {chain_id} and pool {pool_id}", hint="each has 8 bytes")
+        raise InvalidInput(f"no slot is of chain {chain_id} and pool {pool_id}", hint="both must fit in 8 bytes")
     hashed = hashlib.sha256(SLOT_TAG)
     hashed.update(chain_id.to_bytes(8, "big"))
     hashed.update(pool_id.to_bytes(8, "big"))
@@ -94,7 +96,7 @@ def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
     """Yields positions in the version's table of eligible prompts, endlessly.
 
     The positions are random permutations (Fisher-Yates), one after another. So all positions are equally likely, and
-    none repeats before all have occurred.
+    no position repeats before every position has occurred.
 
     Args:
         seed: The slot's seed.
@@ -104,7 +106,9 @@ def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
         InvalidInput: The table is empty, or the seed is not 32 bytes long.
     """
     if not 1 <= eligible_count < 1 << 64:
-        raise InvalidInput(f"{eligible_count} eligible prompts", hint="the table of a version has at least one")
+        raise InvalidInput(
+            f"no slot can draw from {eligible_count} eligible prompts", hint="the table of a version has at least one"
+        )
     words = _words(PROMPTS_TAG, seed)
     while True:
         yield from _permutation(words, eligible_count)
@@ -117,7 +121,7 @@ def check_groups(groups: int) -> None:
         InvalidInput: There are no groups, or too many.
     """
     if not 1 <= groups <= MOST_GROUPS:
-        raise InvalidInput(f"{groups} groups in a slot", hint=f"a slot has 1 to {MOST_GROUPS}")
+        raise InvalidInput(f"a slot can't have {groups} groups", hint=f"give 1 to {MOST_GROUPS}")
 
 
 def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
@@ -133,13 +137,15 @@ def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
     """
     check_groups(groups)
     if not targets:
-        raise InvalidInput("no target lengths to draw from", hint="leave the length reward out, or list its targets")
+        raise InvalidInput(
+            "there are no target lengths to draw from", hint="leave the length reward out, or list its targets"
+        )
     words = _words(TARGETS_TAG, seed)
     return [targets[_below(words, len(targets))] for _ in range(groups)]
 
 
 def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
-    """Draws `wanted` distinct numbers below `count`: the first ones of a random permutation.
+    """Draws `wanted` distinct numbers below `count`: the first numbers of a random permutation.
 
     Args:
         tag: Domain separation tag of this use of the seed.
@@ -158,7 +164,7 @@ def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
 def _words(tag: bytes, seed: bytes) -> Iterator[int]:
     """Yields 64-bit words endlessly: four big-endian words per SHA-256 of tag, seed and an 8-byte counter."""
     if len(seed) != 32:
-        raise InvalidInput(f"a seed of {len(seed)} bytes", hint="a slot's seed has 32")
+        raise InvalidInput(f"a slot's seed can't have {len(seed)} bytes", hint="give 32 bytes")
     counter = 0
     while True:
         block = hashlib.sha256(tag + seed + counter.to_bytes(8, "big")).digest()

@@ -1,8 +1,9 @@
 """Limits of the statistical checks for one model, one prover and one verifier.
 
-Prover and verifier are each an arithmetic: an engine and a data type. The JSON file has the format of
-`rollouts.toploc.calibration`; each entry adds limits for replay and log-probabilities. Without an entry, a file can't
-be judged statistically. The exception is float32 on both sides, see `float32_limits`.
+The prover and the verifier are each given by an arithmetic: an engine and a data type. The JSON file has the format of
+`rollouts.toploc.calibration`; each entry adds limits for replay and log-probabilities. Without an entry for its model,
+prover and verifier, a rollout file can't be judged statistically. Two exceptions need no entry: float32 on both sides
+(`float32_limits`), and one numerics class on both sides (`class_limits`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class _LimitsModel(BaseModel):
 
 _MOST_SPARE = 1024
 SPARE = 3
-"""Number of mismatches that a file may have beyond the allowed share, unless honest files never have a mismatch.
+"""Number of mismatches that a file may have beyond the allowed share, if the measured honest files have mismatches.
 
-`largest` bounds the deviation of each such mismatch, so a node can hardly steer its samples with them.
+A mismatch is a token that replay draws differently. `SamplingLimits.largest` bounds the deviation of each mismatch, so
+a node can hardly steer its samples with three more of them.
 """
 
 
@@ -40,8 +42,8 @@ class SamplingLimits(_LimitsModel):
     mismatch_share: Annotated[float, Field(ge=0, le=1)]
     """Maximum share of mismatches among all tokens of a file."""
     spare: Annotated[int, Field(ge=1, le=_MOST_SPARE)] = 1
-    """Mismatches allowed beyond the share, unless the share is 0. By the share alone, one of a hundred short honest
-    files would be rejected, because it has two or three mismatches by chance.
+    """Mismatches allowed beyond the share, unless the share is 0. With the share alone, about one in a hundred short
+    honest files would be rejected, because two or three mismatches occur in such a file by chance.
     """
     largest: _Limit
     """Maximum deviation of one token, in scaled logits."""
@@ -54,7 +56,7 @@ class SamplingLimits(_LimitsModel):
 
     @classmethod
     def around(cls, honest: list[Replay], *, headroom: float) -> Self:
-        """Returns honest files' maxima times a headroom, but no less than for float32 on both sides."""
+        """Returns the maxima of honest files times `headroom`, but at least `FLOAT32_SAMPLING`."""
         floor = FLOAT32_SAMPLING
         return cls(
             mismatch_share=min(1.0, max(floor.mismatch_share, headroom * max(one.mismatch_share for one in honest))),
@@ -90,8 +92,8 @@ class CheckLimits(CalibrationEntry):
     headroom: Annotated[float, Field(ge=1)]
     """Factor by which the maxima of honest files were multiplied."""
     scatter: HonestNoise | None = None
-    """Limits of whole files that depend on file size; None if they were not measured, or if prover and verifier agree
-    to the bit."""
+    """Parameters for limits that depend on a file's size; None if they were not measured, or if prover and verifier
+    compute identical bits."""
 
     @property
     def rows(self) -> float:
@@ -99,7 +101,7 @@ class CheckLimits(CalibrationEntry):
         return self.samples / self.files
 
     def file_of(self, rows: int) -> Thresholds:
-        """Returns the limits of the proofs of `rows` rows together.
+        """Returns the limits for the proofs of `rows` rows taken together.
 
         Means over few rows scatter more, in proportion to 1/√rows. One row has the limits of a sample. The limits
         decrease with the number of rows, until they reach the limits of a file at the mean number of rows of the
@@ -117,7 +119,7 @@ class CheckLimits(CalibrationEntry):
         return self.logprobs.mean * math.sqrt(max(1.0, self.rows / max(1, rows)))
 
     def widened(self, factor: float) -> Self:
-        """Returns all limits multiplied by `factor`; a file above those limits is certainly invalid.
+        """Returns all limits multiplied by `factor`; no honest file exceeds the widened limits.
 
         Args:
             factor: At least 1.
@@ -175,9 +177,10 @@ _FILE = _ONE_PROOF.model_copy(update={"exponent_mismatches": 0.01, "mantissa_mea
 def float32_limits(models: tuple[str, ...]) -> CheckLimits:
     """Returns the limits for float32 on both sides, for any model.
 
-    Differences of 1e-6 change a value's bfloat16 rounding once in several thousand values, by one unit. So at most one
-    of a proof's 128 points usually differs. For comparison, int8 weights show a mean distance of 0.28 or more, weights
-    rounded to bfloat16 0.13, and one training step at a learning rate of 2e-4 0.55.
+    Two honest float32 computations differ by about 1e-6. This difference changes the bfloat16 rounding of one value in
+    several thousand, by one unit of the last place. So usually at most one of a proof's 128 points differs. For
+    comparison, the mean distance (in units of the last place) is at least 0.28 with int8 weights, 0.13 with weights
+    rounded to bfloat16, and 0.55 with weights after one more training step at a learning rate of 2e-4.
     """
     either = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
     return CheckLimits(
@@ -196,9 +199,9 @@ def float32_limits(models: tuple[str, ...]) -> CheckLimits:
 
 
 def class_limits(models: tuple[str, ...], arithmetic: Arithmetic) -> CheckLimits:
-    """Returns the limits for a file of a numerics class that the same class verifies, for any model.
+    """Returns the limits for a prover and a verifier of the same numerics class, for any model.
 
-    Honest files have no differences at all. The limits are those of float32, which no known cheat stays below.
+    Honest files have no differences at all. The limits are those of float32, which every known attack exceeds.
     """
     return float32_limits(models).model_copy(update={"prover": arithmetic, "verifier": arithmetic})
 

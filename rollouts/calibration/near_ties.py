@@ -29,8 +29,8 @@ MOST_TOKENS = 1 << 18
 """Maximum number of a node's newest files, and of their tokens, that are counted together. Rates change as a model
 learns, so older files are not relevant."""
 DRIFT = 1.25
-"""Factor by which the near-tie rate may exceed the calibrated rate; the rates of one run's versions differ by a
-fifth.
+"""Factor by which the near-tie rate may exceed the calibrated rate, because the rate differs by up to a fifth between
+the versions of one run.
 """
 
 
@@ -54,9 +54,9 @@ class NearTieCount:
 def near_ties(*, tokens: int, deviations: float, limits: CheckLimits) -> NearTieCount | None:
     """Returns a file's contribution; None if its limits allow no deviation (float32 on both sides).
 
-    Without `limits.scatter` no near-tie rate was measured. Then the largest mismatch share and deviation of the
-    measured honest files are used instead. These figures allow several times as many deviations; a new calibration
-    tightens the budget.
+    If `limits.scatter` is None, no near-tie rate was measured. The function then uses the largest mismatch share and
+    the largest deviation of the measured honest files. These figures allow several times as many deviations as a
+    measured rate does; a new calibration tightens the budget.
     """
     if limits.scatter is not None:
         rate, size = limits.scatter.mismatch_rate, limits.scatter.mismatch_size
@@ -69,7 +69,8 @@ def near_ties(*, tokens: int, deviations: float, limits: CheckLimits) -> NearTie
 def newest(files: Sequence[NearTieCount]) -> int:
     """Returns how many of the newest files (last in the sequence) count together.
 
-    At least one file counts; the bounds of files and of tokens limit the number.
+    The newest file always counts. Older files count as long as all of them together stay within `MOST_FILES` and
+    `MOST_TOKENS`.
     """
     count = tokens = 0
     for file in reversed(files[-MOST_FILES:]):

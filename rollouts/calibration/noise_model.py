@@ -1,9 +1,9 @@
 """Statistical model of honest files, for limits that depend on a file's size.
 
-The largest figure of honest files times a headroom is one limit for files of every size. In bfloat16 that limit is
-wide, because a single near-tie, or one group with unusually large rounding errors, determines it. Averages and sums
-over a file follow distributions with few parameters, so limits can be computed for a file's size and a false-alarm
-rate:
+A simpler limit is the largest value among honest files times a headroom, the same for files of every size. In bfloat16
+that limit is wide, because a single near-tie, or one group with unusually large rounding errors, determines it.
+Averages and sums over a file follow distributions with few parameters. Therefore this module computes limits for a
+file's size and a false-alarm rate:
 
 - The mean distance of proofs over independent groups follows a gamma distribution. Its quantile is approximated through
   the cube root, which is nearly normal (Wilson and Hilferty 1931).
@@ -54,11 +54,11 @@ class GroupFigures:
 
 
 def equally_large(sizes: Iterable[int]) -> float:
-    """Returns the effective number of groups of these sizes, for the tail of their average.
+    """Returns the number of equally large groups whose average has a similar tail.
 
-    The number is the total size divided by the largest size: unequal weights lengthen the tail, however many small
-    groups there are (Bock et al. 1987). Kish's effective sample size considers the variance alone and is too large
-    here.
+    The number is the total size divided by the largest size: unequal weights lengthen the tail of the average, however
+    many small groups there are (Bock et al. 1987). Kish's effective sample size considers the variance alone and is
+    too large here.
     """
     every = [*sizes]
     largest = max(every, default=0)
@@ -85,10 +85,12 @@ class HonestNoise(BaseModel):
 
     @classmethod
     def around(cls, honest: Sequence[GroupFigures]) -> Self | None:
-        """Estimates the parameters from honest groups, widened by standard errors and to cover every group.
+        """Estimates the parameters from honest groups, and widens them.
+
+        The estimates are widened by `_ERRORS` standard errors, and then until no measured group exceeds its limits.
 
         Returns:
-            None if there are fewer than two groups, or no variance or deviations to measure.
+            None if there are fewer than two groups, or if the groups have no variance, no mismatches or no deviations.
         """
         count, tokens = len(honest), sum(one.tokens for one in honest)
         mean = sum(one.distance for one in honest) / max(1, count)
@@ -121,8 +123,8 @@ class HonestNoise(BaseModel):
         """Returns the limit of the mean proof distance, in units of the last place.
 
         `groups` counts equally large groups; for unequal groups pass the result of `equally_large`. Rows of one group
-        share their prompt and are not independent. If only some rows of a group were drawn, they count as that fraction
-        of a group, which is conservative.
+        share their prompt and are not independent. If the verifier drew only some rows of a group, they count as that
+        fraction of a group, which is conservative.
         """
         shape = max(_LEAST, self.distance_shape * min(float(groups), rows / self.group_rows))
         return self.distance_mean * (1 - 1 / (9 * shape) + _DEVIATIONS / (3 * math.sqrt(shape))) ** 3

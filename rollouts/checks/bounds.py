@@ -15,8 +15,9 @@ from rollouts.environments import Rewards
 from rollouts.files.samples import MOST_LOG_PROBABILITY, Sample
 
 RATIONALE = (
-    "Lengths, rewards and log-probabilities have bounds that follow from the lease and the version, and work units are "
-    "the file's own tokens. A working engine stays within all of them; a file beyond them was forged to be paid."
+    "Lengths, rewards and log-probabilities have bounds that follow from the lease and the version, and the work units "
+    "must equal the number of the file's tokens. A working engine stays within all bounds; a file outside them was "
+    "forged to be paid."
 )
 
 _NOISE_SPAN = 22.88 + 3.14
@@ -24,6 +25,7 @@ _NOISE_SPAN = 22.88 + 3.14
 the largest scaled logit can never be drawn.
 """
 _ROUNDING = 0.2
+"""Tolerance for rounding errors of logits, in nats."""
 
 
 def judge(case: CheckInput) -> CheckResult:
@@ -39,7 +41,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def fits_model(case: CheckInput) -> bool:
-    """Returns whether all lengths and tokens are in bounds, so that every row can be decoded, scored and computed."""
+    """Returns whether all lengths and tokens are in bounds, so that every row can be decoded, scored and recomputed."""
     return not any(True for row, sample in enumerate(case.file.samples) for _ in _lengths(case, row, sample))
 
 
@@ -48,11 +50,12 @@ def _units(case: CheckInput) -> Iterator[CheckFinding]:
     if facts.units is not None and facts.units != counted:
         yield CheckFinding(
             reason=ReasonCode.BOUNDS_UNITS,
-            what=f"{facts.units} work units were submitted, and the file has {counted} tokens",
+            what=f"{facts.units} work units were submitted, but the file has {counted} tokens",
         )
     if facts.max_units is not None and counted > facts.max_units:
         yield CheckFinding(
-            reason=ReasonCode.BOUNDS_UNITS, what=f"{counted} work units, and the lease allows {facts.max_units}"
+            reason=ReasonCode.BOUNDS_UNITS,
+            what=f"the file has {counted} work units, but the lease allows {facts.max_units}",
         )
 
 
@@ -88,11 +91,14 @@ def _rewards(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFindin
         allowed = "neither 0 nor 1" if rewards is Rewards.BINARY else "not from 0 to 1"
         yield case.finding(ReasonCode.BOUNDS_REWARD, f"task reward {sample.task_reward} is {allowed}", row=row)
     if sample.length_penalty < 0 or (rule is None and sample.length_penalty != 0):
-        yield case.finding(ReasonCode.BOUNDS_REWARD, f"a length penalty of {sample.length_penalty}", row=row)
+        wanted = "0, because the recipe has no length reward" if rule is None else "at least 0"
+        what = f"length penalty {sample.length_penalty} must be {wanted}"
+        yield case.finding(ReasonCode.BOUNDS_REWARD, what, row=row)
     if sample.reward != sample.task_reward - sample.length_penalty:
         yield case.finding(
             ReasonCode.BOUNDS_REWARD,
-            f"reward {sample.reward} is not the task's {sample.task_reward} less a penalty of {sample.length_penalty}",
+            f"reward {sample.reward} is not task reward {sample.task_reward} minus length penalty "
+            f"{sample.length_penalty}",
             row=row,
         )
 

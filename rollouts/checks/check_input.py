@@ -172,7 +172,7 @@ class CheckInput:
         version: The version that the slot was leased for.
         evidence: Prefill results of the selected rows, by row number; empty before the prefill.
         limits: Calibrated limits for this model, engine and data type; None if not calibrated.
-        spread: Differences between the verifier's own passes over a row; empty after a single pass.
+        spread: Differences between the verifier's own passes over a row, by row number; empty after a single pass.
         spread_factor: A row's limit is the larger of the calibrated limit and the row's own spread times this factor.
     """
 

@@ -18,8 +18,8 @@ from rollouts.toploc.results import WORST
 
 RATIONALE = (
     "A proof holds the largest values of the hidden states that produced the tokens. Another model, or the same model "
-    "with fewer bits, has other states (TOPLOC, arXiv 2501.16007). Honest machines differ by rounding alone, so limits "
-    "are measured; an honest prover never writes a malformed proof."
+    "with fewer bits, computes other states (TOPLOC, arXiv 2501.16007). Honest machines differ by rounding alone, and "
+    "the limits are calibrated on these differences; an honest prover never writes a malformed proof."
 )
 
 SWAPPED = 2
@@ -80,7 +80,8 @@ def _miscounted(case: CheckInput) -> Iterator[CheckFinding]:
         if row not in case.evidence and len(sample.proofs) != wanted:
             yield case.finding(
                 ReasonCode.COMPUTATION_PROOF_MALFORMED,
-                f"{len(sample.proofs)} bytes of proofs, and {len(sample.output_tokens)} tokens need {wanted}",
+                f"the row has {len(sample.proofs)} bytes of proofs, but {len(sample.output_tokens)} tokens need "
+                f"{wanted} bytes",
                 row=row,
             )
 
@@ -100,7 +101,7 @@ def _intervals(
             yield case.finding(
                 ReasonCode.COMPUTATION_OTHER_MODEL,
                 f"proof {off[0]}, of tokens {_tokens(case, row, off[0])}, is off by {distance:.3g} units of the last "
-                f"place; the limit is {most:.3g}{f', and {more} more of this row' if more else ''}",
+                f"place; the limit is {most:.3g}{f'; proofs of this row that also exceed it: {more}' if more else ''}",
                 row=row,
                 position=off[0] * TOPLOC.interval,
                 single=True,
@@ -108,7 +109,7 @@ def _intervals(
 
 
 def _sample_limits(case: CheckInput, row: int, limits: CheckLimits) -> Thresholds:
-    """Returns a row's proof limits, widened in proportion if the verifier's passes exceed them."""
+    """Returns a row's proof limits, widened if the verifier's own passes differ by too much."""
     own = case.spread[row].distance_worst if row in case.spread else 0.0
     return _as_wide(case, limits.sample, limits.sample.distance_worst, own)
 
@@ -129,7 +130,7 @@ def _together(
 ) -> Iterator[CheckFinding]:
     for row, one in samples.items():
         for excess in judge_proofs(one, _sample_limits(case, row, limits)).excesses:
-            if excess.figure != "distance_worst":
+            if excess.figure != "distance_worst":  # `_intervals` reports this figure
                 what = f"{excess.figure} {excess.value:.3g}; the limit for a sample is {excess.threshold:.3g}"
                 yield case.finding(ReasonCode.COMPUTATION_OTHER_MODEL, what, row=row, single=one.proofs <= 1)
     for excess in judge_proofs(whole, _file_limits(case, samples, limits)).excesses:

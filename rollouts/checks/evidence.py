@@ -29,7 +29,7 @@ class RowEvidence:
     Args:
         proofs: One result per interval.
         logprobs: float32 [T], the verifier's log-probabilities of the recorded tokens.
-        gaps: The replay; None if the seed is unknown.
+        gaps: The replay of the row's draws; None if the seed is unknown.
         excess: float32 [T], log-probabilities minus the expected log-probability of a draw
             (`rollouts.sampling.likelihood`); None if not measured.
         variance: float32 [T], variance of a draw's log-probability; None if not measured.

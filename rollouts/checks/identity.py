@@ -11,8 +11,8 @@ from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
 
 RATIONALE = (
-    "The node writes these fields itself, from its own lease. Work for another slot, step or version is an old file "
-    "submitted again, or a file made for another node."
+    "The node writes these fields itself, from its own lease. A file with another slot, step or version is an old file "
+    "that was submitted again, or a file made for another node."
 )
 
 
@@ -34,7 +34,7 @@ def judge(case: CheckInput) -> CheckResult:
         for name, found, expected in wanted
         if found != expected
     ]
-    note = "no lease was given, so the file's own header stands in for it" if facts.from_file else ""
+    note = "no lease was given, so the slot's facts are taken from the file's own header" if facts.from_file else ""
     return concluded(CHECK.name, findings, fails=CHECK.fails, note=note)
 
 

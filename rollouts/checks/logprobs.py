@@ -1,4 +1,4 @@
-"""Check 10: recorded log-probabilities match the version's."""
+"""Check 10: the recorded log-probabilities match those that the version computes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def _rows(
             sample, own = case.file.samples[row], case.evidence[row].logprobs
             yield case.finding(
                 ReasonCode.LOG_PROBABILITIES_DIFFER,
-                f"token {at} has {sample.logprobs[at]:.5g} instead of {own[at]:.5g}; the limit is {most:.3g} off",
+                f"token {at} has log-probability {sample.logprobs[at]:.5g} instead of {own[at]:.5g}; the limit of the "
+                f"difference is {most:.3g}",
                 row=row,
                 position=at,
                 single=True,

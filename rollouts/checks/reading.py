@@ -35,7 +35,9 @@ _REASONS = {
 def read(
     path: Path, *, limits: ReadLimits | None = None, decoder: Decoder | None = None
 ) -> tuple[RolloutFile | None, CheckResult]:
-    """Reads a file; if the file is invalid, the result says why.
+    """Reads a file, and returns the file and the result of this check.
+
+    If the file is invalid, None is returned in its place, and the result says why the file is invalid.
 
     Args:
         path: The file.
@@ -48,7 +50,8 @@ def read(
     """
     size, limits = path.stat().st_size, limits or ReadLimits()
     if size > limits.file_bytes:
-        return None, refused(ReasonCode.FORMAT_TOO_LARGE, f"{size} bytes, more than {limits.file_bytes}", size=size)
+        what = f"the file has {size} bytes, more than {limits.file_bytes}"
+        return None, refused(ReasonCode.FORMAT_TOO_LARGE, what, size=size)
     try:
         if decoder is None:
             file = read_rollouts(path, limits=limits)

@@ -17,9 +17,9 @@ from rollouts.environments.mixture import parts_of
 from rollouts.files.samples import Sample
 
 RATIONALE = (
-    "Environments are pure and versioned: the same prompt and answer have the same reward everywhere. A row whose "
-    "check hit a time or memory limit is excused, and so are a few rows that claim less than they are worth and may "
-    "have hit a limit on the node. Any other difference was fabricated."
+    "Environments are pure and versioned: the same prompt and answer have the same reward everywhere. A row is excused "
+    "if its scoring hits a time or memory limit. A few rows are also excused that claim too little reward and may have "
+    "hit such a limit on the node. Any other difference means that the node invented the reward."
 )
 
 FEW_ROWS = 0.02
@@ -29,9 +29,11 @@ _LONGEST_LABEL = 40
 """Maximum characters of an environment's label in a figure's name, which has at most 63 characters."""
 
 RowScore = Mapping[str, Figure]
-"""A row's `task`, `length_penalty` and `reward`; `limited`: the row's check has time or memory limits; `slow`: such a
-limit ended the check; `unscored`: the total time was over before the row had a score. `task` and `reward` are None if
-the row is undecided.
+"""Score of a row: `task`, `length_penalty`, `reward` and three flags.
+
+`limited`: the environment scores the row under time or memory limits. `slow`: such a limit ended the scoring.
+`unscored`: the validator's total time was over before the row had a score. `task` and `reward` are None if the row is
+undecided.
 """
 Scores = Mapping[int, RowScore]
 """Scores by row number."""
@@ -43,7 +45,7 @@ UNSCORED: RowScore = {
     "slow": False,
     "unscored": True,
 }
-"""A row without a score, because the total time was over."""
+"""The score of a row that the validator did not score, because the total time was over."""
 
 
 def judge(case: CheckInput) -> CheckResult:
@@ -130,10 +132,10 @@ def differing_environments(case: CheckInput, scores: Scores) -> frozenset[str]:
 def compared(case: CheckInput, scores: Scores) -> CheckResult:
     """Compares a file's rewards with scores; undecided rows are excused.
 
-    Rows that claim too little reward and may have hit a limit on the node are excused if they are few. The trainer
-    skips undecided rows, so a node that could declare any number of rows undecided could choose the training data. If
-    too many rows claim too little and may have hit a limit, all of these rows are findings, and the figure
-    `claimed_less` counts them.
+    Rows that claim too little reward and may have hit a limit on the node are excused if they are few (`is_few`). The
+    number is bounded because the trainer skips undecided rows: with any number of them, a node could choose the
+    training data. If too many rows claim too little and may have hit a limit, all of these rows are findings, and the
+    figure `claimed_less` counts them.
 
     In the result, a row without a finding has the file's reward, or None if it was excused.
     """

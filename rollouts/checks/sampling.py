@@ -18,15 +18,15 @@ from rollouts.sampling.likelihood import deviations_of
 from rollouts.sampling.replay import Gaps, Replay, summarise
 
 RATIONALE = (
-    "The seed and the version determine every token. Honest machines differ only between tokens that are nearly tied. "
-    "Another temperature, greedy decoding, answers selected from several, or another model differ often or by much; a "
-    "limit of each sample's sum prevents a choice of tokens at many near-ties."
+    "The seed and the version determine every token. Honest machines draw different tokens only if these are nearly "
+    "tied. With another temperature or model, greedy decoding, or answers selected from several, tokens differ often "
+    "or by much. A limit of each sample's sum of deviations prevents a node from choosing tokens at many near-ties."
 )
 
 MOST_DEVIATIONS = 6.0
 """Limit in standard deviations; an honest file exceeds it with a probability of 1 in 500 million."""
 ENOUGH_TOKENS = 200
-"""With fewer tokens, the sum over the tokens is not yet normally distributed."""
+"""Minimum number of tokens for a test of the likelihood. The sum over fewer tokens is not yet normally distributed."""
 
 
 def judge(case: CheckInput) -> CheckResult:
@@ -52,7 +52,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def _without_replay(case: CheckInput) -> CheckResult:
-    """Tests the likelihood.
+    """Tests whether the recorded tokens are as probable as honest draws.
 
     Greedy or selected answers are too probable; another model's answers are too improbable.
     """

@@ -15,23 +15,26 @@ from rollouts.errors import BadVersionFolder
 from rollouts.plan import PlannedGroup
 
 RATIONALE = (
-    "A node that can choose its prompts picks easy ones, and one that can omit samples keeps the good ones. The seed "
-    "leaves no choice and its draws are exact to the bit, so any difference is deliberate."
+    "A node that could choose its prompts would pick easy ones, and a node that could omit samples would keep the good "
+    "ones. The seed leaves no choice, and its draws are exact to the bit, so any difference is deliberate."
 )
 
 _MOST_MISSING = 4
-"""Largest ratio of claimed to present samples. If a file's ratio is larger, its slot is not planned again, because
-planning costs time.
+"""Largest ratio of the samples that a file's groups need to the samples in the file. If a file's ratio is larger, the
+check fails at once and does not plan the slot again, because planning costs time.
 """
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Draws the slot again and compares row by row; without the seed, checks only what does not depend on the seed."""
+    """Draws the slot again and compares every row with it.
+
+    If the seed is unknown, only the properties are checked that hold for every seed.
+    """
     seed, facts = case.facts.seed, case.facts
     wanted, rows = facts.groups * case.version.recipe.group_size, len(case.file.samples)
     figures = {"groups": facts.groups, "samples": rows}
     if facts.from_file and wanted > _MOST_MISSING * rows:
-        what = f"{rows} samples in {facts.groups} groups, which need {wanted}"
+        what = f"the file has {rows} samples, but its {facts.groups} groups need {wanted}"
         finding = CheckFinding(reason=ReasonCode.SEED_GROUPS, what=what)
         return concluded(CHECK.name, [finding], fails=CHECK.fails, figures=figures)
     findings = list(_numbers(case, wanted))
@@ -53,7 +56,9 @@ def _numbers(case: CheckInput, count: int) -> Iterator[CheckFinding]:
         missing[number // size].append(number)
     for group, lacking in missing.items():
         yield CheckFinding(
-            reason=ReasonCode.SEED_GROUPS, what=f"group {group} lacks {_listed(lacking)} of its {size}", group=group
+            reason=ReasonCode.SEED_GROUPS,
+            what=f"group {group} lacks {_listed(lacking)} of its {size} samples",
+            group=group,
         )
     seen: set[int] = set()
     for row, number in enumerate(numbers):
@@ -82,31 +87,34 @@ def _rows(case: CheckInput, planned: dict[int, PlannedGroup]) -> Iterator[CheckF
         if sample.group != group.group:
             yield case.finding(
                 ReasonCode.SEED_GROUPS,
-                f"group {sample.group} is recorded where sample {sample.sample} is of group {group.group}",
+                f"sample {sample.sample} belongs to group {group.group}, but the file records group {sample.group}",
                 row=row,
             )
         if sample.prompt_index != group.prompt.index:
             yield case.finding(
                 ReasonCode.SEED_PROMPTS,
-                f"prompt {sample.prompt_index}, and the seed draws prompt {group.prompt.index}",
+                f"the row has prompt {sample.prompt_index}, but the seed draws prompt {group.prompt.index}",
                 row=row,
             )
         elif (at := _first_difference(sample.prompt_tokens, group.tokens)) is not None:
             yield case.finding(
                 ReasonCode.SEED_PROMPTS,
-                f"the prompt's tokens are not prompt {group.prompt.index}'s, from {at} on",
+                f"the prompt's tokens differ from those of prompt {group.prompt.index} from token {at} on",
                 row=row,
             )
         if sample.target_length != group.prompt.target_length:
             yield case.finding(
                 ReasonCode.SEED_TARGETS,
-                f"target length {sample.target_length}, and the seed draws {group.prompt.target_length}",
+                f"the row has target length {sample.target_length}, but the seed draws {group.prompt.target_length}",
                 row=row,
             )
 
 
 def _rows_by_themselves(case: CheckInput) -> Iterator[CheckFinding]:
-    """Checks what holds for any seed: one existing prompt and target per group, correctly encoded."""
+    """Checks properties that hold for every seed.
+
+    All rows of a group have the same prompt and the same target; both exist, and the prompt is encoded correctly.
+    """
     size = case.version.recipe.group_size
     rule = case.version.recipe.length_reward
     targets = {None} if rule is None else set(rule.targets)
@@ -115,7 +123,8 @@ def _rows_by_themselves(case: CheckInput) -> Iterator[CheckFinding]:
         if sample.group != sample.sample // size:
             yield case.finding(
                 ReasonCode.SEED_GROUPS,
-                f"group {sample.group} is recorded where sample {sample.sample} is of group {sample.sample // size}",
+                f"sample {sample.sample} belongs to group {sample.sample // size}, but the file records group "
+                f"{sample.group}",
                 row=row,
             )
             continue
@@ -127,8 +136,8 @@ def _rows_by_themselves(case: CheckInput) -> Iterator[CheckFinding]:
         elif asked != first.setdefault(sample.group, asked):
             yield case.finding(
                 ReasonCode.SEED_PROMPTS,
-                f"prompt {asked[0]} with target {asked[1]} in a group that began with prompt {first[sample.group][0]} "
-                f"and target {first[sample.group][1]}",
+                f"the row has prompt {asked[0]} with target {asked[1]}, but its group began with prompt "
+                f"{first[sample.group][0]} and target {first[sample.group][1]}",
                 row=row,
             )
         else:
@@ -145,7 +154,7 @@ def _as_encoded(case: CheckInput, row: int) -> Iterator[CheckFinding]:
     if (at := _first_difference(sample.prompt_tokens, tokens)) is not None:
         yield case.finding(
             ReasonCode.SEED_PROMPTS,
-            f"the prompt's tokens are not prompt {sample.prompt_index}'s, from {at} on",
+            f"the prompt's tokens differ from those of prompt {sample.prompt_index} from token {at} on",
             row=row,
         )
 

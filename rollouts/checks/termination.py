@@ -14,8 +14,9 @@ from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import Sample
 
 RATIONALE = (
-    "Cutting an answer off early saves work and can improve a length reward; tokens after the end token are work that "
-    "the lease did not order. An engine does neither. Replay (check 9) tests whether the end token was really drawn."
+    "A node that cuts an answer off early saves work and can improve a length reward; a node that adds tokens after "
+    "the end token does work that the lease did not order. A working engine does neither. Replay (check 9) tests "
+    "whether the end token was really drawn."
 )
 
 
@@ -50,7 +51,8 @@ def _ending(
     elif ended != (sample.finish is FinishReason.EOS):
         yield case.finding(
             ReasonCode.TERMINATION_EARLY,
-            f"its recorded end is {sample.finish.value}, and its last token is {'an' if ended else 'no'} end token",
+            f"the recorded finish reason is {sample.finish.value}, but the last token is {'an' if ended else 'not an'} "
+            f"end token",
             row=row,
             position=length - 1,
         )

@@ -43,7 +43,10 @@ class BaseEngine(ABC):
         cache_bytes: int | None = None,
     ) -> None:
         if max_batch < 1 or (cache_bytes is not None and cache_bytes < 1):
-            raise InvalidInput(f"a batch of {max_batch} answers in {cache_bytes} bytes", hint="give positive numbers")
+            raise InvalidInput(
+                f"an engine can't have a batch of {max_batch} answers and a cache of {cache_bytes} bytes",
+                hint="give positive numbers",
+            )
         self.dtype = dtype
         self._device = find_device(device)
         self._max_batch = max_batch
@@ -54,12 +57,12 @@ class BaseEngine(ABC):
 
     @property
     def arithmetics(self) -> tuple[Arithmetic, ...]:
-        """The names of what this engine computes: see `Engine.arithmetics`."""
+        """The arithmetics in which this engine computes: see `Engine.arithmetics`."""
         return (Arithmetic(engine=self.name, dtype=self.dtype),)
 
     @property
     def version(self) -> Digest | None:
-        """The digest of the loaded version; None before the first load and after a failed one."""
+        """The digest of the loaded version; None before the first load and after a failed load."""
         return self._version
 
     def generate(
@@ -97,7 +100,7 @@ class BaseEngine(ABC):
 
         Args:
             facts: Facts of the loaded model.
-            version: Its digest.
+            version: The version digest of the loaded model.
             left: Requests without an answer, by sample number.
             parameters: Sampling parameters.
             with_proofs: Whether to build proofs.

@@ -4,7 +4,7 @@ MusterError
 ├── EngineFailed          the engine crashed or computed NaN or infinity; `retryable` says whether to try again
 │   └── OutOfMemory       one sequence alone does not fit into memory
 ├── GenerationStopped     the caller stopped the batch
-├── EngineBusy            new weights, or a second batch, while sequences are in progress
+├── EngineBusy            new weights or a second batch were requested while sequences are in progress
 ├── NothingLoaded         no weights were loaded, or the last load failed half-way
 └── InvalidInput          (protocol) an invalid request: see `PromptTooLong`
     └── PromptTooLong     prompt and answer exceed the model's context
@@ -16,7 +16,7 @@ from protocol.errors import Conflict, InvalidInput, MusterError, Unavailable
 
 
 class GenerationStopped(MusterError):
-    """The caller stopped the engine in a batch; answers that the engine did not yield are lost."""
+    """The caller stopped a batch; answers that the engine has not yielded yet are lost."""
 
     code = "generation-stopped"
     retryable = True

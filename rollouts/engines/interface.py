@@ -1,7 +1,7 @@
 """Interface of engines: they load weights and generate seeded answers with proofs.
 
-Two engines with the same version, requests and parameters draw the same tokens, except at near-ties, where their
-arithmetic differs in the last bits. This module does not load torch.
+Two engines with the same version, requests and parameters draw the same tokens. The exception are near-ties, where the
+engines may draw different tokens because their logits differ in the last bits. This module does not load torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 SEED_BYTES = 32
 MOST_SAMPLES = 1 << 32
-"""A sample's number takes four bytes in its noise key."""
+"""Sample numbers are smaller than this bound, because a sample's number takes four bytes in its noise key."""
 
 
 class FinishReason(StrEnum):
@@ -57,7 +57,7 @@ class SampleRequest:
         if not 0 <= self.sample < MOST_SAMPLES:
             raise InvalidInput(f"sample {self.sample} is outside 0 to {MOST_SAMPLES - 1}")
         if len(self.seed) != SEED_BYTES:
-            raise InvalidInput(f"a seed of {len(self.seed)} bytes", hint=f"a seed has {SEED_BYTES}")
+            raise InvalidInput(f"a seed can't have {len(self.seed)} bytes", hint=f"give {SEED_BYTES} bytes")
         if not self.prompt_tokens:
             raise InvalidInput(
                 f"the prompt of sample {self.sample} has no tokens",
@@ -101,14 +101,16 @@ class Engine(Protocol):
 
     @property
     def arithmetics(self) -> tuple[Arithmetic, ...]:
-        """The names of what this engine computes: its numerics class, if it has one, then engine and data type."""
+        """The engine's arithmetics: its numerics class, if it has one, then the pair of engine and data type."""
 
     @property
     def version(self) -> Digest | None:
-        """The digest of the loaded version; None before the first load and after a failed one."""
+        """The digest of the loaded version; None before the first load and after a failed load."""
 
     def load(self, folder: Path, *, version: Digest) -> None:
-        """Loads a version of the policy from a Hugging Face folder; in place if the shapes did not change.
+        """Loads a version of the policy from a Hugging Face folder.
+
+        If the loaded version has tensors of the same shapes, the new weights overwrite the old ones in place.
 
         Args:
             folder: Folder with `config.json`, safetensors and a tokenizer.
@@ -136,7 +138,7 @@ class Engine(Protocol):
                 tokens only at near-ties.
             parameters: Sampling parameters of all requests.
             with_proofs: Whether to build proofs.
-            should_stop: Polled at least once a second.
+            should_stop: Polled at least once a second; generation stops when it returns true.
 
         Raises:
             InvalidInput: A sample occurs twice, or a token is outside the vocabulary.

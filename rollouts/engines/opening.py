@@ -33,11 +33,12 @@ def open_engine(
         dtype: Data type of the computation.
         device: torch device name: cpu, cuda, cuda:1; None for an accelerator if there is one, else the CPU.
         max_batch: Maximum answers in progress.
-        device_class: Device of the numerics class to compute in, such as `cpu-avx2`; None for the engine's default.
+        device_class: Class of device whose arithmetic the engine reproduces, such as `cpu-avx2` (see numerics class in
+            the glossary); None for the engine's default.
 
     Raises:
-        InvalidInput: The device name is invalid, this machine has no such device, or the engine can't compute in the
-            class.
+        InvalidInput: The device name is invalid, this machine has no such device, or the engine can't reproduce the
+            arithmetic of the class.
         NotFound: A package that the engine needs is not installed.
     """
     where = None if device is None else find_device(device)

@@ -19,7 +19,8 @@ from rollouts.environments.prng import PrngStream
 _MOST_DIGITS = 18
 
 _NUMBER = re.compile(r"(?<![0-9.])(?:(?<![0-9)] )(?<![0-9)])[-\u2212])?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
-"""A number with its sign, separators of thousands and decimals. A minus after a number is an operation."""
+"""A number with its sign, thousands separators and decimals. A minus that follows a number is an operation, not a sign.
+"""
 
 Operation = Literal["+", "-", "*"]
 
@@ -32,11 +33,11 @@ class ArithmeticOptions(Options):
     digits: Annotated[int, Field(ge=1, le=_MOST_DIGITS)] = 3
     """Maximum digits of a number in a prompt."""
     largest: Annotated[int | None, Field(ge=1, lt=10**_MOST_DIGITS)] = None
-    """Largest number in a prompt; all numbers from 0 to this one are equally probable. It replaces `digits`."""
+    """Largest number in a prompt; all numbers from 0 to `largest` are equally probable. If set, `digits` is ignored."""
     form: Literal["expression", "question"] = "expression"
     """Prompts such as `17+23=`, or such as `What is 17 + 23?`."""
     answer: Literal["exact", "last-number"] = "exact"
-    """`exact`: the answer must be nothing but the number; `last-number`: the answer's last number counts."""
+    """`exact`: the answer must be the number alone; `last-number`: the answer's last number counts."""
 
 
 class ArithmeticEnvironment:
@@ -53,7 +54,10 @@ class ArithmeticEnvironment:
         return None
 
     def prompt(self, index: int) -> Prompt:
-        """Returns an operation on two numbers, of 1 to `digits` digits each or from 0 to `largest`."""
+        """Returns an operation on two numbers.
+
+        Each number has 1 to `digits` digits or, if `largest` is set, is from 0 to `largest`.
+        """
         draws = PrngStream("arithmetic-prompt-v1", check_index(index, size=None))
         operation = draws.one_of(self._options.operations)
         left, right = self._number(draws), self._number(draws)

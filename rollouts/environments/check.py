@@ -1,12 +1,12 @@
 """Checks whether an environment keeps its contract, before a run depends on it (`muster env check`).
 
-Two processes make and score the same items. The processes differ in hash seed, clock, time zone, locale, and in the
-order and number of items that they made before. Nodes and validators differ in the same ways, so any difference between
-the two results would cause honest work to be rejected.
+Two processes make and score the same items (prompts with scored answers). The processes differ in hash seed, clock,
+time zone, locale, and in the order and number of the items that they make. Nodes and validators differ in the same
+ways. So an environment whose results differ between the two processes would cause honest work to be rejected.
 
 The scored answers are a few fixed texts, the prompt's own text, the demonstration, the demonstration with a changed
-letter, and the demonstration of the previous prompt. The last two are usually wrong but have the right form. They
-execute code of a scorer that neither right answers nor fixed texts execute.
+letter, and the demonstration of the previous prompt. The last two answers are usually wrong but have the right form.
+They test code of the scorer that neither right answers nor fixed texts reach.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROBE_TIMEOUT = timedelta(seconds=60)
 PROBE_SCORED = 4
 """Number of a probe's prompts for which answers are scored too; scoring may run code and take seconds."""
 MANY = 0.9
-"""A fixed answer with at least this mean reward makes the environment useless for training."""
+"""If a fixed answer has at least this mean reward over all prompts, the environment is useless for training."""
 _UNDECIDED = "undecided"
 _START = "making the environment"
 _UNLIMITED = 1 << 46
@@ -53,7 +53,7 @@ class CheckSettings:
     Args:
         items: Number of prompts, from the first one.
         item_timeout: Longest time for making one item and scoring all its answers.
-        hint: What a user can do about an environment that takes longer.
+        hint: Advice to the user if the environment takes longer than `item_timeout`.
         memory_bytes: Address space of each of the two processes.
     """
 
@@ -127,7 +127,8 @@ def check_environment(
     """Checks an environment in two processes, one after the other.
 
     Raises:
-        EnvironmentFault: The environment raised, returned an invalid value, took too long or too much memory.
+        EnvironmentFault: The environment raised an exception, returned an invalid value, or took too much time or
+            memory.
         MusterError: The environment can't be loaded on this machine.
     """
     settings = settings or CheckSettings()
@@ -158,7 +159,8 @@ class ProbedPrompt:
 
     Args:
         text: The prompt's text.
-        demonstration: An answer that the environment demonstrates; None if it has none, or if it was not asked.
+        demonstration: The environment's own right answer; None if the environment has none, or if the probe did not
+            ask for it.
     """
 
     text: str
@@ -170,8 +172,8 @@ def probe_prompts(
 ) -> dict[int, ProbedPrompt]:
     """Makes prompts in a separate process, and scores answers to the first prompts.
 
-    A run starts many processes that use the environment; the probe finds an environment that raises or hangs before
-    these processes start.
+    A run starts many processes that use the environment. Before they start, the probe detects an environment that
+    raises exceptions or hangs.
 
     Args:
         name: Name of the environment.
@@ -180,10 +182,11 @@ def probe_prompts(
         indices: Indices of the prompts; those outside the environment are left out.
 
     Returns:
-        The prompts, by index; the first `PROBE_SCORED` with demonstrations.
+        The prompts, by index; only the first `PROBE_SCORED` of them have demonstrations.
 
     Raises:
-        EnvironmentFault: The environment raised, returned an invalid value, or took longer than `PROBE_TIMEOUT`.
+        EnvironmentFault: The environment raised an exception, returned an invalid value, or took longer than
+            `PROBE_TIMEOUT`.
         MusterError: The environment can't be loaded on this machine.
     """
     request = {
@@ -239,7 +242,7 @@ def _collect(
     if observed is None:
         raise EnvironmentFault(
             f"environment {request['name']} ended the process that loaded it",
-            hint="making an environment may raise an exception, but not exit",
+            hint="code that makes an environment may raise an exception, but must not exit",
         )
     return observed
 
@@ -294,7 +297,7 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
                 raise EnvironmentFault(
                     f"environment {request['name']}: the process that made its items ended with {code}"
                     + (f": {error_lines[-1][:200]}" if error_lines else ""),
-                    hint="run what may crash or end its process in a sandbox; no method may exit",
+                    hint="run code that may crash or exit in a sandbox; no method of an environment may exit",
                 )
         finally:
             process.kill()
@@ -314,7 +317,7 @@ def _difference(first: _Observed, second: _Observed) -> str:
     for index, item in sorted(first.items.items()):
         other = second.items.get(index)
         if other is None:
-            return f"prompt {index} exists in one process only"
+            return f"prompt {index} exists in only one of two processes"
         for name, value in item["fields"].items():
             if _is_undecided(value) or _is_undecided(other["fields"].get(name)):
                 continue  # a time or memory limit ended the check; validators excuse such rows

@@ -36,7 +36,7 @@ FIXED_ANSWERS = {
     "brackets": "(" * 500 + "[{" * 500,
     "unusual characters": "\x00\u202e\ud7ff\U0001f9ea \\boxed{",
 }
-"""Answers that are given to every prompt, by their name in messages."""
+"""Fixed answers that are scored for every prompt; a key is the answer's name in messages."""
 
 _TAG_OR_LETTER = re.compile(r"</?\w+>|([^\W_])")
 """A tag such as `<answer>`, or a letter or digit outside of tags."""
@@ -45,7 +45,7 @@ _ROOM = "bound the memory of every method for any text; if honest items need mor
 
 
 def main() -> None:
-    """Answers the request on standard input."""
+    """Reads the request from standard input and writes the result lines to standard output."""
     request = json.load(sys.stdin)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # an environment that prints must not break the protocol
@@ -105,7 +105,8 @@ def item_of(
         environment: The environment.
         index: Index of the prompt.
         with_scores: Whether answers are scored; if not, the result has only the prompt's text.
-        neighbour: Index of the prompt whose demonstration is scored too, as a wrong answer in the right form.
+        neighbour: Index of another prompt; its demonstration is scored too, as a wrong answer in the right form. None
+            for no such answer.
     """
     began = time.perf_counter()
     prompt = environment.prompt(index)

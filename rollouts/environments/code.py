@@ -1,7 +1,7 @@
 """Environment `code`: Python programs that must pass every test of their problem, without partial credit.
 
-The answer is the completion's last code block. It runs with Python's standard library alone, one process per test, in a
-sandbox without files, further processes or network.
+The answer is the completion's last code block. Each test runs it in a process of its own, with Python's standard
+library alone, in a sandbox without files, further processes or network.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class CodeOptions(DatasetOptions):
     """Options of `code`."""
 
     cpu_seconds: Annotated[int, Field(ge=1, le=60)] = 5
-    """CPU seconds per test; the wall-clock limit is three times as much."""
+    """CPU seconds per test; the wall-clock limit is three times as long plus 5 s."""
     memory_mib: Annotated[int, Field(ge=128, le=16384)] = 1024
-    """Address space, including the interpreter's own 100 MiB."""
+    """Address space of a test's process in MiB, including about 100 MiB for the interpreter."""
     most_tests: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Maximum tests per problem; further ones are skipped."""
+    """Maximum tests per problem; further tests are skipped."""
 
 
 class Code:
@@ -50,7 +50,7 @@ class Code:
         )
 
     def size(self) -> int | None:
-        """Number of usable rows in the file."""
+        """Returns the number of usable rows in the file."""
         return len(self._problems)
 
     def prompt(self, index: int) -> Prompt:

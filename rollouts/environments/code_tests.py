@@ -1,8 +1,8 @@
-"""Tests of programming problems: parsing of a row's tests, and running them against a completion.
+"""Tests of programming problems: parses the tests of a row, and runs them against a completion.
 
 Expected values never enter the process that runs a completion. This module compares the output of a program, or the
 result of a function, with the expected value. Unit tests run in their own sandbox and call the completion's functions
-by messages of plain data. So a completion can't read expected values, change the tests or write the verdict.
+by messages of plain data. So a completion can't read expected values, change the tests or forge the test result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollouts.sandbox import Job, JobKind, JobLimits, Sandboxes
 from rollouts.sandbox.inside import values
 
 _TO_LEAVE = timedelta(seconds=1)
-"""Time for a solution to exit after its tests are over."""
+"""Time in which the process of a solution may exit after its tests are over."""
 
 _FLOATS_AGREE = 1e-9
 
@@ -66,7 +66,7 @@ class ProgramTest:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTest:
-    """Calls a function, or a method of a class `Solution`, once."""
+    """Calls a function, or a method of a class `Solution`, once, and compares the result."""
 
     function: str
     arguments: tuple[object, ...]
@@ -145,10 +145,10 @@ def parse_tests(info: Mapping[str, object], *, most: int) -> tuple[Test, ...]:
 
     Args:
         info: The row's verification info.
-        most: Maximum tests; further ones are skipped.
+        most: Maximum tests; further tests are skipped.
 
     Raises:
-        ValueError: There are no tests, or one has an unknown form.
+        ValueError: There are no tests, or a test has an unknown form.
     """
     if info.get("language", "python") != "python":
         raise ValueError("the language is not Python")
@@ -171,7 +171,10 @@ def parse_tests(info: Mapping[str, object], *, most: int) -> tuple[Test, ...]:
 
 
 def same(one: object, other: object) -> bool:
-    """Returns whether two plain values are equal: true is not 1, and floats may differ in the tenth digit."""
+    """Returns whether two plain values are equal.
+
+    A Boolean never equals a number. A float equals a number if the difference is at most 1e-9, relative or absolute.
+    """
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):

@@ -12,7 +12,7 @@ _LONGEST_ANSWER = 1000
 
 
 def boxed_answer(completion: str) -> str | None:
-    r"""Returns the content of the last `\boxed{…}` after the thinking; None if missing, unclosed or too long."""
+    r"""Returns the content of the last `\boxed{…}` after `</think>`; None if missing, unclosed or too long."""
     text = _answer_part(completion)
     start = text.rfind(_BOX)
     if start < 0:
@@ -30,7 +30,7 @@ def boxed_answer(completion: str) -> str | None:
 
 
 def python_source(completion: str) -> str | None:
-    """Returns the last closed code block after the thinking that is Python or has no language; None if missing."""
+    """Returns the last closed code block after `</think>`, if marked as Python or unmarked; None if missing."""
     found: str | None = None
     block: list[str] | None = None
     language = ""

@@ -3,7 +3,7 @@
     {"problem_id": "…", "task_type": "verifiable_math", "prompt": "…", "verification_info": {…} or the same as a string}
 
 Other columns are ignored. The options name the file by its SHA-256, so that a version of the environment has the same
-problems on every machine; the path may differ.
+problems on every machine; the path may differ between machines.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class DatasetOptions(Options):
 
     def located(self) -> tuple[Self, tuple[Path, ...]]:
         """Returns the options with the file's absolute path, and the file."""
-        # If the file itself is a link, it is not resolved: the suffix of its name tells the format, and the link's
-        # target may have no suffix.
+        # If the file itself is a link, the link is not resolved: the suffix of the link's name determines the format,
+        # and the link's target may have no suffix.
         file = self.file.parent.resolve() / self.file.name
         return self.model_copy(update={"path": str(file)}), (file,)
 
@@ -229,9 +229,9 @@ def _check_file(path: Path, sha256: str) -> None:
         raise BadDataset(f"the data set {path} can't be read: {error.strerror}", hint=_WHERE) from error
     if found != sha256:
         raise BadDataset(
-            f"{path} has the SHA-256 {found}, and the options name {sha256}",
-            hint="fetch the file with the digest of the options; or, for other problems, name the file's digest in the "
-            "options and write a new recipe: muster recipe init --force",
+            f"{path} has the SHA-256 {found}, but the options name {sha256}",
+            hint="fetch the file whose digest the options name; or, to use the problems of this file, name its digest "
+            "in the options and write a new recipe: muster recipe init --force",
         )
     for magic, program in _PACKED.items():
         if start.startswith(magic):

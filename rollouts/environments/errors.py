@@ -1,7 +1,7 @@
 """Errors of environments and their data.
 
 MusterError
-├── EnvironmentFault                an environment raised, or returned an invalid prompt or score
+├── EnvironmentFault                an environment raised an exception, or returned an invalid prompt or score
 ├── NotFound
 │   ├── UnknownEnvironment          no family has this name
 │   └── UnknownEnvironmentVersion   the family exists, but not in this version or with these options
@@ -17,9 +17,9 @@ from protocol.errors import InvalidInput, MusterError, NotFound
 
 
 class EnvironmentFault(MusterError):
-    """An environment raised, or returned an invalid prompt or score.
+    """An environment raised an exception, or returned an invalid prompt or score.
 
-    Only the environment's author is at fault.
+    The cause is an error in the environment's code; no node is at fault.
     """
 
     code = "environment-fault"

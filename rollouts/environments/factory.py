@@ -23,7 +23,7 @@ _VERSION = re.compile(r"[A-Za-z0-9._-]{1,24}")
 """A version plus its digest and dependencies must fit into 64 characters."""
 
 _LIST_ERRORS = frozenset({"tuple_type", "list_type"})
-"""Pydantic's types of errors for a text where a list belongs."""
+"""Types of pydantic's errors if a text is given where a list is expected."""
 _METHODS = ("size", "prompt", "score", "demonstration")
 
 
@@ -52,11 +52,11 @@ SandboxSource = Callable[[], Sandboxes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentFacts:
-    """Properties of an environment that follow from its options alone; no data set is read for them.
+    """Properties of an environment that follow from its options alone, without reading a data set.
 
     Args:
-        version: Its full version.
-        rewards: The values that its scores can have.
+        version: The environment's full version.
+        rewards: The values that the environment's scores can have.
     """
 
     version: str
@@ -76,9 +76,10 @@ class Family(Generic[OptionsT]):
         build: Makes the environment from the version to report, the options and a source of sandboxes.
         depends_on: Returns local dependencies of the environment's scores, such as `py3.11`, which become part of the
             version.
-        rewards: Values that its scores can have: `Rewards.BINARY`, `Rewards.UNIT`, or a function that returns one of
-            them for the options.
-        suffix: Returns what follows the `+` in the version; by default the dependencies and a digest of the options.
+        rewards: Values that the environment's scores can have: `Rewards.BINARY`, `Rewards.UNIT`, or a function that
+            returns `Rewards.BINARY` or `Rewards.UNIT` for the options.
+        suffix: Returns the part of the full version after the `+`; by default the dependencies and a digest of the
+            options.
 
     Raises:
         ValueError: The version has an invalid form.
@@ -105,7 +106,7 @@ class Family(Generic[OptionsT]):
         Args:
             version: The family's version, with or without the suffix after `+`; None for the installed one.
             options: Values by name.
-            sandboxes: Called when untrusted code is to be run.
+            sandboxes: Returns the sandboxes; called when the environment has to run untrusted code.
 
         Raises:
             BadOptions: An option is unknown or has an invalid value.
@@ -118,7 +119,9 @@ class Family(Generic[OptionsT]):
         full = facts.version
         made = self._guarded(lambda: self.build(full, chosen, sandboxes))
         if missing := [name for name in _METHODS if not callable(getattr(made, name, None))]:
-            raise EnvironmentFault(f"environment {self.name} {full} has no {', '.join(missing)}: it is {shown(made)}")
+            raise EnvironmentFault(
+                f"environment {self.name} {full} lacks the methods {', '.join(missing)}: it is {shown(made)}"
+            )
         return CheckedEnvironment(self.name, full, made, rewards=facts.rewards)
 
     def validated(self, options: Mapping[str, JsonValue]) -> OptionsT:
@@ -171,17 +174,17 @@ class Family(Generic[OptionsT]):
     def _refuse(self, wanted: str, full: str) -> None:
         if wanted.partition("+")[0] == self.version:
             raise UnknownEnvironmentVersion(
-                f"environment {self.name}: version {wanted[:80]} was requested, and {full} is installed",
+                f"environment {self.name}: version {wanted[:80]} was requested, but {full} is installed",
                 hint="after the + come local dependencies and a digest of the options, including the data set's digest",
             )
         raise UnknownEnvironmentVersion(
             f"environment {self.name} has no version {wanted[:80]!r} here, but {self.version}",
-            hint="install the release of its package that has this version",
+            hint="install the release of the environment's package that has this version",
         )
 
 
 def _options_digest(options: Options) -> str:
-    """Returns a digest of the options that differ from the defaults; empty if none does."""
+    """Returns a digest of the options that differ from the defaults; empty if no option differs."""
     changed = options.model_dump(mode="json", exclude_defaults=True, exclude=set(options.local))
     if not changed:
         return ""

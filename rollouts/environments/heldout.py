@@ -26,7 +26,7 @@ def is_held_out(prompt: Prompt | int, share: float) -> bool:
         InvalidInput: The share is not from 0 to 1.
     """
     if not 0 <= share <= 1:
-        raise InvalidInput(f"a held-out share of {share}", hint="give a share from 0 to 1, such as 0.1")
+        raise InvalidInput(f"a held-out share can't be {share}", hint="give a share from 0 to 1, such as 0.1")
     of = f"index\n{prompt}" if isinstance(prompt, int) else f"text\n{prompt.text}"
     hashed = hashlib.sha256(f"muster-held-out-v1\n{of}".encode(errors="surrogatepass")).digest()
     return int.from_bytes(hashed[:8], "big") < int(share * _WORDS)

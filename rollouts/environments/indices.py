@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollouts.environments.errors import NoSuchPrompt
 
 END_OF_INDICES = 2**63
-"""Indices are transmitted as signed 64-bit integers."""
+"""Indices are smaller than this bound, because they are transmitted as signed 64-bit integers."""
 
 
 def check_index(index: int, *, size: int | None) -> int:

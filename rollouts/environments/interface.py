@@ -17,7 +17,7 @@ class Rewards(StrEnum):
     """Any value from 0.0 to 1.0, for partial credit; 1.0 means solved."""
 
     def allows(self, task: float) -> bool:
-        """Returns whether an environment of this kind can give this score. NaN and infinities never are allowed."""
+        """Returns whether an environment with these rewards may give this score; never true for NaN and infinities."""
         return task in {0.0, 1.0} if self is Rewards.BINARY else 0.0 <= task <= 1.0
 
 
@@ -51,8 +51,8 @@ class Score:
     `length`: the length that the length reward measures; default: the number of output tokens.
     `undecided`: 1.0 if a time, memory or output limit ended the check, so that another machine may get another result.
     The task counts as unsolved, and no validator treats a difference in such a row as forgery. An environment whose
-    checks have limits always includes `undecided`, also as 0.0: another machine may then solve a task that was unsolved
-    here.
+    checks have limits must always include `undecided`, also as 0.0. From its presence, validators see that another
+    machine may solve a task that was unsolved on this machine.
     """
 
 
@@ -70,7 +70,7 @@ class Environment(Protocol):
 
     @property
     def version(self) -> str:
-        """The family's version and, after a `+`, what else scores depend on, e.g. `1+py3.11.0ada8d61b27fe9d9`.
+        """The family's version and a suffix after a `+`, such as `1+py3.11.0ada8d61b27fe9d9`.
 
         The suffix names the interpreter or library that scores, if any, and a digest of the options that differ from
         defaults.
@@ -78,7 +78,7 @@ class Environment(Protocol):
         ...
 
     def size(self) -> int | None:
-        """The number of prompts, with indices 0 to size - 1; None if every index below 2^63 has a prompt."""
+        """Returns the number of prompts, with indices from 0; None if every index below 2^63 has a prompt."""
         ...
 
     def prompt(self, index: int) -> Prompt:
@@ -92,11 +92,12 @@ class Environment(Protocol):
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
         """Scores an answer.
 
-        Returns in bounded time for any text, and never raises because of the text's content.
+        The method must return in bounded time for any text, and must not raise an exception because of the text's
+        content.
 
         Args:
             prompt: The prompt.
-            completion: The decoded output tokens, without the end of sequence.
+            completion: The decoded output tokens, without the end token.
             finished: Whether the model ended by itself rather than at the length limit.
 
         Raises:
@@ -106,7 +107,7 @@ class Environment(Protocol):
         ...
 
     def demonstration(self, prompt: Prompt) -> str | None:
-        """Returns an answer for warming a model up, always the same for a prompt; None if the family has none.
+        """Returns the example answer for supervised warm-up, always equal for a prompt; None if there is none.
 
         Args:
             prompt: The prompt, with its target length if the recipe has targets; a family may ignore the target.

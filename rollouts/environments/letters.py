@@ -1,13 +1,13 @@
 """Environment `letters`: reverse a word or sort digits; a model with half a million parameters can learn it.
 
 Prompts are `rev:` and 4 to 7 letters, or `sort:` and 4 to 6 digits, then `=`. Only the exact answer followed by the end
-of sequence counts. The warm-up data are deliberately unreliable: a third of the demonstrations is right, a third copies
-the input, a third does the other operation. So reinforcement learning visibly selects the rewarded behaviour among the
-behaviours that the model already has.
+token counts. The warm-up data are deliberately unreliable: a third of the demonstrations is right, a third copies the
+input, and a third does the other operation. So a run shows that reinforcement learning selects the rewarded behaviour
+among the behaviours that the model already has.
 
-With the option `filler`, an answer may begin with any number of full stops, and the length reward measures these full
-stops. The recipe then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`. A third of the
-demonstrations for such an environment has the desired number of full stops; the others have a random number.
+With the option `filler`, an answer may begin with any number of full stops, and the length reward counts them. The
+recipe then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`. A third of the demonstrations
+for such an environment has the desired number of full stops; the others have a random number.
 
 With the option `partial`, the reward is the share of characters that are in the right place.
 """
@@ -26,7 +26,7 @@ VOCABULARY = ALPHABET + DIGITS + ":=" + FILLER
 """All characters of prompts, answers and targets."""
 
 _MOST_FILLER = 8
-"""Maximum full stops in a demonstration: more than the largest target found to be learnable."""
+"""Maximum random number of full stops in a demonstration; larger than the largest target that a model learned."""
 
 _RIGHT_PERCENT = 34
 _COPIED_PERCENT = 33
@@ -53,7 +53,7 @@ class Letters:
         self._partial = options.partial
 
     def size(self) -> int | None:
-        """Returns None: the size is unlimited; indices may have equal prompts (few short strings)."""
+        """Returns None: the size is unlimited; different indices may have equal prompts."""
         return None
 
     def prompt(self, index: int) -> Prompt:

@@ -33,7 +33,7 @@ class Mathematics:
         self._problems = Dataset(options, task_types=("verifiable_math",), usable=_usable)
 
     def size(self) -> int | None:
-        """Number of usable rows in the file."""
+        """Returns the number of usable rows in the file."""
         return len(self._problems)
 
     def prompt(self, index: int) -> Prompt:

@@ -1,10 +1,10 @@
 """Environment `mixture`: several environments with weights, so that one run trains on all of them.
 
-Indices go round a cycle of as many places as the sum of the weights. Each environment has as many places as its weight,
-evenly spread. With the weights 2 and 1, the indices 0, 1, 2, 3, … are the prompts A0, B0, A1, A2, … of the environments
-A and B. An environment with finitely many prompts begins again after its last prompt.
+The indices follow a cycle, whose number of places is the sum of the weights. Each environment has as many places as its
+weight, spread evenly over the cycle. With the weights 2 and 1, the indices 0, 1, 2, 3, … are the prompts A0, B0, A1,
+A2, … of the environments A and B. An environment with finitely many prompts begins again after its last prompt.
 
-`parts_of` tells for any recipe to which environment an index belongs, without loading any environment.
+`parts_of` assigns the indices of any recipe to environments, without loading any environment.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Parts:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The parts' names for people and metrics; numbered (`letters-1`) if several have one name."""
+        """The parts' names for people and metrics; equal names are numbered, as in `letters-1`."""
         total, seen, labels = Counter(self.names), Counter[str](), []
         for name in self.names:
             seen[name] += 1
@@ -117,15 +117,24 @@ class Parts:
         return self._cycle[index % len(self._cycle)][0]
 
     def own_index(self, index: int) -> int:
-        """Returns the index within its part; a part with finitely many prompts begins again."""
+        """Returns the index within its part, as if the part were endless.
+
+        `Mixture` takes the result modulo the part's size.
+        """
         cycles, place = divmod(index, len(self._cycle))
         part, rank = self._cycle[place]
         return cycles * self.weights[part] + rank
 
     def sample(self, first: int, count: int, *, most: int) -> list[int]:
-        """Returns up to `most` indices of a range, evenly spread within each part, and at least one of each part.
+        """Returns about `most` indices of a range, evenly spread within each part.
 
-        No part has more than its share of `most`; a part with fewer indices in the range has all of them.
+        Each part gets at most an equal share of `most`, but at least one index. If the range contains fewer indices of
+        a part than its share, all of these indices are returned.
+
+        Args:
+            first: The first index of the range.
+            count: The number of indices in the range.
+            most: Maximum number of indices, unless there are more parts.
         """
         each = max(1, most // len(self.weights))
         places: list[list[int]] = [[] for _ in self.weights]
@@ -142,7 +151,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class _OwnIndices:
-    """The indices of a range that belong to one part, in increasing order; nothing is listed in memory."""
+    """The indices of a range that belong to one part, in increasing order, computed on access."""
 
     first: int
     count: int
@@ -164,7 +173,7 @@ class _OwnIndices:
 
 @lru_cache(maxsize=16)
 def _cycle_of(weights: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Returns part and rank for each place of the cycle: sorted by (2 rank + 1) / weight, and by part."""
+    """Returns part and rank of each place in the cycle, sorted by (2 rank + 1) / weight, then by part."""
     common = math.lcm(*weights)  # whole numbers sort many times faster than fractions
     steps = [common // weight for weight in weights]
     places = [(part, rank) for part, weight in enumerate(weights) for rank in range(weight)]
@@ -201,10 +210,10 @@ class Mixture:
         self._size = self._whole_cycles()
 
     def size(self) -> int | None:
-        """Returns the size: as many whole cycles as each part needs to give all of its prompts.
+        """Returns the number of indices in enough whole cycles for all prompts of every part.
 
-        The size is None if a part is endless. Prompts of smaller parts repeat, so that the proportions are always the
-        weights.
+        The size is None if a part is endless. Prompts of smaller parts repeat, so that the proportions of the parts
+        always equal the weights.
         """
         return self._size
 
@@ -237,7 +246,10 @@ class Mixture:
 
 
 def _own(prompt: Prompt) -> Prompt:
-    """Returns the prompt as the part made it, with the target length and the text of the recipe."""
+    """Returns the part's own prompt, with the index and the data of the part.
+
+    Text and target length are those of `prompt`.
+    """
     data = cast("Mapping[str, Any]", prompt.data)
     return replace(prompt, index=data["index"], data=data["data"])
 

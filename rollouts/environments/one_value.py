@@ -1,8 +1,9 @@
 r"""Tests whether a boxed answer is a single value, judging by its notation.
 
-The comparison library evaluates what it understands and ignores the rest: it accepts `11=12`, `12\approx 11` and
-`11 \to 12` as 12. A policy rewarded for such text learns to hedge. So an answer may only contain notation of a single
-expression; relation signs between two expressions are allowed only if the problem's own answer has such a sign.
+The comparison library evaluates the text that it understands and ignores the rest: it accepts `11=12`, `12\approx 11`
+and `11 \to 12` as 12. A policy rewarded for such text learns to give two answers at once. So an answer may only contain
+notation of a single expression; relation signs between two expressions are allowed only if the problem's own answer has
+such a sign.
 """
 
 from __future__ import annotations
@@ -110,14 +111,17 @@ def _is_name(left: str) -> bool:
 
 
 def _hides_numbers(given: str, expected: str) -> bool:
-    r"""Returns whether words hide further digits: `12 \text{ (not 11)}`."""
+    r"""Returns whether words contain further numbers, as in `12 \text{ (not 11)}`."""
     words = [each.strip() for each in _WORDS.findall(given)]
     alone = _WORDS.sub("", given).strip(" {}$")
     return any(any(map(str.isdigit, each)) and each not in expected for each in words) and bool(alone or len(words) > 1)
 
 
 def _without_percent(given: str, expected: str) -> ExpressionPair | None:
-    """Removes percent signs; divides the given answer by 100 if only it is a percentage; None if `%` is misplaced."""
+    """Returns both expressions without percent signs; None if a percent sign is misplaced.
+
+    If only the given answer is a percentage, it is divided by 100.
+    """
     if "%" not in given:
         return ExpressionPair(expected=expected, given=given)
     ending = _PERCENTAGE.fullmatch(given.strip(" $"))

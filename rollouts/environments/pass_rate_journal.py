@@ -1,8 +1,8 @@
 """Journal of a difficulty filter: how often a model solved each prompt.
 
-The file has JSON lines: first the subject of the measurement, then blocks of prompts, each written at once and flushed
-to disk. So the process may be killed at any moment. A last line truncated by a crash is dropped; any other invalid line
-is an error.
+The file has JSON lines: first a description of the measurement (`JournalSubject`), then blocks of prompts. Each block
+is written at once and flushed to disk, so the process may be killed at any moment. A last line that a crash truncated
+is dropped; any other invalid line is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _LONGEST_LINE = 64 * 1024 * 1024
 
 
 class JournalSubject(BaseModel):
-    """Subject of a journal; only a run with an equal subject may continue it."""
+    """Describes the measurement that a journal records.
+
+    Only a run with an equal subject may continue the journal.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,11 +1,11 @@
-"""Finds environments by name: built-in families and those registered by other packages.
+"""Finds environments by name: built-in families, and families that other packages register.
 
 A package registers an environment by an entry point that names a `Family`:
 
     [project.entry-points."muster.environments"]
     crosswords = "crosswords.muster:family"
 
-Built-in families are looked up directly: they work from a checkout too, and no package can shadow them.
+Built-in families need no entry point. So they work from a checkout too, and no package can replace them.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _load(entry: EntryPoint) -> object:
         why = f"{type(error).__name__}: {error}"
         raise UnknownEnvironment(
             f"environment {entry.name} is registered by {entry.value}, which can't be imported: {why}",
-            hint="install or repair the package that registers it",
+            hint="install or repair the package that registers the environment",
         ) from error
 
 

@@ -15,9 +15,8 @@ UNDECIDED = "undecided"
 def is_solved(task: float) -> bool:
     """Returns whether a score counts as solved: only the full score of 1 does.
 
-    So the task reward in a rollout file suffices to tell whether an answer is solved.
-
-    An environment with its own threshold for solved tasks gives 1.0 from that threshold on.
+    So the task reward in a rollout file suffices to determine whether an answer is solved. An environment with its own
+    threshold for solved tasks must give the score 1.0 to every answer above the threshold.
     """
     return task == 1.0
 
@@ -57,9 +56,14 @@ class LengthReward:
 
     def __post_init__(self) -> None:
         if not self.targets or any(target < 0 for target in self.targets):
-            raise InvalidInput(f"length targets {self.targets}", hint="give at least one, none of them negative")
+            raise InvalidInput(
+                f"a length reward can't have the targets {self.targets}",
+                hint="give at least one target, and no negative one",
+            )
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise InvalidInput(f"a length reward with alpha {self.alpha}", hint="give a finite number of at least 0")
+            raise InvalidInput(
+                f"a length reward can't have alpha {self.alpha}", hint="give a finite number of at least 0"
+            )
 
     def apply(self, score: Score, *, target: int, output_tokens: int) -> Reward:
         """Returns the reward for an answer.
@@ -67,13 +71,15 @@ class LengthReward:
         Args:
             score: The environment's score.
             target: The prompt's target length.
-            output_tokens: Tokens of the answer, without the end of sequence.
+            output_tokens: Number of the answer's tokens, without the end token.
 
         Raises:
             InvalidInput: The target is not one of `targets`.
         """
         if target not in self.targets:
-            raise InvalidInput(f"a target of {target} tokens", hint=f"this length reward has {self.targets}")
+            raise InvalidInput(
+                f"the length reward has no target of {target} tokens", hint=f"its targets are {self.targets}"
+            )
         length = measured_length(score, output_tokens=output_tokens)
         penalty = self.alpha * abs(target - length)
         return Reward(
@@ -88,7 +94,7 @@ class LengthReward:
 
 
 def reward_of(score: Score, *, rule: LengthReward | None, target: int | None, output_tokens: int) -> Reward:
-    """Returns the reward for an answer, with or without a length reward; generation and checks both call this.
+    """Returns the reward for an answer, with or without a length reward, for generation and for checks.
 
     Raises:
         InvalidInput: There is a rule but no target, or a target but no rule.

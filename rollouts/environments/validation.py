@@ -23,7 +23,7 @@ class CheckedEnvironment:
     version: str
     inner: Environment
     rewards: Rewards = Rewards.BINARY
-    """The values that its scores can have."""
+    """The values that the environment's scores can have."""
 
     def size(self) -> int | None:
         """Returns the environment's size: None, or at least 0."""
@@ -37,9 +37,9 @@ class CheckedEnvironment:
         what = f"prompt({index})"
         found = self._asked(what, lambda: self.inner.prompt(index))
         if not isinstance(found, Prompt) or found.index != index or found.target_length is not None:
-            raise self._fault(what, f"does not give a Prompt of that index without target: {shown(found)}")
+            raise self._fault(what, f"does not return a Prompt with that index and no target length: {shown(found)}")
         if not has_encoding(found.text):
-            raise self._fault(what, f"has no text that can be encoded: {shown(found.text)}")
+            raise self._fault(what, f"returns a text that can't be encoded: {shown(found.text)}")
         return found
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
@@ -50,7 +50,7 @@ class CheckedEnvironment:
             raise self._fault(what, f"does not give a Score with {self._allowed(found)}: {shown(found)}")
         parts: object = found.parts
         if not isinstance(parts, Mapping):
-            raise self._fault(what, f"has no parts by name: {shown(parts)}")
+            raise self._fault(what, f"has parts that are not a mapping: {shown(parts)}")
         for name, figure in parts.items():
             if not isinstance(name, str) or not _is_figure(figure):
                 raise self._fault(
@@ -86,10 +86,10 @@ class CheckedEnvironment:
 
 
 def shown(value: object) -> str:
-    """Returns a short text of a value for messages; its type name if `repr` fails."""
+    """Returns a short text of a value for messages; the value's type name if `repr` fails."""
     try:
         return f"{value!r:.80}"
-    except Exception:  # noqa: BLE001 - a third-party repr may raise anything, and so may that of a huge int
+    except Exception:  # noqa: BLE001 - a third-party repr may raise anything; the repr of a huge int raises too
         return f"a {type(value).__name__}"
 
 
@@ -101,7 +101,7 @@ def _is_figure(value: object) -> bool:
 
 
 def has_encoding(text: object) -> bool:
-    """Returns whether a value is text that a tokenizer can encode: JSON may hold lone surrogates."""
+    """Returns whether a value is text that a tokenizer can encode; text from JSON may have lone surrogates."""
     try:
         return isinstance(text, str) and text.encode() is not None
     except UnicodeEncodeError:

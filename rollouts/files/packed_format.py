@@ -2,8 +2,8 @@
 
     length of the head (4 bytes) · JSON head · columns of single values · all tokens, log-probabilities and proofs
 
-All numbers are little-endian. Columns are in the order of `_SINGLE`, lists in the order of `_LISTS`. `unpack` accepts
-exactly the output of `pack`: each length follows from earlier fields, so surplus and missing bytes are detected.
+All numbers are little-endian. Columns are in the order of `_SINGLE`, lists in the order of `_LISTS`. `unpack` detects
+surplus and missing bytes, because every length follows from earlier fields.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FINISHES = tuple(FinishReason)
 _NO_TARGET = -(1 << 40)
 _LARGEST_HEAD = 16 * 1024
 _TEXT = re.compile(r"[ -~]{0,200}")
-"""Form of allowed names and versions, which are shown to people."""
+"""Allowed form of names and versions: one line of printable characters, because they are shown to people."""
 
 _Column = NDArray[Any]
 
@@ -58,7 +58,7 @@ def pack(file: RolloutFile) -> bytes:
     """Returns a file in the packed format.
 
     Raises:
-        BadRolloutFile: A name in its header is not a line of printable characters.
+        BadRolloutFile: A value in the file's header is not a line of printable characters.
     """
     header = {name: str(getattr(file.header, name)) for name in SlotHeader.__slots__}
     for name, value in header.items():
@@ -104,12 +104,12 @@ def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
     lists = {name: _cut(reading, kind, single[lengths]) for name, (lengths, kind) in _LISTS.items()}
     proofs = _cut(reading, "u1", single["proofs"])
     if reading.left:
-        raise BadRolloutFile(f"{reading.left} bytes too many", code="bad-value")
+        raise BadRolloutFile(f"the data has {reading.left} bytes too many", code="bad-value")
     numbers = [single[name] for name in ("task_reward", "length_penalty", "reward")]
     if not all(np.isfinite(one).all() for one in (*numbers, *lists["logprobs"])):
         raise BadRolloutFile("a number is not finite", code="not-finite")
     if int(single["finish"].max()) >= len(_FINISHES):
-        raise BadRolloutFile("an unknown finish reason", code="bad-value")
+        raise BadRolloutFile("a row has an unknown finish reason", code="bad-value")
     values = {name: column.tolist() for name, column in single.items()}
     return RolloutFile(header, tuple(_sample(row, values, lists, proofs) for row in range(rows)))
 
@@ -149,7 +149,7 @@ def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int]:
             arithmetic=Arithmetic.parse(texts["arithmetic"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError, MusterError) as error:
-        raise BadRolloutFile("its header is malformed", code="bad-value") from error
+        raise BadRolloutFile("the file's header is malformed", code="bad-value") from error
     if not isinstance(rows, int) or not 0 < rows <= limits.rows:
         raise BadRolloutFile(f"{rows!r:.40} rows; 1 to {limits.rows} are allowed", code="too-many-rows")
     return header, rows

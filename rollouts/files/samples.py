@@ -63,8 +63,9 @@ class Sample:
             noise.
         prompt_index: The prompt's index in the environment.
         prompt_tokens: int32, shape (P,).
-        output_tokens: int32, shape (T,), the end of sequence included.
-        logprobs: float32, shape (T,): log-softmax(logits/T) of each output token, before mask and noise.
+        output_tokens: int32, shape (T,), including the end token if there is one.
+        logprobs: float32, shape (T,): log-softmax(logits / temperature) of each output token, before top-k, top-p and
+            noise.
         finish: Reason why the answer ended.
         task_reward: The environment's score.
         length_penalty: Penalty of the length reward, 0 or more.

@@ -1,8 +1,8 @@
 """Schema of rollout files: Parquet with zstd, one file per submission, one row per sample.
 
-The reader takes untrusted files. The reader rejects anything but this exact schema, as far as possible from the footer
-alone, before decoding. The reader can't bound the decoder's resources on a hostile file: run the reader with limits on
-memory and time, as the validator does.
+The reader accepts untrusted files. It rejects every file with another schema; where possible it decides from the footer
+alone, before it decodes the columns. It can't bound the memory and time that Parquet's decoder uses on a hostile file.
+So the caller must run the reader with limits on memory and time, as the validator does.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SCHEMA_VERSION = "2"
 """Version of files whose seeds use the tag `muster-rollout-v2`; the columns are those of version 1."""
 FORMER_VERSIONS = ("1",)
 OLD_VERSION = "old-version"
-"""Code of `BadRolloutFile` for files of an older version: they are refused with an explanation, and are no sign of
-forgery."""
+"""Code of `BadRolloutFile` for files of an older version. Such files are refused with an explanation, but are no sign
+of forgery."""
 VERSION_KEY = b"muster-rollouts"
 """Key of the schema version in the file's metadata."""
 
@@ -75,7 +75,7 @@ class ReadLimits:
     Args:
         file_bytes: Maximum size of the file.
         rows: Maximum number of samples.
-        decoded_bytes: Maximum size of all columns as stated by the footer, which may be wrong.
+        decoded_bytes: Maximum size of all columns, as the file's footer states it; a hostile footer may be wrong.
         tokens: Maximum prompt or output tokens of one sample.
     """
 
@@ -108,8 +108,8 @@ def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFil
         BadRolloutFile: The file is not valid Parquet, exceeds a limit, or has other columns or types, nulls,
             non-finite numbers, unknown names, or rows of different slots.
         OSError: This machine can't read the file, which says nothing about its author.
-        MemoryError: Memory ran out, which says something about the author only if the caller provided as much memory as
-            the limits allow.
+        MemoryError: Memory ran out. The file's author is at fault only if the caller provided as much memory as the
+            limits allow.
     """
     return _read(path, path.stat().st_size, limits or ReadLimits())
 
@@ -122,12 +122,12 @@ def read_rollout_bytes(
     Args:
         content: The file.
         limits: Limits for every file.
-        here: Limits of this machine, where they are smaller.
+        here: Smaller limits of this machine; None if it has none.
 
     Raises:
         BadRolloutFile: As for `read_rollouts`.
-        TooLargeHere: The file exceeds `here`. The part that was read before that is within `limits`; the rest is
-            unknown.
+        TooLargeHere: The file exceeds `here`. The part that was already read is within `limits`; the rest was not
+            checked.
         MemoryError: As for `read_rollouts`.
     """
     buffer = pa.py_buffer(content)
@@ -148,17 +148,17 @@ def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits, here: R
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # raised by the operating system, not the decoder
+            raise  # the operating system raised the error, not the decoder
         raise BadRolloutFile(f"it can't be read as Parquet: {_first_line(error)}", code="not-parquet") from error
     file = _file(table, limits)
     longest = max(max(len(sample.prompt_tokens), len(sample.output_tokens)) for sample in file.samples)
     if here is not None and longest > here.tokens:
-        raise TooLargeHere(f"{longest} tokens in one row; this machine reads {here.tokens}", code="too-long")
+        raise TooLargeHere(f"{longest} tokens in one row; this machine reads at most {here.tokens}", code="too-long")
     return file
 
 
 def write_table(table: pa.Table, sink: IO[bytes]) -> None:
-    """Writes a table in this format; the metadata holds the schema version, but not Arrow's own schema."""
+    """Writes a table in this format; the metadata has the schema version, but not Arrow's own schema."""
     options = {"compression": "zstd", "store_schema": False, "write_statistics": False}
     with pq.ParquetWriter(sink, table.schema, **options) as writer:
         writer.add_key_value_metadata(table.schema.metadata or {})
@@ -190,7 +190,10 @@ def table_of(file: RolloutFile) -> pa.Table:
 
 
 def _shared_of(header: SlotHeader) -> dict[str, Any]:
-    """Returns the values of the shared columns. The column `engine` holds the whole name of a numerics class."""
+    """Returns the values of the shared columns.
+
+    The column `engine` has the engine's name or, for a numerics class, the whole name of the class.
+    """
     values = {field.name: getattr(header, field.name) for field in fields(header)}
     arithmetic = values.pop("arithmetic")
     return values | {
@@ -203,7 +206,7 @@ def _arithmetic(engine: str, dtype: str) -> Arithmetic:
     """Returns the arithmetic that the columns `engine` and `dtype` name."""
     arithmetic = Arithmetic.parse(engine if "/" in engine else f"{engine}/{dtype}")
     if arithmetic.dtype.value != dtype or ("/" in engine) != arithmetic.is_class:
-        raise ValueError(f"the column dtype has {dtype!r}, and the column engine {engine!r}")
+        raise ValueError(f"the column dtype has {dtype!r}, but the column engine has {engine!r}")
     return arithmetic
 
 
@@ -228,8 +231,8 @@ def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:
     version = (footer.metadata or {}).get(VERSION_KEY, b"")
     if version in {each.encode() for each in FORMER_VERSIONS}:
         raise BadRolloutFile(
-            f"schema version {version.decode()}, and this pool's slots have seeds of version {SCHEMA_VERSION}: upgrade "
-            "the task's image",
+            f"the file has schema version {version.decode()}, but this pool's slots have seeds of version "
+            f"{SCHEMA_VERSION}: upgrade the task's image",
             code=OLD_VERSION,
         )
     if version != SCHEMA_VERSION.encode():
@@ -242,15 +245,20 @@ def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:
         raise BadRolloutFile(f"{footer.num_rows} rows; 1 to {limits.rows} are allowed", code="too-many-rows")
     stated = _stated_bytes(parquet)
     if not 0 <= stated <= limits.decoded_bytes:
-        raise BadRolloutFile(f"{stated} bytes decoded, more than {limits.decoded_bytes}", code="file-too-large")
+        raise BadRolloutFile(
+            f"the decoded columns have {stated} bytes, more than {limits.decoded_bytes}", code="file-too-large"
+        )
 
 
 def _check_room(parquet: pq.ParquetFile, here: ReadLimits) -> None:
     rows, stated = parquet.metadata.num_rows, _stated_bytes(parquet)
     if rows > here.rows:
-        raise TooLargeHere(f"{rows} rows; this machine reads {here.rows}", code="too-many-rows")
+        raise TooLargeHere(f"{rows} rows; this machine reads at most {here.rows}", code="too-many-rows")
     if stated > here.decoded_bytes:
-        raise TooLargeHere(f"{stated} bytes decoded; this machine reads {here.decoded_bytes}", code="file-too-large")
+        raise TooLargeHere(
+            f"the decoded columns have {stated} bytes; this machine reads at most {here.decoded_bytes}",
+            code="file-too-large",
+        )
 
 
 def _stated_bytes(parquet: pq.ParquetFile) -> int:
@@ -307,7 +315,7 @@ def _check_values(name: str, column: pa.Array, limits: ReadLimits) -> None:
     nullable = SCHEMA.field(name).nullable
     flat = column.flatten() if pa.types.is_list(column.type) else column
     if (column.null_count and not nullable) or (flat is not column and flat.null_count):
-        raise BadRolloutFile(f"a null in {name}", code="bad-value")
+        raise BadRolloutFile(f"the column {name} has a null", code="bad-value")
     if pa.types.is_list(column.type):
         longest = int(np.max(np.diff(column.offsets.to_numpy()), initial=0))
         if longest > limits.tokens:
@@ -319,7 +327,7 @@ def _check_values(name: str, column: pa.Array, limits: ReadLimits) -> None:
 def _the_one(name: str, column: pa.Array) -> Any:  # noqa: ANN401 - values have the column's type
     values = column.unique()
     if len(values) != 1:
-        raise BadRolloutFile(f"rows differ in {name}: a file is of one slot", code="mixed-slots")
+        raise BadRolloutFile(f"rows differ in {name}: all rows must belong to one slot", code="mixed-slots")
     return values[0].as_py()
 
 

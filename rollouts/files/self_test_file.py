@@ -1,4 +1,4 @@
-"""A minimal rollout file with which readers warm up and test that they can read files."""
+"""A minimal rollout file, with which readers warm up and test this machine."""
 
 from __future__ import annotations
 

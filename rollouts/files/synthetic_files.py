@@ -1,6 +1,6 @@
 """Builds rollout files without a lease or rewards.
 
-Calibration, self-tests and benchmarks write them; a node's file comes from `rollouts.task.generator`.
+Calibration, self-tests and benchmarks write such files; `rollouts.task.generator` writes the files of a node.
 """
 
 from __future__ import annotations

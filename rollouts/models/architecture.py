@@ -1,9 +1,9 @@
 """Checks that engines, verifiers and the trainer all compute a model in the same way.
 
 Generation stores keys and values by position. Prefill and trainer put several answers into one row; positions and a
-mask determine what each token sees. Both methods are correct only if attention over earlier tokens is the only
-connection between tokens. A recurrent layer would carry its state from one answer into the next, without raising any
-error.
+mask determine which tokens each token sees. Both methods are correct only if attention over earlier tokens is the only
+connection between tokens. A recurrent layer, for example, would carry its state from one answer into the next, without
+raising an error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def check_architecture(model: PreTrainedModel, folder: Path) -> None:
 
     Args:
         model: The model, with or without weights.
-        folder: Its folder, for the error message.
+        folder: The model's folder, for the error message.
 
     Raises:
-        BadVersionFolder: The model has another connection; the message names it.
+        BadVersionFolder: The model has another connection between tokens; the message names it.
     """
     if missing := next(_missing(model), None):
         kind = getattr(model.config, "model_type", type(model).__name__)

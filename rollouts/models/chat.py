@@ -31,7 +31,7 @@ _TAKEN = frozenset(
         "truncation",
     }
 )
-"""Names that transformers itself passes to a template, or that would change more than the template's output."""
+"""Names that can't be options: transformers itself passes them to a template, or they change more than its output."""
 
 
 def _check_names(options: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:

@@ -34,11 +34,11 @@ COMPANION_FILES = (
     "chat_template.jinja",
     GENERATION_FILE,
 )
-"""Files besides weights, config and recipe that a version copies from the model's folder, if they are there."""
+"""Files besides weights, config and recipe that a version copies from the model's folder, if they exist there."""
 
 _LARGEST_JSON = 64 * 1024 * 1024
 _LARGEST_HEADER = 100 * 1024 * 1024
-"""The limit of the safetensors format itself."""
+"""Maximum bytes of a header, as the safetensors format defines it."""
 _NOT_OF_A_CONFIG = {
     "quantization_config": "publish versions in bfloat16 or float32, as they are trained",
     "transformers_weights": "put the weights in model.safetensors, or in the files that its index lists",
@@ -49,11 +49,11 @@ _NOT_OF_A_CONFIG = {
     "_experts_implementation": "leave it out: each engine chooses its own implementation of experts",
     "_experts_implementation_internal": "leave it out: each engine chooses its own implementation of experts",
 }
-"""Refused config keys: transformers would obey such a key, and load attention code from the internet or weights other
-than the folder's.
+"""Refused config keys, with a hint for each. With such a key, transformers would load code from the internet, load
+weights from other files, or compute in another way than the other readers of the folder.
 """
 _FREQUENCIES_BY_LENGTH = {"dynamic", "longrope", "su"}
-"""Rotary embeddings that depend on a batch's longest sequence, so that generation and prefill would differ."""
+"""Types of rotary embeddings that depend on a batch's longest sequence, so that generation and prefill would differ."""
 _FLOAT_TYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 
 
@@ -65,7 +65,7 @@ class StoredTensor:
         file: The file.
         dtype: The safetensors data type.
         shape: The shape.
-        start: Offset of its first byte in the file.
+        start: Offset of the tensor's first byte in the file.
         size: Number of bytes.
     """
 
@@ -93,7 +93,7 @@ class ModelFacts:
         config: The content of `config.json`.
         vocabulary: Number of logits per row. The tokenizer may have fewer tokens, never more.
         context: Maximum tokens of prompt and answer together.
-        hidden: Width of the hidden states that proofs are made of.
+        hidden: Width of the hidden states, which proofs commit to.
         end_tokens: The tokens that end an answer: those of `generation_config.json` if it names any, else those of
             `config.json`.
         tensors: Tensors in the weights files, by name.
@@ -114,7 +114,10 @@ class ModelFacts:
 
     @property
     def shape(self) -> object:
-        """Returns what determines the memory layout; versions of equal shape can replace each other in place."""
+        """Returns the config and tensor shapes; versions with equal results can replace each other in place.
+
+        Config keys that do not affect the memory layout are left out.
+        """
         passing = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "eos_token_id", "use_cache"}
         config = {key: value for key, value in self.config.items() if key not in passing}
         return config, {name: tensor.shape for name, tensor in self.tensors.items()}
@@ -124,7 +127,7 @@ def read_model(folder: Path) -> ModelFacts:
     """Reads and checks a folder without the values of its weights.
 
     Raises:
-        BadVersionFolder: Something is missing, malformed or unsupported; the message says what.
+        BadVersionFolder: A file or value is missing, malformed or unsupported; the message names it.
     """
     if not folder.is_dir():
         raise BadVersionFolder(f"{folder} is not a folder")
@@ -145,7 +148,10 @@ def read_model(folder: Path) -> ModelFacts:
 
 
 def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Returns name, size, time and inode of each file; they change when a file is written to."""
+    """Returns name, size, modification time and inode of each file.
+
+    The result changes if a file is written.
+    """
     found = ((path, path.stat()) for path in sorted(folder.iterdir()) if path.is_file())
     return tuple((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found)
 
@@ -181,7 +187,7 @@ def _check_config(config: dict[str, Any]) -> None:
         if changing := {kind for kind in kinds if isinstance(kind, str)} & _FREQUENCIES_BY_LENGTH:
             raise BadVersionFolder(
                 f"{CONFIG_FILE} has rotary positions of type {min(changing)}, which change with a batch's longest row",
-                hint="verification can't reproduce what generation computes with them; use another type, such as yarn",
+                hint="verification can't reproduce generation with such positions; use another type, such as yarn",
             )
 
 
@@ -223,7 +229,7 @@ def _tensors(folder: Path) -> dict[str, StoredTensor]:
         if (folder / SINGLE_WEIGHTS).exists():
             raise BadVersionFolder(
                 f"{folder} has {SINGLE_WEIGHTS} and {WEIGHTS_INDEX}",
-                hint="publish only one: readers would differ",
+                hint="publish only one of the two: different readers would choose different files",
             )
         index = _json(folder / WEIGHTS_INDEX, why="it lists the weights files").get("weight_map")
         if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
@@ -268,11 +274,11 @@ def _header(path: Path) -> dict[str, StoredTensor]:
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)):
         if tensor.start != end:
             raise BadVersionFolder(
-                f"{name} in {path} begins at byte {tensor.start}, and the data before it end at {end}"
+                f"{name} in {path} begins at byte {tensor.start}, but the data before it end at byte {end}"
             )
         end += tensor.size
     if size != end:
-        raise BadVersionFolder(f"{path} has {size} bytes where its header says {end}")
+        raise BadVersionFolder(f"{path} has {size} bytes, but its header says {end}")
     for name, tensor in tensors.items():
         if tensor.dtype not in _FLOAT_TYPES:
             raise BadVersionFolder(
@@ -307,6 +313,6 @@ def _check_tokenizer(facts: ModelFacts) -> None:
         raise BadVersionFolder(f"{path} is not a tokenizer: {error}") from error
     if largest >= facts.vocabulary:
         raise BadVersionFolder(
-            f"the tokenizer has token {largest}, the model only {facts.vocabulary} tokens",
+            f"the tokenizer has token {largest}, but the model has only {facts.vocabulary} tokens",
             hint="tokenizer and weights are of different models",
         )

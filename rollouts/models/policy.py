@@ -37,7 +37,7 @@ _STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloa
 
 
 class _OutputHook:
-    """Hook before the output layer: passes on only requested states; keeps them until `close`."""
+    """Hook that passes only requested states to the output layer; keeps them until `close`."""
 
     def __init__(self) -> None:
         self.keep: torch.Tensor | None = None
@@ -55,7 +55,7 @@ class _OutputHook:
         return self._states
 
     def close(self) -> None:
-        """Removes the hook."""
+        """Drops the kept states."""
         self.keep = self._states = None
 
 
@@ -100,7 +100,7 @@ class Policy:
         mask: torch.Tensor | None = None,
         cache: Cache | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the final hidden states [b, t, h] and the logits [b, t, v] of tokens, in the policy's own type.
+        """Returns the final hidden states [b, t, h] and the logits [b, t, v] in the policy's data type.
 
         With `keep` the results have the shapes [1, k, h] and [1, k, v], and the output layer computes only the
         requested logits.
@@ -110,7 +110,7 @@ class Policy:
             keep: int64 [k], indices of the requested states and logits, counted over all rows; None for all.
             positions: int64 [b, t], position of each token in its sequence; None if every row begins at 0.
             mask: bool [b, 1, t, s], which of the cache's `s` positions each token sees; None for all earlier positions.
-            cache: Receives keys and values, and provides those of earlier tokens.
+            cache: Provides the keys and values of earlier tokens, and receives those of `tokens`.
         """
         self._output_hook.keep = keep
         try:
@@ -129,7 +129,7 @@ class Policy:
     def other_arithmetic(self, *, noise_seed: int | None = None) -> Iterator[None]:
         """Within the context, computes with another attention kernel, which rounds differently.
 
-        The plain kernel (torch's "math") takes any mask and device; it computes bfloat16 attention in float32.
+        This kernel (torch's "math") supports every mask and device; it computes bfloat16 attention in float32.
 
         Args:
             noise_seed: If given, each embedding is also multiplied by random factors of about four units in the last
@@ -153,7 +153,11 @@ class Policy:
                 hook.remove()
 
     def update(self, facts: ModelFacts) -> bool:
-        """Copies another version's weights into place; returns False, changing nothing, if shapes differ."""
+        """Overwrites the weights with those of another version.
+
+        Returns:
+            False, without any change, if the names or shapes of the tensors differ.
+        """
         named = dict(self._model.named_parameters(remove_duplicate=False)) | dict(self._model.named_buffers())
         wanted = {id(value) for _, value in self._model.named_parameters()}
         fits = all(name in named and named[name].shape == stored.shape for name, stored in facts.tensors.items())
@@ -180,8 +184,9 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
         folder: A Hugging Face folder.
         dtype: Data type of the computation.
         device: Device of the computation.
-        instead_of: An unused policy on this device with this type: if shapes are equal, the new version replaces its
-            weights in place. After an error, this old policy must not be used any more.
+        instead_of: A policy that is no longer used, on the same device and with the same data type. If the shapes are
+            equal, the new version's weights overwrite its weights in place. After an error, the caller must not use
+            the old policy any more.
 
     Raises:
         BadVersionFolder: The folder is unusable, or changed while it was read.
@@ -212,7 +217,8 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
 def read_tensor(stored: StoredTensor) -> torch.Tensor:
     """Returns one tensor on the CPU.
 
-    Reads the file instead of mapping it, as truncating a mapped file would kill the process.
+    The function reads the file instead of mapping it into memory, because the process would be killed if a mapped file
+    was truncated.
 
     Raises:
         BadVersionFolder: The file was truncated.
@@ -233,16 +239,17 @@ def check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
     available = available_memory(device)
     if needed > _SHARE_FOR_WEIGHTS * available:
         raise OutOfMemory(
-            f"{facts.parameters:,} parameters in {dtype.value} need {needed / 1e6:,.1f} MB, and {device} has "
-            f"{available / 1e6:,.1f} MB",
+            f"{facts.parameters:,} parameters in {dtype.value} need {needed / 1e6:,.1f} MB, but {device} has "
+            f"{available / 1e6:,.1f} MB available",
             hint="use a machine with more memory, or bfloat16",
         )
 
 
 def check_whole(facts: ModelFacts) -> None:
-    """Checks the architecture, and that the config's number of elements equals the weights'; reads no weights.
+    """Checks the architecture and the number of elements, without reading weights.
 
-    Loaders that detect unknown names and wrong shapes may still not detect a tensor that they filled only partly.
+    The weights must have as many elements as the config describes. vLLM detects unknown names and wrong shapes, but may
+    not detect that it filled a tensor only partly.
 
     Raises:
         BadVersionFolder: The numbers of elements differ, or the config describes no usable model.

@@ -16,11 +16,11 @@ from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import TOKENIZER_FILE
 
 _WITHOUT_CLOCK = "{%- set strftime_now = the_date_of_today -%}"
-"""Prefix of chat templates that hides the function `strftime_now`. With the current date in it, a prompt would have
-other tokens on the day of its check than on the day of generation, and honest work would look forged."""
+"""Prefix of chat templates that hides the function `strftime_now`. If a prompt contained the current date, its tokens
+would differ between the day of generation and the day of the check, and honest work would look forged."""
 _MARKS = [chr(code) for code in range(0xE000, 0xF900)]
-"""Private-use characters, the candidates for marks: a mark is a character that a text does not contain, and it shows
-the positions of control tokens in that text.
+"""Unicode's private-use characters. `encode` uses one that a text does not contain as a mark: it shows the positions of
+control tokens in that text.
 """
 
 
@@ -57,21 +57,21 @@ class FolderTokenizer:
     def encode(self, text: str, *, chat: bool | ChatFormat = False) -> list[int]:
         """Returns the token ids of a text; `chat` wraps the text as user turn in the chat template.
 
-        A `ChatFormat` adds a system turn and passes options to the template. The system turn's text is encoded like
-        the prompt's: it can't contain control tokens either.
+        A `ChatFormat` adds a system turn and passes options to the template. Control tokens in the text of the system
+        turn are encoded as ordinary text, as in the prompt.
 
-        The result does not depend on the date: a template that uses the date gets the template's own default date, or
-        fails if it has none.
+        The result does not depend on the date: a template that uses the date must have a default date of its own;
+        otherwise encoding fails.
 
         Raises:
-            BadVersionFolder: `chat` is set, and the template is missing or broken. Or the tokenizer encodes ordinary
+            BadVersionFolder: `chat` is set, but the template is missing or broken. Or the tokenizer encodes ordinary
                 characters as a control token.
         """
         if not chat:
             return self._content(text, framed=True)
         if not self.has_chat_template:
             raise BadVersionFolder(
-                "the recipe asks for a chat, and the tokenizer has no chat template",
+                "the recipe asks for a chat, but the tokenizer has no chat template",
                 hint="add chat_template to tokenizer_config.json, or set chat to false in the recipe",
             )
         form = chat if isinstance(chat, ChatFormat) else ChatFormat()
@@ -123,7 +123,7 @@ class FolderTokenizer:
         return encoding
 
     def _content(self, text: str, *, framed: bool = False) -> list[int]:
-        """Returns the token ids of an untrusted text, none of them a control token."""
+        """Returns the token ids of an untrusted text, without control tokens."""
         encoding = self._encode(text, split=True, framed=framed)
         for token, is_frame in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if not is_frame and token in self._control and token != self._unknown:
@@ -149,7 +149,7 @@ class FolderTokenizer:
         return [self._hidden(text, mark, found) for text in texts], mark, found
 
     def _hidden(self, text: str, mark: str, found: list[str]) -> str:
-        """Returns a text with its control tokens replaced, and appends them to `found`."""
+        """Returns a text with its control tokens replaced; appends the replaced strings to `found`."""
         encoding = self._encode(text, split=False)
         parts: list[str] = []
         end = 0

@@ -1,7 +1,7 @@
 """Forward passes of a prefill, through the same interface as generation (`rollouts.models.policy`).
 
-Attention is transformers' scaled dot product with a custom mask, on any device. Each pass has a bounded number of
-tokens and logits, so memory does not depend on the size of the file or the vocabulary.
+Attention is transformers' scaled dot product with a custom mask, on any device. The number of tokens and the bytes of
+logits are bounded in each pass, so memory does not depend on the size of the file or the vocabulary.
 
 Shapes: n tokens of a pass, r requested rows, s visible places, h hidden, v tokens of the vocabulary.
 """
@@ -23,14 +23,15 @@ from rollouts.prefill.packing import PrefillItem, PrefillPiece, pack, row_length
 
 _TOKENS_AT_ONCE = {"cpu": 512}
 _TOKENS_AT_ONCE_ELSEWHERE = 4096
-"""Maximum tokens of a pass. The mask, and the attention wasted on masked pairs, grow with the square of this number;
-with fewer tokens the matrix products are inefficient."""
+"""Maximum tokens of a pass. The size of the mask, and the attention computed for masked pairs of tokens, grow with the
+square of this number; with fewer tokens the matrix products are inefficient."""
 _TOKENS_IN_ROWS = {"cpu": 768}
-"""Rows need no mask between them, so a pass of rows can be larger. On a CPU the size of such a pass is limited by the
-processor's cache, which should hold the activations between layers.
+"""Maximum tokens of a pass whose answers are rows; other devices use the default. Rows need no mask between them, so a
+pass of rows can be larger. On a CPU the processor's cache, which should hold the activations between layers, limits it.
 """
 _LOGIT_BYTES = {"cpu": 128 << 20}
 _LOGIT_BYTES_ELSEWHERE = 2 << 30
+"""Maximum bytes of a pass's logits in float32."""
 _PROMPT = -1
 
 
@@ -51,10 +52,12 @@ class AnswerSpan:
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """Output of one pass. The spans of an answer come in order and together cover the answer.
+    """Output of one pass.
+
+    Over all passes, the spans of an answer come in order and together cover the answer.
 
     Args:
-        spans: The spans of the rows, one after another.
+        spans: The spans of answers to which the rows of `states` and `logits` belong, one after another.
         states: [R, H], the final hidden state from which each token was drawn, in the policy's type.
         logits: [R, V], the logits from which each token was drawn. The logits are valid until the next pass.
     """
@@ -77,7 +80,7 @@ def prefill(
 
     Args:
         policy: The loaded version.
-        answers: Answers; those with equal prompts share the prompt's computation.
+        answers: The answers to compute. Short answers with equal prompts share the prompt's computation.
         tokens_at_once: Maximum tokens of a pass; None for the device's default.
 
     Raises:
@@ -103,8 +106,8 @@ def _check(policy: Policy, answers: Sequence[PrefillItem]) -> None:
     for place, answer in enumerate(answers):
         if len(answer.prompt) + len(answer.output) > facts.context:
             raise InvalidInput(
-                f"answer {place} has {len(answer.prompt)} prompt and {len(answer.output)} output tokens, above "
-                f"the model's context {facts.context}"
+                f"answer {place} has {len(answer.prompt)} prompt and {len(answer.output)} output tokens, more than "
+                f"the model's context of {facts.context}"
             )
         for tokens in (answer.prompt, answer.output):
             if not 0 <= int(tokens.min()) <= int(tokens.max()) < facts.vocabulary:
@@ -132,7 +135,7 @@ class _Layout:
 
 
 def _in_rows(policy: Policy, answers: Sequence[PrefillItem], places: Sequence[int]) -> PrefillRows:
-    """Runs answers as rows padded at the end; the output layer skips the padding."""
+    """Computes answers as rows padded at the end; the output layer skips the padding."""
     longest = row_length(answers[places[0]])
     tokens, wanted = np.zeros((len(places), longest), np.int64), np.zeros((len(places), longest), np.bool_)
     for row, answer in enumerate(answers[place] for place in places):
@@ -169,7 +172,10 @@ def _side_by_side(policy: Policy, answers: Sequence[PrefillItem], pieces: Sequen
 def _one_group(
     policy: Policy, answers: Sequence[PrefillItem], piece: PrefillPiece, capacity: int
 ) -> Iterator[PrefillRows]:
-    """Computes the prefix once into a cache, then the answers, pass by pass; crops earlier answers off the cache."""
+    """Computes the prefix once into a cache, then the answers pass by pass.
+
+    Before a pass that begins new answers, the function removes the earlier answers from the cache.
+    """
     cache: Any = DynamicCache()  # transformers annotates only some of its methods
     prefix = torch.from_numpy(piece.prefix.astype(np.int64)).to(policy.device)
     for start in range(0, len(prefix), capacity):

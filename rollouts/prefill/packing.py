@@ -1,11 +1,11 @@
 """Assigns answers to forward passes (decision 43).
 
-in rows        an answer that is long relative to its prompt: each in its own row after the prompt, as in any batch
-side by side   groups of short answers to a longer prompt: all in one row, the prompt once, with a mask between them
-one at a time  a group too large for a pass: its prompt goes into a cache, then its answers follow
+in rows        answers that are long relative to their prompts: each has a row of its own, after a copy of its prompt
+side by side   groups of short answers to a longer prompt: all in one row, the prompt once, with a mask between answers
+one at a time  a group too large for a pass: the prompt is computed into a cache, then the answers follow pass by pass
 
-The answers of a group share the prompt without its last token. The last prompt token is each answer's first input: an
-answer of T tokens has T inputs and T rows of states, as in generation.
+The answers of a group share the prompt without its last token. The last prompt token is each answer's first input. So
+an answer of T tokens has T inputs and T rows of states, as in generation.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from protocol.errors import InvalidInput
 LEAST_BEHIND_PROMPT = 3
 """An answer gets its own row if its length is at least this multiple of the prompt's length."""
 MOST_PADDING = 4
-"""At most 1 / `MOST_PADDING` of a row is padding; an answer that needs more begins a pass with shorter rows."""
+"""At most 1 / `MOST_PADDING` of a row is padding. An answer that needs more padding begins a pass with shorter rows."""
 MOST_REPEATED = 8
-"""A prompt that takes at most 1 / `MOST_REPEATED` of a pass is repeated in several passes; a longer one is computed
-once.
+"""If a group needs several passes, a prompt of at most 1 / `MOST_REPEATED` of a pass is repeated in each of them. A
+longer prompt is computed once into a cache.
 """
 
 
@@ -45,7 +45,10 @@ class PrefillItem:
 
     def __post_init__(self) -> None:
         if not len(self.prompt) or not len(self.output):
-            raise InvalidInput(f"a prompt of {len(self.prompt)} tokens and an answer of {len(self.output)}")
+            raise InvalidInput(
+                f"a prefill needs at least one token of prompt and answer, not {len(self.prompt)} and "
+                f"{len(self.output)}"
+            )
 
     @property
     def inputs(self) -> NDArray[np.int32]:
@@ -68,12 +71,12 @@ class PrefillPiece:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """All answers, each once.
+    """Assignment of every answer to one forward pass, or to one long group.
 
     Args:
-        rows: Indices of answers that are computed together as rows, the longest first.
-        passes: Pieces that are computed side by side, each pass within the capacity.
-        long: Groups that are computed one after another, the prefix first.
+        rows: For each pass of rows, the indices of its answers, the longest first.
+        passes: For each pass of answers side by side, its pieces, which fit into the capacity together.
+        long: Groups that are too large for a pass, computed one after another.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -120,7 +123,7 @@ def _rows(answers: Sequence[PrefillItem], places: Sequence[int], capacity: int) 
 def _shared(
     answers: Sequence[PrefillItem], places: Sequence[int], capacity: int
 ) -> tuple[tuple[tuple[PrefillPiece, ...], ...], tuple[PrefillPiece, ...]]:
-    """Returns passes of groups side by side, and the groups that are too long for that."""
+    """Returns passes of groups side by side, and the groups that are too large for these passes."""
     passes: list[tuple[PrefillPiece, ...]] = []
     long: list[PrefillPiece] = []
     laying: list[PrefillPiece] = []
@@ -145,7 +148,7 @@ def _shared(
 
 
 def stretches(lengths: Sequence[int], *, capacity: int) -> list[list[tuple[int, int, int]]]:
-    """Splits the answers of a long group into passes: whole answers together, longer ones in parts.
+    """Splits the answers of a long group into passes; an answer above the capacity takes several passes.
 
     Returns:
         For each pass (index of the answer, start, stop); a start above 0 continues the previous pass.

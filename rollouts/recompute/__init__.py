@@ -2,10 +2,10 @@
 
 torch_recomputer    any file, by torch; differences are compared with calibrated limits
 vllm_recomputer     files of a numerics class, by vLLM of the same class; honest files have no differences
-vllm_process        the vLLM process as its user sees it
+vllm_process        starts a vLLM process and sends requests to it
 program             the vLLM process itself (`python -m rollouts.recompute.program`)
-messages            messages between the two
-reference           recorded file of a numerics class, by which a machine proves that it computes in the class
+messages            messages between `vllm_process` and `program`
+reference           recorded files of numerics classes, with which a machine proves that it reproduces a class
 """
 
 from rollouts.recompute.interface import Recomputer

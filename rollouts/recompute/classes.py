@@ -1,6 +1,6 @@
 """Numerics classes that this machine can recompute.
 
-python -m rollouts.recompute.classes    # prints them as a JSON list; run it with the interpreter of vLLM
+python -m rollouts.recompute.classes    # prints the classes as a JSON list; run it with vLLM's Python interpreter
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ROOT = Path(__file__).parents[2]
 def own_classes(device: torch.device) -> list[Arithmetic]:
     """Returns the classes that vLLM in this environment can recompute on a device.
 
-    These are the machine's own class, and each lower class of a CPU, of which this release has a recording: without a
-    recording a machine can't prove its class.
+    These are the machine's own class and, on a CPU, the lower classes. Classes without a recording in this release are
+    left out, because a machine can't prove without a recording that it reproduces a class.
 
     Raises:
         NotFound: vLLM is not installed in this environment.
@@ -45,7 +45,9 @@ def own_classes(device: torch.device) -> list[Arithmetic]:
 
 
 def classes_at(place: VllmPlace) -> list[Arithmetic]:
-    """Returns the classes that vLLM at a place can recompute; asks its interpreter in a process of its own.
+    """Returns the classes that a vLLM installation can recompute.
+
+    The function runs the installation's interpreter in a process of its own.
 
     Raises:
         NotFound: vLLM is not installed at this place.

@@ -47,7 +47,9 @@ class Recomputer(Protocol):
         seed: bytes | None,
         parameters: SamplingParameters,
     ) -> list[dict[int, RowEvidence]]:
-        """Recomputes the same rows in other passes, to show this machine's own rounding; the first one is the main one.
+        """Recomputes the same rows in several other passes, to measure this machine's own rounding.
+
+        The result has one item per pass. A validator also judges the file by the first of these passes.
 
         Args:
             file: As for `evidence`.

@@ -1,9 +1,9 @@
-"""Messages between a vLLM process and its user.
+"""Messages between a vLLM process and the process that started it.
 
 A message is the length of its head (4 bytes), the length of its body (8 bytes), a JSON head and a body; lengths are
-little-endian. The body of `Compare` is a packed rollout file (`rollouts.files.packed_format`), and that of
-`EvidenceReply` an archive of arrays. Nothing is pickled, so that a process that a policy's weights have compromised
-can't run code in its user's process.
+little-endian. The body of `Compare` is a packed rollout file (`rollouts.files.packed_format`), and the body of
+`EvidenceReply` is an archive of arrays. Messages have no pickles. So if a policy's weights compromise the vLLM process,
+that process can't run code in the process that started it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OpenEngine(_Message):
 
 
 class LoadVersion(_Message):
-    """Loads a version, in place if its shapes equal those of the loaded one."""
+    """Loads a version, in place if its shapes equal those of the loaded version."""
 
     kind: Literal["load"] = "load"
     folder: Path
@@ -118,11 +118,12 @@ def lengths(prefix: bytes, *, most: int) -> tuple[int, int]:
     """
     head, body = int.from_bytes(prefix[:_HEAD], "little"), int.from_bytes(prefix[_HEAD:], "little")
     if head > LARGEST_HEAD or body > most:
-        raise EngineFailed(f"a message with {head} bytes of head and {body} of body")
+        raise EngineFailed(f"a message has {head} bytes of head and {body} bytes of body, more than allowed")
     return head, body
 
 
 PREFIX = _HEAD + _BODY
+"""Bytes of the two lengths at the start of a message."""
 
 
 def read_message(stream: BinaryIO) -> tuple[bytes, bytes] | None:
@@ -156,7 +157,8 @@ def pack_evidence(evidence: Sequence[RowEvidence]) -> bytes:
 def largest_evidence(tokens: Sequence[int]) -> int:
     """Returns the maximum bytes of the evidence of rows with these numbers of tokens.
 
-    A token takes 24 bytes, and an interval of 32 tokens 56 bytes; a row may have one result of surplus proofs.
+    A token takes 24 bytes, and an interval of 32 tokens takes 56 bytes; a row may have one more result, for surplus
+    proofs.
     """
     return (1 << 14) + 64 * sum(tokens) + 256 * len(tokens)
 
@@ -183,12 +185,12 @@ def _check_stored(content: bytes) -> None:
     """Raises ValueError for compressed arrays, whose size in memory the size of the archive does not bound."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
-            raise ValueError("a compressed array")
+            raise ValueError("it has a compressed array")
 
 
 def _rows(arrays: Mapping[str, np.ndarray[Any, Any]], tokens: Sequence[int]) -> list[RowEvidence]:
     if arrays["tokens"].tolist() != list(tokens):
-        raise ValueError("other rows")
+        raise ValueError("it has other rows")
     replayed = len(arrays["gaps"]) == sum(tokens)
     ends, proof_ends = np.cumsum(tokens), np.cumsum(arrays["intervals"])
     evidence = []
@@ -198,7 +200,7 @@ def _rows(arrays: Mapping[str, np.ndarray[Any, Any]], tokens: Sequence[int]) -> 
         logprobs = arrays["logprobs"][here].astype(np.float32)
         excess, variance = arrays["excess"][here].astype(np.float32), arrays["variance"][here].astype(np.float32)
         if not len(logprobs) == len(excess) == len(variance) == count:
-            raise ValueError("arrays of other lengths")
+            raise ValueError("its arrays have other lengths")
         gaps = None
         if replayed:
             gaps = Gaps(

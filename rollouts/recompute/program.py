@@ -1,7 +1,7 @@
 """`python -m rollouts.recompute.program`: recomputes rollouts with vLLM for the process that started it.
 
-The process reads requests from standard input and writes replies to standard output (`messages`); output of libraries
-goes to standard error. It ends when its input ends. It has no key and no secret.
+The process reads requests from standard input and writes replies to standard output (`rollouts.recompute.messages`);
+output of libraries goes to standard error. The process ends when its input ends. It has no key and no secret.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _SET_DEATH_SIGNAL = 1
 """Option of prctl(2): PR_SET_PDEATHSIG."""
 _NO_LIMITS = ReadLimits(rows=1 << 31, decoded_bytes=1 << 40, tokens=1 << 31)
-"""The user of this process has checked the file against limits of its own."""
+"""This process needs no limits: the process that sends the file has checked it against limits of its own."""
 
 
 class _Recomputing:
@@ -88,7 +88,7 @@ class _Recomputing:
 
 
 def _end_with_parent() -> None:
-    """Makes Linux kill this process when its parent ends, also in the middle of a prefill."""
+    """Makes Linux kill this process when its parent ends, even in the middle of a prefill."""
     if sys.platform == "linux" and ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError("the death signal can't be set")
 
@@ -112,7 +112,7 @@ def main() -> None:
                 Failed(error=type(error).__name__, code=error.code, detail=error.detail, hint=error.hint or ""),
                 b"",
             )
-        except Exception as error:  # noqa: BLE001 - reported to the user of this process
+        except Exception as error:  # noqa: BLE001 - the reply reports it to the process that sent the request
             traceback.print_exc()
             line = (str(error).splitlines() or [""])[0][:300]
             reply, content = (

@@ -1,10 +1,10 @@
-"""Recorded file of each numerics class, by which a machine proves that it computes in the class.
+"""Recorded files of numerics classes, with which a machine proves that it reproduces a class.
 
-The model has small integer weights that numpy draws, so every machine makes the same model. A recording is a rollout
-file of that model, generated in one numerics class. A machine is in the class if its prefill of the recording equals
-the recorded values to the bit.
+The reference model has small integer weights that numpy draws, so every machine makes the same model. A recording is a
+rollout file of that model, generated in one numerics class. A machine reproduces the class if its prefill of the
+recording equals the recorded values to the bit.
 
-    python -m rollouts.recompute.reference    # records the class of this machine; run it with the interpreter of vLLM
+    python -m rollouts.recompute.reference    # records this machine's class; run it with vLLM's Python interpreter
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EACH = 3
 
 _HIDDEN, _WIDE, _LAYERS, _HEADS, _VOCABULARY = 256, 704, 3, 4, 1536
 _SCALE = 2.0**-10
-"""Weights are integers of at most 7 bits times this number, so that bfloat16 represents them exactly."""
+"""Weights are integers from -127 to 127 times this number, so that bfloat16 represents them exactly."""
 
 
 def write_reference_model(folder: Path) -> Digest:
@@ -127,9 +127,9 @@ def reference_model() -> Iterator[tuple[Path, Digest]]:
 
 
 def differences(process: VllmProcess) -> list[str]:
-    """Returns a sentence for each difference between a process and the recording of its class.
+    """Returns a message for each row in which a process differs from its class's recording.
 
-    Loads the reference model into the process.
+    The function loads the reference model into the process; the caller must load its own version again.
 
     Raises:
         NotFound: This release has no recording of the class.
@@ -138,13 +138,13 @@ def differences(process: VllmProcess) -> list[str]:
     path = recording_of(process.arithmetic)
     if path is None:
         raise NotFound(
-            f"this release has no recording of {process.arithmetic}, by which a machine proves its class",
+            f"this release has no recording of {process.arithmetic}, with which a machine proves its class",
             hint="docs/engines.md describes how a recording is made",
         )
     file = read_rollouts(path)
     with reference_model() as (folder, digest):
         if digest != file.header.checkpoint:
-            raise EngineFailed(f"numpy {np.__version__} draws another reference model than the recording was made with")
+            raise EngineFailed(f"numpy {np.__version__} draws another reference model than the recording's model")
         process.load(folder, version=digest)
         evidence = process.compare(file, range(len(file.samples)), seed=SEED, parameters=PARAMETERS)
     process.version = None
@@ -165,7 +165,7 @@ def _difference(file: RolloutFile, row: int, evidence: RowEvidence) -> str:
 
 
 def record(path: Path, *, dtype: Dtype, device_class: str | None = None) -> Arithmetic:
-    """Generates and writes the recording of this process's numerics class; run it in vLLM's environment.
+    """Generates and writes the recording of this process's numerics class, in an environment with vLLM.
 
     Raises:
         InvalidInput: This machine has no numerics class.

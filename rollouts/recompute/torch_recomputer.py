@@ -21,18 +21,18 @@ Each row then has other neighbours in its pass, and the matrix products have oth
 NOISY = 2
 """Number of further passes of `again` with noise on their inputs, if generator and verifier compute in float32.
 
-With sharp attention, rounding may change the score of a single token by much, and two passes may agree on that score
-by chance. More passes show the true spread; decision 58 has the figures.
+In a model with sharp attention, rounding may change the score of a single token by much, and two passes may agree on
+that score by chance. More passes show the true spread; decision 58 has the figures.
 """
 FLOAT32_SPREAD = 16.0
 """`spread_factor` if generator and verifier compute in float32.
 
-Measured factors: at most 2.5 in 480 rows of a model whose query and key weights are twenty times too large, and 8.6 in
-one row of 120,000.
+Measured ratios of an honest row's difference to the verifier's own spread: at most 2.5 in 480 rows of a model whose
+query and key weights are twenty times too large, and 8.6 in one row of 120,000.
 """
 MEASURED_SPREAD = 2.0
-"""`spread_factor` for other data types: the headroom of a calibration, because honest files set the limits of these
-types."""
+"""`spread_factor` for other data types. It equals the headroom of a calibration, because the limits of these types are
+measured on honest files."""
 
 
 class TorchRecomputer:
@@ -40,7 +40,7 @@ class TorchRecomputer:
 
     Args:
         policy: The loaded version.
-        made_in: Data type in which the files were generated.
+        made_in: Data type in which the nodes generated the files.
     """
 
     def __init__(self, policy: Policy, *, made_in: Dtype) -> None:

@@ -1,4 +1,4 @@
-"""A vLLM process of one numerics class, as its user sees it."""
+"""Starts a vLLM process of one numerics class, and sends requests to it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ START_WITHIN = timedelta(minutes=3)
 LOAD_WITHIN = timedelta(minutes=15)
 """Timeout of loading a version, which starts vLLM."""
 COMPARE_WITHIN = timedelta(minutes=30)
-"""Timeout of a prefill. The user of the process may end the process earlier."""
+"""Timeout of a prefill. The owner of the process may end the process earlier."""
 _END_WITHIN = timedelta(seconds=5)
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = "rollouts.recompute.program"
 _PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"})
-"""Environment variables that the process inherits. Others may hold keys, or change what the process computes."""
+"""Environment variables that the process inherits. Other variables may hold keys, or change the process's results."""
 _PIECE = 1 << 20
 _PIPE = select.PIPE_BUF
 """Bytes that a writable pipe takes without blocking (POSIX guarantees at least 512)."""
@@ -65,7 +65,7 @@ _Expected = TypeVar("_Expected", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmPlace:
-    """Where and how vLLM runs on this machine.
+    """A vLLM installation on this machine, with the device and threads that it uses.
 
     Args:
         python: Python interpreter of an environment with vLLM; None for this process's own environment.
@@ -101,15 +101,15 @@ class VllmPlace:
 
 
 class VllmProcess:
-    """A process that prefills with vLLM, in one numerics class. A context manager, which ends the process.
+    """A process that prefills with vLLM in one numerics class; as a context manager, ends the process on exit.
 
     Args:
-        place: Where vLLM runs.
+        place: The vLLM installation.
         arithmetic: The numerics class.
 
     Raises:
         NotFound: vLLM is not installed at this place.
-        InvalidInput: This machine can't compute in the class, or the installed vLLM has another version.
+        InvalidInput: This machine can't reproduce the class, or the installed vLLM has another version.
         EngineFailed: The process did not start.
     """
 
@@ -122,7 +122,7 @@ class VllmProcess:
             variables |= environment_for(arithmetic.device)
         self.arithmetic = arithmetic
         self.version: Digest | None = None
-        """The loaded version; None before the first load and after a failed one."""
+        """The digest of the loaded version; None before the first load and after an error."""
         try:
             self._process = subprocess.Popen(
                 [place.interpreter(), "-m", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables
@@ -152,7 +152,7 @@ class VllmProcess:
         return self._process.poll() is None
 
     def load(self, folder: Path, *, version: Digest) -> None:
-        """Loads a version; in place if the shapes of its weights equal those of the loaded one.
+        """Loads a version; in place if the shapes of its weights equal those of the loaded version.
 
         Raises:
             BadVersionFolder: The folder is unusable.
@@ -215,7 +215,7 @@ class VllmProcess:
     ) -> tuple[_Expected, bytes]:
         """Sends a request and returns the reply, whose body has at most `most` bytes.
 
-        Any error ends the process, because its next reply would be the one to this request.
+        Any error ends the process. Otherwise the late reply to this request would be read as the reply to the next one.
         """
         deadline = time.monotonic() + within.total_seconds()
         try:
@@ -231,7 +231,7 @@ class VllmProcess:
             raise _error(reply)
         if not isinstance(reply, expected):
             self.close()
-            raise EngineFailed(f"the vLLM process replied {reply.kind}")
+            raise EngineFailed(f"the vLLM process sent a reply of the wrong kind: {reply.kind}")
         return reply, content
 
     def _send(self, message: bytes, deadline: float) -> None:
@@ -268,7 +268,7 @@ class VllmProcess:
 
 
 def _error(reply: Failed) -> Exception:
-    """Returns the exception that the process raised, of the same class where Muster has that class."""
+    """Returns the exception that the process reported, of the same class if Muster has that class."""
     kinds = {**vars(rollouts.errors), "InvalidInput": InvalidInput, "NotFound": NotFound}
     kind = kinds.get(reply.error)
     if not (isinstance(kind, type) and issubclass(kind, MusterError)):

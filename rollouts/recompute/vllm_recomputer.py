@@ -12,7 +12,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 
 class VllmRecomputer:
-    """A `Recomputer` on vLLM. Its passes compute the same bits, in whatever batches.
+    """A `Recomputer` on vLLM. Its passes compute the same bits in every batch.
 
     Args:
         process: A process that has loaded the version.
@@ -28,7 +28,7 @@ class VllmRecomputer:
 
     @property
     def spread_factor(self) -> float:
-        """Always 0: if two passes differ, this machine is not in the class, and the difference excuses no row."""
+        """Always 0: if two passes differ, this machine does not reproduce the class; no row is excused for that."""
         return 0.0
 
     def evidence(

@@ -9,9 +9,9 @@
     sampler           temperature, top-k, top-p, noise, argmax; and the recorded log-probability
     softmax           sums of a row's softmax in one pass over memory
     likelihood        test of recorded tokens' likelihood without the noise
-    candidate_tokens  the few tokens that can beat a recorded one, found without a logarithm
+    candidate_tokens  the few tokens that can score better than a recorded token, found without a logarithm
     seeded_draw       draws from logits and seed, with the noise of candidates only
-    replay            deviation of a recorded token from the one that the noise selects
+    replay            deviation of a recorded token from the token that the noise selects
 
-This package imports nothing, so that code that only needs the parameters does not load torch.
+This file imports no module, so that code that only needs the parameters does not load torch.
 """

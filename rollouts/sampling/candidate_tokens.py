@@ -4,14 +4,16 @@ A token of scaled logit l and word w beats a score s if l + g(w) ≥ s. With u =
 
     1 - u  ≤  -log u  ≤  exp(l - s),        so        2³² - 1 - w  <  2³² · exp(l - s)
 
-The left side is the word with its bits inverted. If exp(l - s) is at most a share q, only words below q·2³² can win:
-one comparison with a constant, for every token and row. Tokens with logits above s + log q are "in front": they are
-candidates whatever their random words. With q = 16 / vocabulary, the comparison yields about 16 tokens per row.
+The left side is the word with its bits inverted. If exp(l - s) is at most a share q, a token can only beat s if its
+inverted word is below q·2³²: one comparison with a constant, for every token and row. Tokens with logits above
+s + log q are "in front": they are candidates for every value of their random words. With q = 16 / vocabulary, the
+comparison yields about 16 tokens per row.
 
-The expected number of tokens that beat the recorded one is at most Σ exp(l - s), which is exponentially distributed
+The expected number of tokens that beat the recorded token is at most Σ exp(l - s), which is exponentially distributed
 with mean 1 in an honest draw. Each token in front contributes more than q to this sum, so at most vocabulary / 16
-tokens are in front for each token expected to win. In practice there are fewer than a few hundred, because a language
-model gives few tokens a probability above q, and hardly any if logits are flat. Noise is computed for candidates only.
+tokens are in front for each token expected to win. In practice fewer than a few hundred tokens are in front, because a
+language model gives few tokens a probability above q, and hardly any if logits are flat. Noise is computed for
+candidates only.
 
 Shapes: r rows, v tokens of the vocabulary, n candidates.
 """
@@ -28,22 +30,22 @@ from rollouts.sampling.noise import Keys, WordBlocks, gumbel_numpy
 from rollouts.sampling.softmax import Softmax
 
 MOST_RIVALS = 64.0
-"""Largest expected number of winning tokens per row for which this method is cheaper than computing all noise. An
-honest draw exceeds it once in 10²⁷.
+"""Largest expected number of winning tokens per row for which this method is cheaper than computing all noise. One
+honest draw in 10²⁷ exceeds it.
 """
 LEAST_VOCABULARY = 256
 """Smallest vocabulary for this method; for smaller ones, computing all noise is cheaper."""
 MOST_SCORE = 2.0**16
-"""Larger scores are too coarse in float32 for this comparison."""
+"""Maximum absolute score for this method; float32 represents larger scores too coarsely for the comparison."""
 MOST_IN_FRONT = 1 / 8
-"""Largest share of a vocabulary in front; beyond it, computing all noise of the row costs hardly more."""
+"""Largest share of a vocabulary that may be in front; above it, computing all noise of the row costs hardly more."""
 
 BY_THEIR_WORDS = 16
 """Default of `by_words`: expected candidates per row from the comparison of words, without tokens in front."""
 _SLACK = 1e-4
 _SLACK_PER_SCORE = 2.0**-20
 """The tolerance of the comparison, in units of scores, is `_SLACK` plus `_SLACK_PER_SCORE` times |s|. Rounding changes
-each of the two compared scores by at most 2⁻²⁴ of its value; the noise of a word is off by less than 1e-5."""
+each of the two compared scores by at most 2⁻²⁴ of its value, and the error of a word's noise is below 1e-5."""
 
 _Singles = NDArray[np.float32]
 _Places = NDArray[np.intp]
@@ -84,12 +86,15 @@ def edges(scores_r: _Singles, vocabulary: int, *, by_words: int = BY_THEIR_WORDS
 
 
 def in_front(scaled_rv: _Singles, peak_r: _Singles, edge_r: _Singles) -> tuple[_Places, _Places, _Places]:
-    """Returns the rows and tokens of all tokens in front, sorted; and the rows left out because they have too many."""
+    """Returns the rows and tokens of all tokens in front, sorted, and the rows that have too many of them.
+
+    The tokens of rows with too many tokens in front are left out.
+    """
     risen = np.flatnonzero(peak_r > edge_r)
     if not len(risen):
         return risen, risen, risen
     if 2 * len(risen) > len(peak_r):
-        risen = np.arange(len(peak_r))  # selecting rows copies them: for most rows, comparing all is as fast
+        risen = np.arange(len(peak_r))  # selecting rows copies them, so comparing all rows is as fast here
         above_rv = scaled_rv > edge_r[:, None]
     else:
         above_rv = scaled_rv[risen] > edge_r[risen, None]
@@ -102,10 +107,9 @@ def in_front(scaled_rv: _Singles, peak_r: _Singles, edge_r: _Singles) -> tuple[_
 
 
 def are_few(softmax: Softmax, scores_r: _Singles) -> NDArray[np.bool_]:
-    """Returns for each row whether it has few enough candidates, with exact enough scores; bool [R].
+    """Returns for each row whether `rivals_of` may be used; bool [R].
 
-    The candidates must be few enough for `rivals_of` to list them, and the scores exact enough for a comparison in
-    float32.
+    The row's candidates must be few enough to be listed, and its score exact enough for a comparison in float32.
 
     Args:
         softmax: Softmax of scaled logits, on the CPU.
@@ -134,7 +138,7 @@ def rivals_of(
         front: Rows and tokens of all tokens in front, sorted by row.
         vocabulary: Tokens per row, at least `LEAST_VOCABULARY`.
         blocks: Scratch space for this many rows and tokens.
-        by_words: Expected candidates per row by their words alone; `edges` must have been given the same number.
+        by_words: Expected candidates per row by their words alone; must equal the argument of `edges`.
     """
     below = bar(vocabulary, by_words=by_words)
     none = np.empty(0, np.intp)

@@ -1,10 +1,11 @@
 """Tests whether recorded tokens are as probable as honest draws: the fallback if replay is impossible.
 
-The expected log-probability of a draw is minus the entropy of its distribution, with a known variance. Over many tokens
-the sum is nearly normal, however the tokens of one answer depend on each other. So greedy answers, a lower temperature
-or selected answers are too probable, and another model's answers are too improbable, and the test needs no noise. (The
-token sampling check of INTELLECT-2, arXiv 2505.07291, 2.3.2, does the same with a histogram.) The test says nothing
-about single tokens; where the noise is known, replay is stronger.
+The expected log-probability of a draw is minus the entropy of its distribution, and its variance is known. Over many
+tokens the sum of the differences from the expected values is nearly normal, even though the tokens of one answer depend
+on each other. Greedy answers, answers at a lower temperature and selected answers are too probable, and another model's
+answers are too improbable. The test does not need the noise. (The token sampling check of INTELLECT-2, arXiv
+2505.07291, 2.3.2, does the same with a histogram.) It can't judge single tokens; if the noise is known, replay is
+stronger.
 
 Shapes: r rows of any answers, v tokens of the vocabulary.
 """
@@ -29,7 +30,7 @@ def surprise(softmax: Softmax, own_r: torch.Tensor) -> tuple[torch.Tensor, torch
         own_r: The scaled logits of the recorded tokens.
 
     Returns:
-        Excess and variance, float32 [R] each.
+        The difference (called excess) and the variance, float32 [R] each.
     """
     mean_r = softmax.first_b / softmax.sum_b
     variance_r = softmax.second_b / softmax.sum_b - mean_r.square()

@@ -1,8 +1,9 @@
 """Top-k and top-p masks with margins.
 
-Top-k keeps the k largest scaled logits. Of these, top-p keeps the shortest prefix in falling order whose probabilities,
-renormalised after top-k, sum to at least `top_p`; at least one token. Both masks reduce to one number per row, the
-edge: scaled logits that reach it are kept, including ties with the last kept token.
+Top-k keeps the k largest scaled logits. Top-p orders the tokens that top-k keeps by falling probability, renormalises
+their probabilities, and keeps the shortest prefix with a sum of at least `top_p`, but at least one token. Both masks
+reduce to one number per row, the edge: scaled logits of at least this value are kept, including ties with the last kept
+token.
 
 Two honest machines may disagree about a token next to the edge. Replay therefore needs the token's margin: the smallest
 difference in scaled logits between the two machines that would explain why one machine kept the token and the other did
@@ -47,7 +48,7 @@ class Mask:
     top_p: float
 
     def margins(self, rows_r: torch.Tensor, values_rm: torch.Tensor) -> torch.Tensor:
-        """Returns the margins by which scaled logits are in (≥ 0) or out (≤ 0), float32 [r, m].
+        """Returns margins by which scaled logits are kept (≥ 0) or removed (≤ 0), float32 [r, m].
 
         Args:
             rows_r: int64, rows of the batch.
@@ -90,7 +91,7 @@ def mask_of(scaled_bv: torch.Tensor, parameters: SamplingParameters) -> Mask:
 
 
 def _head(scaled_bv: torch.Tensor, head_bk: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the largest values in falling order, enough to reach `top_p`, and the cumulative sums before each."""
+    """Returns the largest values in falling order, enough to reach `top_p`, and the probability before each."""
     if head_bk.shape[1]:
         return head_bk, _sums(head_bk, head_bk.logsumexp(1))
     total_b = scaled_bv.logsumexp(1)
@@ -103,5 +104,5 @@ def _head(scaled_bv: torch.Tensor, head_bk: torch.Tensor, top_p: float) -> tuple
 
 
 def _sums(head_bk: torch.Tensor, total_b: torch.Tensor) -> torch.Tensor:
-    """Returns cumulative probabilities before each value, and the total: one entry more than there are values."""
+    """Returns the cumulative probability before each value and, as a last entry, that of all values."""
     return torch.nn.functional.pad((head_bk - total_b[:, None]).exp().cumsum(1), (1, 0))

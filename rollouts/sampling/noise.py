@@ -6,10 +6,10 @@ The word of token `v` at position `t` of a sample is word `v mod 4` of Philox4x3
     counter = (v div 4, t, d2, d3)     d0 … d3: the first 16 bytes, as big-endian words, of
                                        SHA-256("muster-sampling-v1" ‖ seed (32) ‖ sample (4, big-endian))
 
-and its noise is `-log(-log((w + ½)·2⁻³²))`, in double precision, rounded to single. `w + ½` has 33 bits, so its scaling
-is exact, no argument is 0 or 1, and every value is between -3.14 and 22.88. Words are the same on every machine. Noise
-differs between machines by at most one unit in the last place of max(|g|, 2⁻²⁰), and only in the rare case that a
-double logarithm is inexact near the midpoint of two singles.
+and the token's noise is `g = -log(-log((w + ½)·2⁻³²))`, in double precision, rounded to single. `w + ½` has 33 bits, so
+its scaling is exact, no argument of the first logarithm is 0 or 1, and every value is between -3.14 and 22.88. Words
+are the same on every machine. Noise differs between machines by at most one unit in the last place of max(|g|, 2⁻²⁰),
+and only in the rare case that a double logarithm is inexact near the midpoint of two single-precision numbers.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ SAMPLING_TAG = b"muster-sampling-v1"
 """Domain separation from other uses of a slot's seed; changing it changes the protocol."""
 
 _COUNTERS_CPU = 1 << 15
-"""Counters per block: its arrays, 1 MiB together, fit into a core's L2 cache; smaller blocks have more call
-overhead."""
+"""Counters per block on a CPU. The arrays of a block, 1 MiB together, fit into a core's L2 cache; smaller blocks would
+have more call overhead."""
 _LATER_FIRST = int(sys.byteorder == "little")
-"""1 if the later of the two 32-bit words of a pair comes first in memory, which is so on a little-endian machine; else
-0. `fill_pairs` puts the earlier word into the upper half of 64 bits."""
+"""1 on a little-endian machine, where the later of the two 32-bit words of a pair comes first in memory; else 0.
+`fill_pairs` puts the earlier word into the upper half of 64 bits."""
 _COUNTERS_DEVICE = 1 << 21
 """Counters per block on an accelerator: at most about 200 MB of temporary values."""
 _TRIED_VOCABULARIES = (1024, 2061)
-"""Vocabularies with which the fused kernel is tried: Triton compiles multiples of 16 separately."""
+"""Sizes of vocabularies with which the fused kernel is tested. One is a multiple of 16, because Triton compiles the
+kernel separately for such sizes."""
 
 
 def stream(seed: bytes, sample: int) -> tuple[int, int, int, int]:
@@ -101,7 +102,7 @@ class Block:
         return row + self.row.start, token + self.token.start
 
     def places_of(self, rows: NDArray[np.intp], tokens: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Returns the indices in `words` of those given tokens that belong to this block.
+        """Returns the indices in `words` of the given tokens; tokens outside this block are skipped.
 
         Args:
             rows: Row of each token, in ascending order.
@@ -154,7 +155,10 @@ class WordBlocks:
 
 
 def words(keys: Keys, vocabulary: int) -> NDArray[np.uint32]:
-    """Returns all words of some rows, uint32 [B, V]; `noise` never holds all of them at once."""
+    """Returns all words of some rows, uint32 [B, V].
+
+    `noise` needs less memory, because it never holds all words at once.
+    """
     out = np.empty((len(keys), vocabulary), dtype=np.uint32)
     for row, token, block in WordBlocks(len(keys), vocabulary).of(keys):
         out[row, token] = block
@@ -164,7 +168,7 @@ def words(keys: Keys, vocabulary: int) -> NDArray[np.uint32]:
 def noise(keys: Keys, vocabulary: int, *, device: torch.device | None = None) -> torch.Tensor:
     """Returns each row's noise, float32 [B, V], on the device.
 
-    On the CPU, numpy computes it; on an NVIDIA GPU with triton, one fused kernel; on other devices, torch.
+    On the CPU, numpy computes the noise; on an NVIDIA GPU with triton, one fused kernel; on other devices, torch.
     """
     if device is None or device.type == "cpu":
         return torch.from_numpy(noise_numpy(keys, vocabulary))

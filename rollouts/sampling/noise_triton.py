@@ -1,9 +1,10 @@
 """Noise on NVIDIA GPUs as one Triton kernel: the operations of `noise_torch`, in one pass over memory.
 
 A program computes the noise of one row for a block of counters: the rounds of Philox in registers of 32 bits, and for
-each word a conversion to double, two logarithms, and one rounding to single. Only the logarithm rounds more than once.
-It is CUDA's `log` for doubles, as in torch, and compiled as torch compiles it: with fused multiply-adds. Without them
-it rounds one operation differently ([decision 81](../../docs/decisions/0081-fused-noise-kernel.md)).
+each word a conversion to double, two logarithms, and one rounding to single. The logarithm is the only operation with
+several roundings. It is CUDA's `log` for doubles, as in torch, and compiled like torch's: with fused multiply-adds.
+Without fused multiply-adds, one of its operations would be rounded differently
+([decision 81](../../docs/decisions/0081-fused-noise-kernel.md)).
 
 Importing this module imports triton, which comes with torch for CUDA and with vLLM for CUDA.
 
@@ -23,9 +24,9 @@ from rollouts.sampling.philox import MULTIPLIERS, ROUNDS, WEYL
 COUNTERS = 256
 """Counters per program, a power of two; each counter yields the words of four tokens."""
 FUSED = True
-"""Whether the compiler may contract a product and a sum to a fused multiply-add: yes, as in torch's own kernels."""
+"""Whether the compiler may contract a product and a sum to a fused multiply-add; True, as in torch's own kernels."""
 
-# Globals that a kernel reads must be of this type.
+# A Triton kernel can only read globals of the type `tl.constexpr`.
 _LEFT_MULTIPLIER, _RIGHT_MULTIPLIER = tl.constexpr(MULTIPLIERS[0]), tl.constexpr(MULTIPLIERS[1])
 _LEFT_STEP, _RIGHT_STEP = tl.constexpr(WEYL[0]), tl.constexpr(WEYL[1])
 _ROUNDS = tl.constexpr(ROUNDS)

@@ -16,7 +16,7 @@ NO_TOP_K = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
-    """Sampling parameters of a slot. Penalties and minimum lengths are missing because replay can't support them.
+    """Sampling parameters of a slot. Penalties and minimum lengths are missing, because replay does not support them.
 
     Training leases have `top_p=1.0` and `top_k=0`. Evaluations set `top_k=1` for greedy answers.
 

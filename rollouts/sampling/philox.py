@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 Integers = NDArray[np.integer[Any]]
-"""Arrays of uint64, which holds products of two words; numpy annotates results of operations with this wider type."""
+"""Arrays of uint64, which can hold products of two words. The annotation is wider, because numpy annotates the results
+of operations in this way."""
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)

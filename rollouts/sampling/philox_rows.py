@@ -1,4 +1,6 @@
-"""Philox4x32-10 for rows of consecutive counters, such as vocabularies: same words as `philox`, in half the time.
+"""Philox4x32-10 for rows of consecutive counters, such as those of a vocabulary, in half the time of `philox`.
+
+The words equal those of `philox`.
 
 Between two rounds, the four words are two pairs, Q = (x0, x1) and R = (x2, x3), with the even word in the upper half of
 64 bits. Then a round is
@@ -43,11 +45,11 @@ def fill_pairs(rows: NDArray[np.uint64], start: int, room: Pairs, *, inverted: b
         rows: uint64 [R, 5]: each row's two key words, then the counter's third, fourth and second words.
         start: First word of the first counter; the following counters increment it.
         room: `scratch` for R rows and as many counters.
-        inverted: Whether all bits of the words are inverted, which costs nothing here.
+        inverted: Whether all bits of the words are inverted, which takes no additional time.
 
     Returns:
-        The first half of `room`, [2, R, counters]: each counter's first and second word, then its third and fourth; the
-        earlier one in the upper half of 64 bits.
+        The first half of `room`, [2, R, counters]: first the pairs of each counter's first and second word, then those
+        of its third and fourth word. The earlier word is in the upper half of 64 bits.
     """
     alike = rows[:1] if bool((rows[:, :4] == rows[0, :4]).all()) else rows
     keys = (alike[:, :2].T << _HALF)[None] + _STEPS[:, :, None]
@@ -71,7 +73,7 @@ def fill_words(rows: NDArray[np.uint64], start: int, out: Pairs, room: Pairs) ->
 
 
 def _three_rounds(rows: NDArray[np.uint64], start: int, keys: Pairs, room: Pairs) -> None:
-    """Leaves both pairs after three rounds in the first half of `room`.
+    """Writes both pairs of words after three rounds into the first half of `room`.
 
     Arrays [1, counters] hold the counters' first words and values derived from these words alone, and arrays [R, 1] the
     counters' second words; arrays [1, 1] hold values that all rows share.

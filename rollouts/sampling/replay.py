@@ -1,10 +1,11 @@
 """Compares a recorded answer with the answer that its seed draws.
 
 The policy's logits (from a prefill of the whole answer) and the seed determine the token at each position. An honest
-answer matches except at near-ties, where the two machines' arithmetic differs in the last bits. Other sampling
-parameters, other weights or selected samples deviate by much, or often, or by a little at many positions. Three figures
-of `Replay` capture these cases: the largest deviation, the mismatches, and the largest sum of one sample's deviations.
-Limiting that sum prevents a node from choosing its preferred token at many near-ties of one sample.
+answer matches except at near-ties, because the two machines' arithmetic differs in the last bits. Answers with other
+sampling parameters or weights, and selected answers, deviate by much, or often, or by a little at many positions. Three
+figures of `Replay` capture these cases: the largest deviation, the number of mismatches, and the largest sum of one
+sample's deviations. A limit of that sum prevents a node from choosing its preferred token at many near-ties of one
+sample.
 
 Shapes: t positions of one answer, r rows of one or more answers, v tokens of the vocabulary.
 """
@@ -28,12 +29,12 @@ from rollouts.sampling.sampler import first_largest, scale
 from rollouts.sampling.softmax import Softmax, weigh
 
 _VALUES_AT_ONCE = 1 << 17
-"""Scores per block: arrays of half a MiB in float32, several of which fit into a core's L2 cache. The block size also
-bounds the memory that a long answer needs."""
+"""Scores per block on a CPU: an array of them has half a MiB in float32, and several such arrays fit into a core's L2
+cache. The block size also bounds the memory that a long answer needs."""
 _VALUES_AT_ONCE_ELSEWHERE = 1 << 21
 
 MOST_DEVIATION = 1e6
-"""Upper limit of deviations, and the deviation of a token that can't be drawn at all; keeps all figures finite."""
+"""Maximum deviation, also used for a token that can't be drawn at all, so that all figures are finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,9 @@ class Gaps:
     """The replay of one answer, or of a part of one.
 
     Args:
-        gaps: float32 [T], by how much the best score within the mask exceeds the recorded token's score; 0 if it does
-            not. A candidate that the other machine's mask may exclude counts by its margin (`rollouts.sampling.mask`).
+        gaps: float32 [T], difference between the best score within the mask and the recorded token's score, at least 0.
+            For a better token that the other machine's mask may have excluded, the token's margin
+            (`rollouts.sampling.mask`) counts if it is smaller than the difference.
         outside: float32 [T], margin by which the recorded token lies outside the mask; 0 within it.
         mismatches: bool [T], whether replay draws another token.
         logprobs: float32 [T], the recorded tokens' log-probabilities by these logits.
@@ -60,7 +62,7 @@ class Gaps:
 
     @property
     def deviations(self) -> NDArray[np.float32]:
-        """Sum of gap and distance outside the mask, float32 [T], in units of scaled logits."""
+        """Sum of `gaps` and `outside`, float32 [T], in units of scaled logits."""
         return self.gaps + self.outside
 
 
@@ -163,7 +165,7 @@ def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, par
 def _against_rivals(
     logits_rv: torch.Tensor, tokens_r: torch.Tensor, keys: Keys, parameters: SamplingParameters
 ) -> torch.Tensor:
-    """Returns the arrays of `Gaps`, float32 [6, R]; bit-identical to `_against_all`, with less noise computed."""
+    """Returns the arrays of `Gaps`, float32 [6, R]; bit-identical to `_against_all`, but computes less noise."""
     rows, vocabulary = logits_rv.shape
     own_r = scale(logits_rv.gather(1, tokens_r[:, None])[:, 0], parameters)
     score_r = (own_r + torch.from_numpy(noise_at(keys, tokens_r.numpy()))).numpy()
@@ -187,10 +189,10 @@ def _against_rivals(
 def _weighed(
     logits_rv: torch.Tensor, score_r: NDArray[np.float32], parameters: SamplingParameters
 ) -> tuple[Softmax, tuple[NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]]:
-    """Computes each row's softmax sums and finds its tokens in front, while the row is in the cache.
+    """Computes each row's softmax sums and finds its tokens in front, while the row is in the processor's cache.
 
     Returns:
-        The sums; rows and tokens of the tokens in front; and the rows that have too many of them to list.
+        The sums; rows and tokens of the tokens in front; and the rows that have too many tokens in front to list.
     """
     rows, vocabulary = logits_rv.shape
     softmax, edge_r = Softmax.room(rows, device=logits_rv.device), edges(score_r, vocabulary)
@@ -210,7 +212,10 @@ def _weighed(
 def _against_all(
     logits_rv: torch.Tensor, tokens_r: torch.Tensor, keys: Keys, parameters: SamplingParameters
 ) -> torch.Tensor:
-    """Returns the arrays of `Gaps`, float32 [6, R], from the noise of every token; on any device and with a mask."""
+    """Returns the arrays of `Gaps`, float32 [6, R], from the noise of every token.
+
+    Unlike `_against_rivals`, this function supports every device and masks.
+    """
     step = max(
         1, (_VALUES_AT_ONCE if logits_rv.device.type == "cpu" else _VALUES_AT_ONCE_ELSEWHERE) // logits_rv.shape[1]
     )
@@ -258,8 +263,8 @@ def _within_mask(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns gaps and distances outside the mask; masks `scores_rv` in place.
 
-    A token with a better score counts by its margin if the margin is smaller, because the other machine's mask may have
-    excluded it.
+    A token with a better score counts by its score's lead, or by its margin if the margin is smaller, because the other
+    machine's mask may have excluded the token.
     """
     mask = mask_of(scaled_rv, parameters)
     scores_rv.masked_fill_(scaled_rv < mask.edge_b[:, None], -torch.inf)

@@ -17,7 +17,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 
 class NotANumber(MusterError):
-    """A row of logits has no finite log-sum: it contains NaN or +inf, or only -inf."""
+    """A row of logits has no finite log-sum-exp: it contains NaN or +inf, or only -inf."""
 
     code = "not-a-number"
     default_hint = "the weights or the machine that computed them are broken; load the version again"
@@ -58,7 +58,9 @@ def scale(logits_bv: torch.Tensor, parameters: SamplingParameters) -> torch.Tens
 
 
 def log_sums(scaled_bv: torch.Tensor) -> torch.Tensor:
-    """Returns the log-sums that turn scaled logits into log-probabilities, float32 [B].
+    """Returns the log-sum-exp of each row of scaled logits, float32 [B].
+
+    Subtracting it from a scaled logit gives the log-probability.
 
     Raises:
         NotANumber: A row has NaN or +inf, or only -inf.

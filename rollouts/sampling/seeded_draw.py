@@ -1,9 +1,9 @@
 """Draws tokens with seeded noise; on a CPU, computes the noise of a few candidates only.
 
-The largest score of a row is its log-sum plus a Gumbel variable G (Gumbel-max trick). So a token that scores less than
-the log-sum minus 2 is drawn only if G < -2, which has the probability exp(-e²), 1 in 1,600. `candidate_tokens` lists
-every token that reaches this floor, without a logarithm. If a token reaches the floor, the best such token is the token
-that `sampler.draw` would draw, bit for bit; otherwise the row's whole noise is computed.
+The largest score of a row is its log-sum-exp plus a Gumbel variable G (Gumbel-max trick). So a token with a score below
+the log-sum-exp minus 2 (the floor) is drawn only if G < -2, which has the probability exp(-e²), 1 in 1,600.
+`candidate_tokens` lists every token that reaches the floor, without a logarithm. If any token reaches the floor, the
+best one is the token that `sampler.draw` would draw, bit for bit; otherwise this module computes the row's whole noise.
 
 Shapes: b rows, v tokens of the vocabulary, n candidates.
 """
@@ -29,7 +29,7 @@ benchmarks.sampling`).
 _BELOW_LOG_SUM = 2.0
 _BY_THEIR_WORDS = 128
 """Expected candidates per row by their words alone. Tokens of a probability above 128 · e⁻² / vocabulary are candidates
-whatever their words: few tokens have such a probability, even if logits are nearly flat."""
+for every value of their words; few tokens have such a probability, even if logits are nearly flat."""
 
 
 def draw_seeded(logits_bv: torch.Tensor, keys: Keys, parameters: SamplingParameters) -> DrawnTokens:
@@ -60,7 +60,7 @@ def draw_seeded(logits_bv: torch.Tensor, keys: Keys, parameters: SamplingParamet
 def _best_candidates(
     scaled_bv: NDArray[np.float32], total_b: NDArray[np.float32], keys: Keys
 ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Returns the drawn tokens, int64 [B], and the rows for which they remain unknown."""
+    """Returns the drawn tokens, int64 [B], and the rows that the candidates leave undecided."""
     rows, vocabulary = scaled_bv.shape
     floor_b = total_b - np.float32(_BELOW_LOG_SUM)
     edge_b = edges(floor_b, vocabulary, by_words=_BY_THEIR_WORDS)

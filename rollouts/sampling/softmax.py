@@ -1,4 +1,4 @@
-"""Sums of softmax rows, computed in one pass over reusable memory.
+"""Sums over the tokens of softmax rows, computed in one pass in reusable memory.
 
 Shapes: b rows, v tokens of the vocabulary.
 """
@@ -43,7 +43,7 @@ class Softmax:
         return Softmax(self.peak_b[here], self.sum_b[here], self.first_b[here], self.second_b[here])
 
     def totals(self) -> torch.Tensor:
-        """Returns the log-sums that turn scaled logits into log-probabilities, float32 [B].
+        """Returns the log-sum-exp of each row of scaled logits, float32 [B].
 
         Raises:
             NotANumber: A row has NaN or +inf, or only -inf.

@@ -1,4 +1,4 @@
-"""Runs untrusted code, and trusted code on untrusted input, in sandboxes: `docs/environments.md`."""
+"""Runs untrusted code, and trusted code on untrusted input, in sandboxes; see `docs/environments.md`."""
 
 from rollouts.sandbox.errors import PreparationFailed, SandboxUnavailable
 from rollouts.sandbox.jobs import Job, JobEnding, JobKind, JobLimits, JobOutcome, Preparation

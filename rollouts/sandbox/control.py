@@ -45,7 +45,7 @@ class ObjectPrepared(_Packet):
     fault: str
     """Empty if the object was made."""
     out_of_memory: bool
-    """True if the memory limit is the fault."""
+    """True if the server could not make the object within the memory limit."""
 
 
 class SandboxControl:
@@ -84,11 +84,11 @@ class SandboxControl:
             self.ours.settimeout(None)
 
     def await_prepared(self, key: str, within: timedelta) -> ObjectPrepared:
-        """Waits until an object is made, or can't be made.
+        """Waits until the server has made an object, or has failed to make it.
 
         Raises:
-            SandboxUnavailable: The server is gone, or did not finish in time; it may finish on a machine with less
-                load.
+            SandboxUnavailable: The server is gone, or did not finish in time. With less load on the machine it may
+                finish in time.
         """
         self.ours.settimeout(within.total_seconds())
         try:

@@ -1,7 +1,7 @@
 """A common deadline of all jobs of a thread, in addition to the jobs' own limits.
 
-Environments set the limits of single jobs; a validator that scores a whole file bounds all of them together. The
-deadline is a context variable, so environments need no parameter for it.
+Environments set the limits of single jobs. A validator that scores a whole file also bounds the time of all jobs
+together. The deadline is a context variable, so environments need no parameter for it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _latest: ContextVar[float] = ContextVar("latest", default=math.inf)
 
 @contextmanager
 def jobs_end_by(moment: float) -> Iterator[None]:
-    """At `moment`, ends jobs that started within the context; their scores are then undecided.
+    """Ends jobs of the context at the given moment; their scores are then undecided.
 
     Args:
-        moment: On `time.monotonic`, in seconds. When nested, the earliest moment applies.
+        moment: Time of `time.monotonic`, in seconds. In nested contexts, the earliest moment applies.
     """
     token = _latest.set(min(moment, _latest.get()))
     try:
@@ -29,5 +29,5 @@ def jobs_end_by(moment: float) -> Iterator[None]:
 
 
 def latest_end() -> float:
-    """Returns the deadline of jobs that start now, on `time.monotonic`; infinity if there is none."""
+    """Returns the deadline of jobs that start now, as a time of `time.monotonic`; infinity if there is none."""
     return _latest.get()

@@ -1,8 +1,8 @@
-"""Errors of the sandbox itself. A failure of a job is an outcome, never an error.
+"""Errors of the sandbox itself; the failure of a job is part of its `JobOutcome`.
 
 MusterError
 ├── Unavailable
-│   └── SandboxUnavailable   untrusted code can't be run here, or a sandbox broke
+│   └── SandboxUnavailable   this machine can't run untrusted code, or a sandbox broke
 └── InvalidInput
     └── PreparationFailed    an object that jobs need can't be made from its parameters
 """
@@ -13,13 +13,13 @@ from protocol.errors import InvalidInput, Unavailable
 
 
 class SandboxUnavailable(Unavailable):
-    """Untrusted code can't be run here. The code gets no score, and no node is at fault."""
+    """This machine can't run untrusted code. The code gets no score, and no node is at fault."""
 
     code = "sandbox-unavailable"
     default_hint = "install bubblewrap (Debian: apt install bubblewrap) and allow user namespaces, or run as root"
 
 
 class PreparationFailed(InvalidInput):
-    """An object that jobs need can't be made from its parameters, or not within its memory limit."""
+    """An object that jobs need can't be made from its parameters, or needs more memory than its limit."""
 
     code = "preparation-failed"

@@ -26,13 +26,13 @@ class JobKind(Enum):
     CHECKER = "checker"
     """Unit tests of a task, whose solution runs in another sandbox."""
     MATHEMATICS = "mathematics"
-    """Symbolic equality, with the math-verify library. Its jobs may read files, because the library imports lazily;
-    they run no untrusted code."""
+    """Symbolic equality, with the math-verify library. Jobs of this kind may read files, because the library imports
+    modules lazily; they run no untrusted code."""
     FILES = "files"
     """Decoding of untrusted rollout files by the Parquet library."""
     GYM = "gym"
-    """Prompts and scores of reasoning-gym's datasets, with a frozen clock. Its jobs may read files, because datasets
-    read word lists, fonts and modules on demand; these jobs get no answer that Python would run."""
+    """Prompts and scores of reasoning-gym's datasets, with a frozen clock. Jobs of this kind may read files, because
+    datasets read word lists, fonts and modules on demand; they receive no answer that Python could run as a program."""
 
     @property
     def may_read_files(self) -> bool:
@@ -45,9 +45,10 @@ class JobLimits:
     """Resource limits of one job.
 
     Args:
-        cpu: CPU time, rounded up to seconds; the main limit of honest jobs, because it does not depend on machine load.
-        wall: Elapsed time, for jobs that sleep.
-        memory_bytes: Address space, including the interpreter's own and that of inherited objects.
+        cpu: CPU time, rounded up to seconds. This limit should end a job before `wall` does, because CPU time does not
+            depend on the machine's load.
+        wall: Elapsed time, which bounds jobs that sleep.
+        memory_bytes: Address space, including the address space of the interpreter and of inherited objects.
         output_bytes: Maximum of each output stream.
     """
 
@@ -58,9 +59,15 @@ class JobLimits:
 
     def __post_init__(self) -> None:
         if self.cpu < timedelta(seconds=1) or self.wall <= timedelta():
-            raise InvalidInput(f"a limit of {self.cpu} processor time and {self.wall}", hint="give a second or more")
+            raise InvalidInput(
+                f"a job can't have a limit of {self.cpu} of CPU time and {self.wall} of elapsed time",
+                hint="give at least one second of CPU time, and more than 0 of elapsed time",
+            )
         if self.memory_bytes < _LEAST_MEMORY or self.output_bytes < 1:
-            raise InvalidInput(f"a limit of {self.memory_bytes} bytes of memory", hint="give 64 MiB or more")
+            raise InvalidInput(
+                f"a job can't have a limit of {self.memory_bytes} bytes of memory and {self.output_bytes} of output",
+                hint="give at least 64 MiB of memory and 1 byte of output",
+            )
 
     @property
     def cpu_seconds(self) -> int:
@@ -72,17 +79,18 @@ class JobLimits:
 class Preparation:
     """Object that a sandbox's server makes once and that jobs inherit by the fork, such as a dataset.
 
-    The making of the object is not confined. The payload must come from a recipe's options, never from an answer.
+    The server makes the object without the confinement of a job. So the payload must come from a recipe's options,
+    never from an answer.
 
     Args:
         module: Module of the package `inside` whose `prepare(payload)` makes the object.
         payload: Parameters.
-        group: Name of objects of which the server keeps one at a time, because they share state, such as an attribute
-            of their class; None for an object that shares no state.
+        group: Name of a group of objects that share state, such as an attribute of their class. The server keeps one
+            object of a group at a time. None for an object that shares no state.
         within: Time-out.
-        memory_bytes: Address space of the server while it makes the object, including the interpreter's own and that
-            of the other objects; if it is too little, a new server makes the object alone. The limit of each job that
-            inherits the object must be larger, because a fork's address space includes what it inherits.
+        memory_bytes: Limit of the server's address space while it makes the object, including the interpreter and the
+            other objects. If the limit is too low, a new server makes the object alone. The limit of each job that
+            inherits the object must be larger, because a fork's address space includes all inherited memory.
     """
 
     module: str
@@ -128,8 +136,8 @@ class Job:
     def __post_init__(self) -> None:
         if self.needs is not None and self.limits.memory_bytes < self.needs.memory_bytes + _LEAST_MEMORY:
             raise InvalidInput(
-                f"a job may have {self.limits.memory_bytes >> 20} MiB of memory, and the object that it inherits "
-                f"{self.needs.memory_bytes >> 20} MiB",
+                f"a job may have {self.limits.memory_bytes >> 20} MiB of memory, but the object that it inherits may "
+                f"have {self.needs.memory_bytes >> 20} MiB",
                 hint=f"give the job at least {_LEAST_MEMORY >> 20} MiB more than the object",
             )
 
@@ -138,7 +146,7 @@ class JobEnding(Enum):
     """Reason why a job ended."""
 
     EXITED = "exited"
-    """The job exited by itself; the exit code says more."""
+    """The job exited by itself; the exit code shows whether it succeeded."""
     OUT_OF_TIME = "out of time"
     OUT_OF_MEMORY = "out of memory"
     TOO_MUCH_OUTPUT = "too much output"
@@ -148,7 +156,7 @@ class JobEnding(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """End and output of a job. The job controls all fields except those about limits."""
+    """End and output of a job. The untrusted job controls all fields except those about limits."""
 
     ending: JobEnding
     exit_code: int
@@ -160,7 +168,7 @@ class JobOutcome:
     answer: bytes
     """Output on descriptor 3, truncated at the limit."""
     cpu: timedelta
-    """CPU time counted by the system. May be a few tenths of a second below the CPU limit that ended the job."""
+    """CPU time that the system counted; may be a few tenths of a second below the CPU limit that ended the job."""
     waited: bool = False
     """True if the elapsed-time limit ended the job, regardless of CPU time."""
 

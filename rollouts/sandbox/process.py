@@ -18,9 +18,8 @@ from rollouts.sandbox.running import RunningJob
 from rollouts.sandbox.settings import Isolation
 
 START_WITHIN = timedelta(seconds=60)
-"""Time-out for starting. Importing the libraries of the mathematics kind takes a third of a second on an idle
-machine.
-"""
+"""Time-out for starting a sandbox. Importing the libraries for mathematics takes a third of a second on an idle
+machine."""
 
 _END_WITHIN = timedelta(seconds=10)
 """Time-out for ending, which takes a few milliseconds on a machine that is not overloaded."""
@@ -32,7 +31,7 @@ _MOST_PREPARED = 16
 """Maximum number of objects that a server keeps; a further object replaces the least recently used one."""
 
 _SMALLER = "choose options that make it smaller"
-"""Advice about an object that needs too much memory."""
+"""Hint of the error for an object that needs too much memory."""
 
 _HIDDEN = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/sys/kernel", "/var/lib", "/run")
 """Files that exist on every machine and must be invisible to jobs."""
@@ -42,7 +41,7 @@ class Sandbox:
     """A started sandbox whose confinement was verified.
 
     Args:
-        kind: The kind of its jobs.
+        kind: The kind of the sandbox's jobs.
         isolation: The isolation.
 
     Raises:
@@ -104,13 +103,13 @@ class Sandbox:
         """Runs a job until it ends.
 
         Raises:
-            SandboxUnavailable: The sandbox itself broke; nothing is known about the job.
+            SandboxUnavailable: The sandbox itself broke; the job has no outcome.
             PreparationFailed: The object that the job needs can't be made; close the sandbox.
         """
         return self.start(job).finish()
 
     def start(self, job: Job) -> RunningJob:
-        """Starts a job; `finish` or `end` it before the next one.
+        """Starts a job; the caller must `finish` or `end` it before the next job.
 
         Raises:
             SandboxUnavailable: The sandbox itself broke.
@@ -133,11 +132,11 @@ class Sandbox:
         self._stderr.close()
 
     def _prepare(self, wanted: Preparation) -> None:
-        """Has the server make an object, unless it has the object already.
+        """Makes the server prepare an object, unless the server has the object already.
 
-        The server first frees the objects of the same group. If there is none and the server keeps the maximum number
-        of objects, it frees the least recently used one. If the object can't be made beside the others, a new server
-        makes it alone, so that the outcome depends on the object only.
+        The server first frees the objects of the same group. If the group has no object and the server keeps the
+        maximum number of objects, it frees the least recently used object. If the object can't be made beside the other
+        objects, a new server makes it alone, so that the outcome depends on the object only.
         """
         if wanted.key in self._prepared:
             self._prepared.move_to_end(wanted.key)
@@ -146,7 +145,7 @@ class Sandbox:
         if not forgotten and len(self._prepared) >= _MOST_PREPARED:
             forgotten = [next(iter(self._prepared))]
         answer = self._make(wanted, forget=forgotten)
-        if answer.fault and self._prepared:  # the other objects may have taken its memory
+        if answer.fault and self._prepared:  # the other objects may have used the memory that this object needs
             self.close()
             self._start_server()
             answer = self._make(wanted, forget=[])

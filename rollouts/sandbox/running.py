@@ -1,4 +1,4 @@
-"""A running job: feeds its input, reads bounded output, and enforces the time limits."""
+"""A running job: provides its input, reads bounded output, and enforces the time limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandbox.jobs import Job, JobEnding, JobOutcome
 
 _ANSWER_KILL_WITHIN = 10.0
-"""Maximum seconds from a kill request to the report; far more than a kill takes on a busy machine."""
+"""Maximum seconds from a kill request to the server's report; far more than a kill takes on a busy machine."""
 
 _EXIT_OUT_OF_MEMORY = 77
 """`OUT_OF_MEMORY` of inside/program.py."""
@@ -55,7 +55,7 @@ class RunningJob:
         """Reads the job's output until it has ended or exceeds a limit.
 
         Raises:
-            SandboxUnavailable: The sandbox itself broke; nothing is known about the job.
+            SandboxUnavailable: The sandbox itself broke; the job has no outcome.
         """
         try:
             report = self._read_until_reported()
@@ -66,7 +66,7 @@ class RunningJob:
             self._close()
 
     def end(self, *, within: timedelta) -> JobOutcome | None:
-        """Waits for the job to end by itself; kills it after `within` and then returns None.
+        """Waits for the job to end by itself; after `within`, kills the job and returns None.
 
         Raises:
             SandboxUnavailable: The sandbox itself broke.
@@ -121,7 +121,7 @@ class RunningJob:
 
     def _outcome(self, report: JobReport) -> JobOutcome:
         if not report.confined and self._cut_short is None:
-            raise SandboxUnavailable("a job could not be confined, and was not run")
+            raise SandboxUnavailable("a job was not run, because it could not be confined")
         read = {name: bytes(stream.taken) for name, stream in self._streams.items()}
         return JobOutcome(
             ending=self._cut_short or self._ending(report),
@@ -139,7 +139,7 @@ class RunningJob:
         ):
             return JobEnding.OUT_OF_TIME
         if report.signal == signal.SIGKILL or report.exit == _EXIT_OUT_OF_MEMORY:
-            return JobEnding.OUT_OF_MEMORY  # we did not send SIGKILL, so the kernel's OOM killer did
+            return JobEnding.OUT_OF_MEMORY  # this module did not request SIGKILL, so the kernel's OOM killer sent it
         return JobEnding.KILLED if report.signal else JobEnding.EXITED
 
     def _close(self) -> None:
@@ -148,7 +148,7 @@ class RunningJob:
 
 
 class _Stream:
-    """The reading end of a pipe that a job writes to: never blocks, and keeps no more than its limit."""
+    """The read end of a pipe that a job writes to: never blocks, and keeps at most `most` bytes."""
 
     def __init__(self, descriptor: int, most: int) -> None:
         self._descriptor = descriptor
@@ -162,7 +162,7 @@ class _Stream:
         return self._descriptor
 
     def read(self) -> None:
-        """Reads what is available now."""
+        """Reads all bytes that are available now."""
         while not self.ended:
             try:
                 data = os.read(self._descriptor, _READ_BYTES)
@@ -178,7 +178,7 @@ class _Stream:
 
 
 def _readable(source: bytes | int, theirs: contextlib.ExitStack) -> int:
-    """Returns a sealed descriptor to read these bytes from; or the given descriptor."""
+    """Returns a sealed descriptor that contains these bytes; or the given descriptor."""
     if isinstance(source, int):
         return source
     if not source:

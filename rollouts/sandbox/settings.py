@@ -14,10 +14,11 @@ class Isolation(Enum):
     """Isolation of sandboxes from the machine."""
 
     NAMESPACES = "namespaces"
-    """Bubblewrap: own pid namespace, no network, only Python in the file system, filtered system calls."""
+    """Bubblewrap: a pid namespace of its own, no network, a file system with only Python, filtered system calls."""
     PROCESS = "process"
-    """Only a process with limits and filtered system calls: it can't open files or create processes or connections, but
-    a vulnerability in the allowed system calls would expose the machine. Meant for a worker in its own container."""
+    """Only a process with limits and filtered system calls. The process can't open files or create processes or
+    connections, but a vulnerability in the allowed system calls would expose the machine. This isolation is meant for
+    workers in a container."""
 
 
 class SandboxSettings(Settings):

@@ -1,4 +1,4 @@
-"""Chooses the name under which this task's files are paid, before any lease or generation."""
+"""Chooses the arithmetic that this task's files name, before any lease or generation."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ class ArithmeticNotVerifiable(InvalidInput):
 
 
 def paid_arithmetic(taken: Sequence[str], engine: Engine, *, unverifiable: Collection[str] = ()) -> Arithmetic:
-    """Returns the first name of what the engine computes that the recipe accepts: a numerics class before a pair.
+    """Returns the first of the engine's arithmetics that the recipe accepts: a numerics class before a pair.
 
     Args:
-        taken: All engines, data types and numerics classes that the recipe accepts; empty if not known yet.
+        taken: The arithmetics that the recipe accepts (pairs of engine and data type, and numerics classes); empty if
+            they are not known yet.
         engine: The task's engine.
         unverifiable: Numerics classes that no validator of the pool can verify; they are skipped.
 
     Raises:
-        ArithmeticNotTaken: The recipe accepts none of the names.
-        ArithmeticNotVerifiable: The recipe accepts only names that no validator can verify.
+        ArithmeticNotTaken: The recipe accepts none of the engine's arithmetics.
+        ArithmeticNotVerifiable: No validator can verify those of the engine's arithmetics that the recipe accepts.
     """
     accepted = [own for own in engine.arithmetics if not taken or str(own) in taken]
     for own in accepted:
@@ -41,7 +42,7 @@ def paid_arithmetic(taken: Sequence[str], engine: Engine, *, unverifiable: Colle
         raise _not_verifiable(accepted[0], [name for name in taken if name not in unverifiable])
     names = " or ".join(map(str, engine.arithmetics))
     raise ArithmeticNotTaken(
-        f"this task generates with {names}, and this version is paid for {', '.join(taken)} only",
+        f"this task generates with {names}, but this version is paid for {', '.join(taken)} only",
         hint=(
             f"the pool owner can post the task with {_arguments(taken[0])} (`muster pool run`), or add "
             f"{engine.arithmetics[0]} to `arithmetic` in the run's recipe"
@@ -66,7 +67,7 @@ def _not_verifiable(own: Arithmetic, verifiable: Sequence[str]) -> ArithmeticNot
 
 
 def _arguments(name: str) -> str:
-    """Returns the arguments with which a task generates under this name."""
+    """Returns the command-line arguments with which a task generates in this arithmetic."""
     try:
         wanted = Arithmetic.parse(name)
     except ValueError:  # a name of a later release

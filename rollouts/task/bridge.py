@@ -16,8 +16,8 @@ from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotName, SlotWish
 
 _HAND_OVER_TIMEOUT = timedelta(minutes=10)
-"""Time-out for handing a file over. A worker restarts much faster; the file stays on the task's volume until the worker
-has it.
+"""Time-out for handing a file over, much longer than a restart of the worker. The file stays on the task's volume until
+the worker has its own copy.
 """
 _COPY_TIMEOUT = timedelta(minutes=2)
 _SHORT_TIMEOUT = timedelta(seconds=2)
@@ -51,15 +51,15 @@ class Bridge:
         return (await self._client.get("/v1/step")).read(StepAnswer)
 
     async def slot(self, wish: SlotWish) -> SlotGrant:
-        """Leases a slot. A request without a response is not repeated: at worst, a lease goes unused.
+        """Leases a slot. A request without a response is not repeated, so at worst a lease expires unused.
 
         Raises:
-            MusterError: The orchestrator gives no lease now; the message says why.
+            MusterError: The orchestrator gives no lease now; the message has the reason.
         """
         return (await self._client.post("/v1/slots", wish)).read(SlotGrant)
 
     async def release(self, slot: SlotName) -> None:
-        """Releases a slot. Not retried: if the request is lost, the lease expires instead."""
+        """Releases a slot. The request is not retried: if it is lost, the lease expires instead."""
         await self._client.post(
             "/v1/slots/release",
             ReleasedSlots(slots=(slot,)),
@@ -78,7 +78,7 @@ class Bridge:
         return answer.read(HandedOver)
 
     async def report(self, metrics: Mapping[str, float]) -> None:
-        """Reports gauges. Not retried: the next report replaces these metrics."""
+        """Reports metrics. The request is not retried: the next report replaces these metrics."""
         await self._client.post(
             "/v1/metrics", Metrics(metrics=dict(metrics)), call_timeout=_SHORT_TIMEOUT, attempt_timeout=_SHORT_TIMEOUT
         )

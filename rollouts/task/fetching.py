@@ -34,7 +34,7 @@ class RelayFetch:
     """Fetches versions by SHARDCAST.
 
     Args:
-        allow_plain_http: Allows `http` to other machines; content is verified either way.
+        allow_plain_http: Allows `http` to other machines; the content is verified with `http` too.
         clock: Clock for waiting.
     """
 
@@ -47,12 +47,12 @@ class RelayFetch:
 
         Raises:
             NoPolicy: The run has no relays.
-            BadVersionFolder: The publisher's version is not the announced version.
+            BadVersionFolder: The version that the publisher signed for the relays is not the announced version.
             MusterError: No relay serves the version now.
         """
         if not checkpoint.relays:
             raise NoPolicy(
-                f"version {checkpoint.version} is not on this machine, and the run names no relays",
+                f"version {checkpoint.version} is not on this machine, but the run names no relays",
                 hint="the pool owner names relays in the settings of the orchestrator or the trainer",
             )
         incoming = to.with_name(f"{INCOMING}{to.name}")

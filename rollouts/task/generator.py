@@ -1,4 +1,4 @@
-"""Produces a leased slot's file: plan, generate, score. Runs in a thread, so that the event loop stays responsive."""
+"""Produces a leased slot's file: plan, generate, score. Runs in a thread, because it would block the event loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LeaseTooLarge(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A slot's file, and the time it took."""
+    """A slot's file, and the time that its generation took."""
 
     file: RolloutFile
     took: timedelta
@@ -53,7 +53,7 @@ class SlotGenerator:
     Raises:
         BadVersionFolder: The folder has no usable recipe, prompts or tokenizer.
         UnknownEnvironment: The recipe's environment is not installed here.
-        ArithmeticNotTaken: The recipe does not accept what the engine computes.
+        ArithmeticNotTaken: The recipe accepts none of the engine's arithmetics.
     """
 
     def __init__(self, engine: Engine, policy: HeldPolicy, *, scorer: Executor, clock: Clock) -> None:
@@ -79,22 +79,22 @@ class SlotGenerator:
         return self._policy.digest
 
     def choose_arithmetic(self, unverifiable: Collection[str]) -> None:
-        """Chooses the name that further files carry.
+        """Chooses the arithmetic that further files name.
 
         Args:
             unverifiable: Numerics classes that no validator of the pool can verify now.
 
         Raises:
-            ArithmeticNotTaken: The recipe does not accept what the engine computes.
-            ArithmeticNotVerifiable: No validator can verify what the engine computes.
+            ArithmeticNotTaken: The recipe accepts none of the engine's arithmetics.
+            ArithmeticNotVerifiable: No validator can verify those of the engine's arithmetics that the recipe accepts.
         """
         self._arithmetic = paid_arithmetic(self._recipe.taken, self._engine, unverifiable=unverifiable)
 
     def check_lease(self, lease: Lease) -> None:
         """Checks that the lease allows no more work units than the recipe can produce.
 
-        The penalty for forged work is locked for all of `max_units`, so a larger value would lock more of the
-        provider's stake than necessary.
+        The ledger locks the penalty for forged work in proportion to `max_units`, so a larger value would lock more of
+        the provider's stake than necessary.
 
         Raises:
             LeaseTooLarge: The lease allows more work units than the recipe can produce.
@@ -102,8 +102,8 @@ class SlotGenerator:
         most = lease.groups * self._recipe.units_per_group
         if lease.max_units > most:
             raise LeaseTooLarge(
-                f"the lease allows {lease.max_units} work units, and {lease.groups} groups of this version have "
-                f"{most} at most; the penalty is locked for the whole allowance"
+                f"the lease allows {lease.max_units} work units, but {lease.groups} groups of this version have "
+                f"{most} at most, and the penalty is locked for all units that the lease allows"
             )
 
     def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:

@@ -1,7 +1,9 @@
-"""Main loop of the generation task (INTELLECT-2, 2.1): step, policy, slot, generate, prove, score, hand over; repeat.
+"""Main loop of the generation task (INTELLECT-2, 2.1).
 
-Three activities overlap: while a slot is generated, finished answers are scored in a thread, and a newer version is
-fetched as soon as the step names one. Weights change only between slots, so each file is of one version.
+Each turn requests the step, loads its version, leases a slot, generates answers with proofs, scores the answers, and
+hands the file over. Three activities overlap: while the engine generates a slot, a thread scores finished answers, and
+the task fetches a newer version as soon as the step names one. Weights change only between slots, so each file is of
+one version.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _LONGEST_PAUSE = timedelta(seconds=60)
 _LOOK_AHEAD = timedelta(seconds=2)
 _LAST_TIMEOUT = timedelta(milliseconds=700)
 _CLOSE_TIMEOUT = timedelta(milliseconds=200)
-"""Keeps shutdown below the second within which a task must stop."""
+"""These time-outs together keep the shutdown below the second within which a task must stop."""
 
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -61,10 +63,10 @@ class VersionWentBack(Conflict):
 
 
 class Overtaken(Conflict):
-    """The slot's version was superseded before it could be fetched."""
+    """A newer version replaced the slot's version before the task could fetch it."""
 
     code = "slot-overtaken"
-    default_hint = "no action is needed: the task releases the slot and leases one of the newest version"
+    default_hint = "no action is needed: the task releases the slot and leases a slot of the newest version"
 
 
 class DiskError(Unavailable):
@@ -152,7 +154,7 @@ class RolloutTask:
             await self._wait(pause)
 
     async def _until_stopped(self, turn: Coroutine[None, None, timedelta]) -> timedelta:
-        """Waits for the turn; after `stop`, only until a file in progress is handed over."""
+        """Waits for the turn; after `stop`, waits at most `_LAST_TIMEOUT`, then cancels the turn."""
         running = asyncio.ensure_future(turn)
         try:
             await wait_first(self._stop.wait(), tasks=[running])
@@ -178,7 +180,7 @@ class RolloutTask:
             ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
             produced = await self._generate(generator, grant, ends=ends)
         self._failures = 0
-        async with self._released_on(grant, MusterError, OSError):  # on cancellation, the writing thread continues
+        async with self._released_on(grant, MusterError, OSError):  # if cancelled, the thread still writes the file
             handed = await self._write(produced, ends=ends)
         await self._outbox.hand_over(handed)
         await self._done(answer, produced)
@@ -186,7 +188,7 @@ class RolloutTask:
 
     @asynccontextmanager
     async def _released_on(self, grant: SlotGrant, *ends: type[BaseException]) -> AsyncIterator[None]:
-        """Releases the slot if it produces no file, so that other nodes need not wait for the lease's end.
+        """Releases the slot if the block raises one of `ends`, so that no other node waits for the lease's end.
 
         If the task is stopped while a file is written, the file is kept, and the next start hands it over.
         """
@@ -199,7 +201,7 @@ class RolloutTask:
             raise
 
     async def _generator_for_lease(self, generator: SlotGenerator, grant: SlotGrant) -> SlotGenerator:
-        """Returns the generator of the leased version; loads that version if it is not `generator`'s.
+        """Returns the generator of the leased version; loads the version if `generator` has another one.
 
         The run may announce a version between the request for the step and the request for the slot.
 
@@ -210,7 +212,7 @@ class RolloutTask:
             return generator
         newer = await self._bridge.step()
         if newer.checkpoint is None or newer.checkpoint.digest != grant.lease.digest:
-            raise Overtaken(f"the slot is of version {grant.lease.version}, and the run now names another one")
+            raise Overtaken(f"the slot is of version {grant.lease.version}, but the run now names another version")
         return await self._ready(newer.run_id, newer.checkpoint)
 
     async def _ready(self, run: Digest, checkpoint: CheckpointRef) -> SlotGenerator:
@@ -222,7 +224,7 @@ class RolloutTask:
         if self._generator is not None and self._generator.version == checkpoint.digest:
             self._generator.choose_arithmetic(checkpoint.unverifiable)
             return self._generator
-        self._check_arithmetic(checkpoint)  # not marked as unusable: the pool owner may correct it
+        self._check_arithmetic(checkpoint)  # a failure does not mark the version unusable: the pool owner may fix it
         try:
             policy = await self._policies.hold(run, checkpoint)
         except InvalidInput as error:
@@ -240,7 +242,7 @@ class RolloutTask:
         self._policy, self._generator, self._newest = policy, generator, checkpoint.version
         await self._policies.tidy()
         _log.info("version-loaded", version=checkpoint.version, digest=checkpoint.digest)
-        generator.choose_arithmetic(checkpoint.unverifiable)  # may raise: the next turn does not load again
+        generator.choose_arithmetic(checkpoint.unverifiable)  # last, so that a failure does not cause another load
         return generator
 
     def _check_arithmetic(self, checkpoint: CheckpointRef) -> None:
@@ -258,7 +260,7 @@ class RolloutTask:
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, function, *args)
 
     async def _generate(self, generator: SlotGenerator, grant: SlotGrant, *, ends: float) -> Produced:
-        """Produces the slot's file, unless the lease ends first: at `ends` on the monotonic clock."""
+        """Produces the slot's file, unless the lease ends first: at `ends` of the monotonic clock."""
 
         def should_stop() -> bool:
             return self._halt.is_set() or self._clock.monotonic() >= ends
@@ -296,7 +298,8 @@ class RolloutTask:
     async def _look_ahead(self, generator: SlotGenerator) -> None:
         """Fetches the next version during generation.
 
-        It never raises, because the file in progress must not be lost; errors recur when the version is needed.
+        The method logs errors and never raises them, because the file in progress must not be lost. If an error
+        persists, it occurs again when the task needs the version.
         """
         while True:
             await self._clock.sleep(_LOOK_AHEAD)
@@ -307,7 +310,7 @@ class RolloutTask:
                     self._check_arithmetic(newest)
                     (await self._policies.hold(answer.run_id, newest)).release()
                     return
-            except InvalidInput as error:  # fetching it again would give the same bad version
+            except InvalidInput as error:  # a second fetch would give the same invalid version
                 _log.warning("look-ahead-failed", why=error.detail)
                 return
             except (MusterError, OSError) as error:
@@ -326,7 +329,7 @@ class RolloutTask:
         _log.info(
             "slot-done", step=answer.step, seconds=round(seconds, 2), **{k: round(v, 3) for k, v in shown.items()}
         )
-        with suppress(MusterError):  # metrics only: the next slot reports again
+        with suppress(MusterError):  # a lost report does no harm: the next slot reports again
             await self._bridge.report(
                 {
                     **shown,
@@ -341,7 +344,7 @@ class RolloutTask:
 
     def _failed(self, error: EngineFailed) -> timedelta:
         self._failures += 1
-        self._generator = None  # its weights may be incomplete
+        self._generator = None  # the engine's weights may be incomplete, so the next turn loads them again
         if self._failures >= MOST_ENGINE_FAILURES:
             raise error
         _log.error("engine-failed", why=error.detail, hint=error.hint, failures=self._failures)

@@ -62,7 +62,7 @@ class Outbox:
         """Hands one file over to the worker and deletes it.
 
         Raises:
-            MusterError: The worker refused the file; it is kept if the error is retryable, otherwise deleted.
+            MusterError: The worker refused the file. The file is kept if the error is retryable, otherwise deleted.
         """
         try:
             await self._bridge.hand_over(file)
@@ -76,7 +76,7 @@ class Outbox:
         """Hands over all waiting files, including those of earlier runs of the task; returns their number.
 
         Raises:
-            MusterError: The worker can't take a file now; it and the following ones are kept.
+            MusterError: The worker can't take a file now; this file and the following files are kept.
         """
         if not self._home.is_dir():
             return 0
@@ -91,7 +91,7 @@ class Outbox:
                 if error.retryable:
                     raise
                 _log.warning("left-file-not-taken", file=note.stem, why=error.detail)
-        for path in self._home.iterdir():  # incomplete files; the slot's lease just expires
+        for path in self._home.iterdir():  # deletes incomplete files; the leases of their slots expire
             if path.suffix != ".json" and not path.with_suffix(".json").exists():
                 path.unlink()
         return given
@@ -104,7 +104,7 @@ class Outbox:
 
 
 def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
-    """Returns figures of an unchecked file, for display."""
+    """Returns figures of a file's samples, for display; no validator has checked them."""
     count = len(samples)
     return {
         "samples": float(count),

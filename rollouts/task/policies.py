@@ -2,7 +2,7 @@
 
 <shared>/checkpoints/<digest>/            a complete version
 <shared>/checkpoints/.incoming-<digest>/  a fetch in progress, or an interrupted one
-<shared>/checkpoints/.<digest>.lock       held shared by users, exclusively to fetch or remove; removed with the version
+<shared>/checkpoints/.<digest>.lock       the version's lock (`version_lock`); removed with the version
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from rollouts.errors import BadVersionFolder
 from rollouts.task.version_lock import Hold, VersionLock, locked_versions
 
 KEPT_VERSIONS = 2
-"""Versions kept in addition to those in use: the current one, and the previous one in case the step moves back."""
+"""Number of versions kept besides those in use: the current version, and the previous one if the step moves back."""
 
 INCOMING = ".incoming-"
-"""Prefix of the folder that a version is fetched into."""
+"""Prefix of the folder into which a version is fetched."""
 _KEPT_INCOMING = 1
-"""Interrupted fetches to keep: the newest may be resumed."""
+"""Number of interrupted fetches to keep, because a task may resume the newest one."""
 
 _LOCK_POLL = timedelta(milliseconds=200)
 _log = structlog.get_logger(__name__)
 
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
-"""Name, size, both times and inode of each file in a folder."""
+"""Name, size, modification time, change time (ctime) and inode of each file in a folder."""
 
 
 class Fetch(Protocol):
@@ -51,7 +51,7 @@ class Fetch(Protocol):
         """Creates the complete and verified folder `to`, or nothing.
 
         Raises:
-            MusterError: The version is not available now; `retryable` says whether it may be later.
+            MusterError: The version is not available now; `retryable` says whether it may become available later.
         """
         ...
 
@@ -74,9 +74,9 @@ class HeldPolicy:
     """A version that is protected from removal while held.
 
     Args:
-        digest: Its verified digest.
-        folder: Its folder.
-        stamp: Stamp of its files when they were verified.
+        digest: The version's verified digest.
+        folder: The version's folder.
+        stamp: Stamp of the version's files when they were verified.
         lock: The version's lock; None for a folder that is never removed.
     """
 
@@ -87,7 +87,7 @@ class HeldPolicy:
 
     @property
     def size(self) -> int:
-        """Total size of its files in bytes."""
+        """Total size of the version's files in bytes."""
         return sum(size for _, size, *_ in self.stamp)
 
     def check_unchanged(self) -> None:
@@ -102,7 +102,7 @@ class HeldPolicy:
             )
 
     def release(self) -> None:
-        """Allows its removal. May be called repeatedly."""
+        """Allows the version's removal. May be called repeatedly."""
         if self.lock is not None:
             self.lock.release()
 
@@ -130,7 +130,7 @@ class PolicyStore:
 
         Raises:
             NoPolicy: The version is missing and can't be fetched.
-            BadVersionFolder: The local folder is damaged and can't be fetched again, or the fetched one is wrong.
+            BadVersionFolder: The local folder is damaged and can't be fetched again, or the fetched folder is damaged.
             DamagedPolicy: The local folder is damaged, and another task uses it.
         """
         digest = checkpoint.digest
@@ -141,7 +141,7 @@ class PolicyStore:
             may_fetch = self._fetch is not None
             await self._take(lock, Hold.SHARED)
             while True:
-                while not _is_here(folder):  # another task may remove it before we hold it again
+                while not _is_here(folder):  # another task may remove the folder before this task has the lock again
                     await self._bring(run, checkpoint, folder, lock)
                     await self._take(lock, Hold.SHARED)
                 stamp = stamp_of(folder)
@@ -153,7 +153,7 @@ class PolicyStore:
         except BaseException:
             lock.release()
             raise
-        with suppress(OSError):  # without times, removal picks arbitrary versions
+        with suppress(OSError):  # the time only orders versions for removal
             os.utime(folder)
         return HeldPolicy(digest, folder, stamp, lock)
 
@@ -166,7 +166,7 @@ class PolicyStore:
         """
         if not may_fetch:
             raise BadVersionFolder(
-                f"{folder} {damage}", hint="remove the folder; it is fetched again if there are relays"
+                f"{folder} {damage}", hint="remove the folder; the task fetches it again if the run has relays"
             )
         if not lock.take(Hold.EXCLUSIVE):
             raise DamagedPolicy(f"{folder} {damage}")
@@ -183,13 +183,13 @@ class PolicyStore:
                 hint="give the run relays, or put the version's folder there",
             )
         await self._take(lock, Hold.EXCLUSIVE)
-        if not _is_here(folder):  # another task may have fetched it while we waited
+        if not _is_here(folder):  # another task may have fetched it while this task waited
             await self.tidy()
             await self._fetch(run, checkpoint, folder)
-            await asyncio.to_thread(self._tidy, fetched=1)  # now that its size is known
+            await asyncio.to_thread(self._tidy, fetched=1)  # again, because the version's size is known only now
 
     async def tidy(self) -> None:
-        """Removes unused versions, the least recently used first, until only those that `keep` allows are left."""
+        """Removes unused versions, the least recently used first, until `keep` allows the remaining versions."""
         await asyncio.to_thread(self._tidy)
 
     def _tidy(self, *, fetched: int = 0) -> None:
@@ -239,7 +239,7 @@ def _is_here(folder: Path) -> bool:
 
 
 def _damage(folder: Path, wanted: Digest) -> str | None:
-    """Describes the damage of a folder, as the end of a sentence; None if it is the wanted version."""
+    """Returns a predicate that describes a folder's damage, for messages; None if it is the wanted version."""
     try:
         found = version_digest(folder_files(folder))
     except (MusterError, OSError) as error:
@@ -250,7 +250,7 @@ def _damage(folder: Path, wanted: Digest) -> str | None:
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """Returns a stamp that detects replaced or modified files. Not even the files' owner can set ctime."""
+    """Returns a stamp that detects replaced or modified files, because not even their owner can set their ctime."""
     facts = []
     for path in sorted(folder.rglob("*")):
         if path.is_file():

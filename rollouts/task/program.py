@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None, *, make: Callable[..., RolloutT
     """Runs the task until SIGTERM or SIGINT; returns the exit status: 0 if stopped, 1 after an error.
 
     Args:
-        arguments: Command-line arguments; None for this process's own.
+        arguments: Command-line arguments; None for the arguments of this process.
         make: Factory with the arguments of `RolloutTask`.
     """
     options = _parser().parse_args(arguments)

@@ -1,7 +1,8 @@
 """Inter-process lock of a policy version: shared for use, exclusive for replacement or removal; one file per version.
 
-The exclusive holder removes a lock file that is no longer needed, so that a volume does not accumulate one per
-version. A lock on a file that was removed meanwhile protects nothing; its holder locks the file that replaced it.
+The exclusive holder removes a lock file that is no longer needed, so that a volume does not accumulate one file per
+version. If a process gets a lock on a file that was removed meanwhile, the lock has no effect. The process then locks
+the file that replaced the removed one.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class Hold(Enum):
     """Mode of a version lock."""
 
     SHARED = auto()
-    """For use: prevents replacement and removal."""
+    """Held while a process uses the version; prevents replacement and removal."""
     EXCLUSIVE = auto()
-    """For replacement and removal: no other process uses the version."""
+    """Held while a process replaces or removes the version; no other process uses it meanwhile."""
 
 
 class VersionLock:
@@ -50,7 +51,7 @@ class VersionLock:
         return False
 
     def remove(self) -> None:
-        """Deletes the lock file; the exclusive holder calls it as the last step of removing a version."""
+        """Deletes the lock file; the exclusive holder calls this method as the last step of removing a version."""
         with suppress(FileNotFoundError):
             self._path.unlink()
 
@@ -64,7 +65,7 @@ class VersionLock:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def _is_current(self) -> bool:
-        """Returns whether the locked file is still the one at its path; it may have been removed while we waited."""
+        """Returns whether the locked file is still at its path; the former holder may have removed it."""
         try:
             there = self._path.lstat()
         except FileNotFoundError:

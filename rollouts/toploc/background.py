@@ -14,11 +14,12 @@ from rollouts.toploc.polynomial import PolynomialCodec
 
 
 class BackgroundBuild:
-    """Builds proofs on its own thread; each round takes everything that is queued.
+    """Builds proofs on its own thread; each round takes all queued rows.
 
     Args:
         codec: The proof format.
-        surplus: Rows that every unfinished sequence keeps back.
+        surplus: Number of newest rows for which no proofs are built while a sequence is unfinished, because they may
+            lie beyond its last token.
         most_waiting_bytes: `put` blocks while its rows would make the queue exceed this size, unless the queue is
             empty.
     """
@@ -52,7 +53,7 @@ class BackgroundBuild:
         """Queues runs, and the sequences that end with these runs or earlier.
 
         Args:
-            runs: Runs; the caller must not change the runs or their rows any more.
+            runs: Runs of steps; the caller must not change the runs or their rows any more.
             finished: Finished sequences, each once.
             size: The bytes of the rows.
         """
@@ -119,7 +120,7 @@ class BackgroundBuild:
     def _proofs(
         self, stretches: Sequence[torch.Tensor], sizes: Sequence[Sequence[int] | None]
     ) -> list[bytes | Exception]:
-        """Returns a proof per chunk, or the exception that this chunk raised."""
+        """Returns for each chunk its proof, or the exception that building the proof raised."""
         try:
             return [*self._codec.build(stretches, sizes=sizes)]
         except Exception as failure:  # noqa: BLE001 - `PendingProofs.result` raises it

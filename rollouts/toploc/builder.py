@@ -52,15 +52,15 @@ class PendingProofs:
 class ProofBuilder:
     """Builds the proofs of many growing sequences. Not thread-safe.
 
-    Use it as a context manager: on exit it completes the proofs of finished sequences and discards unfinished
+    The builder is a context manager: on exit it completes the proofs of finished sequences and discards unfinished
     sequences.
 
     Args:
         codec: The proof format.
-        surplus: Maximum number of rows past its last token that a sequence may get before it is finished. Engines that
+        surplus: Maximum number of rows beyond a sequence's last token that `add` receives before `finish`. Engines that
             schedule the next step before they see the last token add such rows.
-        most_waiting_bytes: Limit of queued states; `add` blocks above it. In addition, the builder keeps one interval
-            and the surplus of each sequence.
+        most_waiting_bytes: Limit of queued states in bytes; above the limit `add` blocks. In addition, the builder
+            keeps one interval and the surplus of each sequence.
 
     Raises:
         InvalidInput: The surplus is negative.
@@ -70,7 +70,7 @@ class ProofBuilder:
         self, *, codec: PolynomialCodec = TOPLOC, surplus: int = 0, most_waiting_bytes: int = 256 << 20
     ) -> None:
         if surplus < 0:
-            raise InvalidInput(f"a surplus of {surplus} rows", hint="it is 0 or more")
+            raise InvalidInput(f"the surplus can't be {surplus} rows", hint="give 0 or more")
         self._interval = codec.interval
         self._surplus = surplus
         self._most = most_waiting_bytes // 2  # half of the bytes wait here, half in the thread's queue
@@ -115,11 +115,11 @@ class ProofBuilder:
             self._hand_over()
 
     def finish(self, sequence: Hashable, *, rows: int) -> PendingProofs:
-        """Ends a sequence; its key may then begin a new one.
+        """Ends a sequence; afterwards the same key may begin a new sequence.
 
         Args:
-            sequence: As given to `add`.
-            rows: Number of output tokens. Surplus rows are not part of the proofs.
+            sequence: The sequence's key, as given to `add`.
+            rows: Number of output tokens. Rows beyond this number are not part of the proofs.
 
         Raises:
             InvalidInput: The sequence has fewer than `rows` rows, or more than `surplus` rows beyond these.
@@ -130,8 +130,8 @@ class ProofBuilder:
             self._leave(sequence)
         if rows < 0 or not 0 <= one.rows - rows <= self._surplus:
             raise InvalidInput(
-                f"sequence {sequence!r} has {rows} tokens and {one.rows} rows of states",
-                hint=f"each token has a row; at most {self._surplus} more are dropped at the end",
+                f"sequence {sequence!r} has {rows} tokens, but {one.rows} rows of states",
+                hint=f"give one row for each token; at most {self._surplus} more rows at the end are dropped",
             )
         self._check_open()
         self._growing.pop(sequence, None)
@@ -142,7 +142,7 @@ class ProofBuilder:
         return PendingProofs(one, self._wait)
 
     def discard(self, sequence: Hashable) -> None:
-        """Forgets a sequence; does nothing if it is unknown."""
+        """Drops a sequence without building its proofs; does nothing if the sequence is unknown."""
         if sequence in self._present:
             self._leave(sequence)
         if one := self._growing.pop(sequence, None):
@@ -174,12 +174,13 @@ class ProofBuilder:
         (count, hidden), device = rows.shape, rows.device
         if (hidden, device) != (self._like or (hidden, device)):
             raise InvalidInput(
-                f"rows of width {hidden} on {device} after {self._like}", hint="one builder is for one model"
+                f"rows of width {hidden} on {device} can't follow rows of width and device {self._like}",
+                hint="use one builder for each model",
             )
         names = set(sequences)
         if not count == len(sequences) == len(names):
             raise InvalidInput(
-                f"{count} rows for {len(sequences)} sequences, {len(names)} of them different",
+                f"a step has {count} rows for {len(sequences)} sequences, of which {len(names)} are different",
                 hint="give one row for each sequence of the step",
             )
         self._check_open()

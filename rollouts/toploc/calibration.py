@@ -1,6 +1,6 @@
 """Calibration files: thresholds of honest proofs for one model, one prover and one verifier.
 
-Prover and verifier are each an arithmetic: an engine and a data type.
+The prover and the verifier are each given by an arithmetic: an engine and a data type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BadCalibration(InvalidInput):
     """The bytes are not a valid calibration."""
 
     code = "bad-calibration"
-    default_hint = "docs/toploc.md has an example and explains how to measure one"
+    default_hint = "docs/toploc.md has an example and explains how to measure a calibration"
 
 
 class _CalibrationModel(BaseModel):
@@ -67,7 +67,7 @@ class Calibration(_CalibrationModel):
             BadCalibration: The bytes are too large or invalid.
         """
         if len(raw) > LARGEST_CALIBRATION:
-            raise BadCalibration(f"a calibration of {len(raw)} bytes, above {LARGEST_CALIBRATION}")
+            raise BadCalibration(f"the calibration has {len(raw)} bytes, more than {LARGEST_CALIBRATION}")
         try:
             return cls.model_validate_json(raw)
         except ValidationError as wrong:
@@ -86,7 +86,9 @@ class Calibration(_CalibrationModel):
             with path.open("rb") as file:
                 raw = file.read(LARGEST_CALIBRATION + 1)
         except FileNotFoundError:
-            raise NotFound(f"there is no calibration at {path}", hint="measure one; see docs/toploc.md") from None
+            raise NotFound(
+                f"there is no calibration at {path}", hint="docs/toploc.md explains how to measure one"
+            ) from None
         return cls.from_json(raw)
 
     def to_json(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Compares proofs with the verifier's points, all in one vectorised pass; malformed proofs give a result too."""
+"""Compares proofs with the verifier's points, all in one vectorised pass; malformed proofs have a result too."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rollouts.toploc.selection import Indices
 
 LARGEST_MODULUS = PRIME
 SMALLEST_MODULUS = 65433
-"""Smallest modulus that a verifier accepts. A prover rarely needs a smaller one than the largest: random indices are
-distinct under the largest modulus in 94 of 100 intervals of 32 x 4096 values; see docs/toploc.md."""
+"""Smallest modulus that a verifier accepts. A prover rarely needs a modulus below `LARGEST_MODULUS`: random indices are
+distinct under `LARGEST_MODULUS` in 94 of 100 intervals of 32 x 4096 values; see docs/toploc.md."""
 
 _SIGN, _MAGNITUDE, _MANTISSA = 0x8000, 0x7FFF, 0x7F
 _REASONS = (None, Malformed.LENGTH, Malformed.MODULUS, Malformed.COEFFICIENT, Malformed.PADDING)
@@ -70,7 +70,10 @@ def _differences(claimed: Indices, own: Indices) -> tuple[list[int], list[int], 
 
 
 def _ordered(bits: Indices) -> Indices:
-    """Maps bit patterns to integers in the values' order; neighbours differ by one, and both zeros map to 0."""
+    """Maps bit patterns to integers in the order of their values.
+
+    Neighbouring bfloat16 values differ by one, and both zeros map to 0.
+    """
     return np.where(bits & _SIGN, -(bits & _MAGNITUDE), bits & _MAGNITUDE)
 
 

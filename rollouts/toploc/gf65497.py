@@ -1,11 +1,11 @@
 """Polynomials over GF(65497), for many proofs at once.
 
 All arithmetic is exact in float64. Internally, an element is the residue nearest to 0, at most 2¹⁵ in magnitude. A
-product of two residues stays below 2³⁰, and a sum of `MOST_POINTS` such products below 2⁴². Reductions dominate the run
-time, so products of three residues are summed before they are reduced, as long as there are few enough products. Arrays
-of shape (B, k) hold one polynomial, or one set of points, per row; coefficients are in ascending powers.
+product of two residues stays below 2³⁰, and a sum of `MOST_POINTS` such products below 2⁴². Reductions take most of the
+run time, so up to `_MOST_TRIPLES` products of three residues are summed before they are reduced. Arrays of shape (B, k)
+hold one polynomial, or one set of points, per row; coefficients are in ascending powers.
 
-Divided differences would take k dependent steps. Interpolation uses Lagrange's formula instead,
+Interpolation by divided differences would take k dependent steps. This module uses Lagrange's formula instead,
 
     c(X) = Σᵢ aᵢ · M(X) / (X - xᵢ),   M(X) = Πᵢ (X - xᵢ),   aᵢ = yᵢ / M'(xᵢ)
 
@@ -21,15 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 PRIME = 65497
-"""Size of the field, fixed by the format. All bfloat16 bit patterns that are not elements are NaNs."""
+"""Size of the field, fixed by the format. All bfloat16 bit patterns that are not elements of the field are NaNs."""
 MOST_POINTS = 4096
-"""With more points, the rounding error of an FFT convolution could approach one half and make a coefficient wrong."""
+"""Maximum number of points. With more points, the rounding error of an FFT convolution could approach one half and make
+a coefficient wrong."""
 
 Elements = NDArray[np.float64]
 
 _LONGEST_DIRECT = 8
 _MOST_TRIPLES = 256
-"""Up to this many products of three residues have a sum below 2⁵³."""
+"""Maximum number of products of three residues with a sum below 2⁵³."""
 _RECIPROCAL = 1.0 / PRIME
 
 
@@ -88,7 +89,10 @@ def _least(residues: Elements) -> Elements:
 
 
 def _powers(x: Elements, k: int) -> tuple[Elements, Elements]:
-    """Returns baby steps x⁰ … x^(b-1), (b, B, n), and giant steps x⁰, xᵇ, x²ᵇ, … up to x^(k-1), (⌈k/b⌉, B, n)."""
+    """Returns powers for evaluating polynomials of degree below k by baby steps and giant steps.
+
+    The baby steps are x⁰ … x^(b-1), (b, B, n). The giant steps are x⁰, xᵇ, x²ᵇ, … up to x^(k-1), (⌈k/b⌉, B, n).
+    """
     steps = 1 << ((k - 1).bit_length() + 1) // 2
     baby = _ladder(x, steps + 1)
     return baby[:steps], _ladder(baby[steps], -(-k // steps))
@@ -108,7 +112,10 @@ def _ladder(x: Elements, count: int) -> Elements:
 
 
 def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
-    """Evaluates polynomials from powers: Σᵤ x^(u·b) · Σᵥ c[u·b + v]·xᵛ; residues, (B, n)."""
+    """Evaluates polynomials from the results of `_powers`; residues, (B, n).
+
+    The value is Σᵤ x^(u·b) · Σᵥ c[u·b + v]·xᵛ.
+    """
     count, k = coefficients.shape
     steps, strides = len(baby), len(giant)
     padded = np.zeros((count, strides * steps))
@@ -120,8 +127,8 @@ def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
 def _master(x: Elements) -> Elements:
     """Returns the coefficients of Π (X - xᵢ) as residues, without the leading 1; (B, k).
 
-    Builds a product tree whose monic factors are stored without their leading coefficient 1: (Xᵈ + l)(Xᵈ + r) = X²ᵈ +
-    Xᵈ·(l + r) + l·r.
+    The function builds a product tree. Its monic factors are stored without their leading coefficient 1:
+    (Xᵈ + l)(Xᵈ + r) = X²ᵈ + Xᵈ·(l + r) + l·r.
     """
     count, k = x.shape
     width = 1 << (k - 1).bit_length()
@@ -147,9 +154,10 @@ def _master(x: Elements) -> Elements:
 
 
 def _convolved(pairs: Elements) -> Elements:
-    """Returns the products of polynomials, (2, …, k), as (…, 2k) unreduced integers; the last one is 0.
+    """Returns the products of pairs of polynomials, (2, …, k), as (…, 2k) unreduced integers; the last is 0.
 
-    Uses numpy: torch plans its transforms, which doubles the time on a new thread or on a core that did other work.
+    The function uses numpy's FFT. Torch first plans a transform, which doubles the time on a new thread or on a core
+    that did other work.
     """
     size = 2 * pairs.shape[-1]
     left, right = np.fft.rfft(pairs, size)
@@ -160,7 +168,10 @@ def _convolved(pairs: Elements) -> Elements:
 
 @cache
 def _inverses() -> Elements:
-    """Returns the inverse of each residue (0 for 0) by Fermat, a^(p-2); negative residues index from the end."""
+    """Returns the inverse of each residue (0 for 0) by Fermat's theorem, a^(p-2).
+
+    Negative residues can be used as indices too, because they count from the end of the array.
+    """
     base, result = np.arange(PRIME, dtype=np.float64), np.ones(PRIME)
     for bit in f"{PRIME - 2:b}":
         result = _reduced(result * result)

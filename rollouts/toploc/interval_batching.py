@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rollouts.toploc.points import SMALLEST_ROOM
 
 Rows = NDArray[np.int16]
-"""Bit patterns of bfloat16, (rows, hidden); numpy moves whole rows several times faster than torch does."""
+"""Bit patterns of bfloat16, (rows, hidden), as a numpy array: numpy moves rows several times faster than torch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class Growing:
         dropped: Whether the sequence was discarded, so that it needs no proofs.
         ending: Whether all rows of the sequence were gathered or are being gathered.
         taken: Number of rows that were cut into intervals.
-        proofs: Proofs of its intervals, in order.
+        proofs: Proofs of the sequence's intervals, in order.
         failure: Exception raised while building a proof.
         complete: Whether the sequence is finished and all its proofs are built.
     """
@@ -47,7 +47,7 @@ class Growing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive steps with the same sequences: each step is (len(live), hidden), row i belongs to `live[i]`."""
+    """Consecutive steps with the same sequences; a step is (len(live), hidden), and its row i belongs to `live[i]`."""
 
     live: tuple[Growing, ...]
     steps: list[torch.Tensor]
@@ -67,7 +67,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Chunks of hidden states, complete intervals for which proofs can be built now.
+    """Chunks of hidden states for which proofs can be built now, and the remaining rows.
 
     Args:
         stretches: Chunks, as for `PolynomialCodec.build`.
@@ -101,14 +101,14 @@ class _Places:
         return rows.take(np.concatenate(self.pieces), axis=0)
 
     def filled_up(self, rows: Rows, room: int) -> Rows:
-        """Returns each piece padded with zero rows to `room` rows. The last of `rows` must be zero."""
+        """Returns each piece, padded to `room` rows with the last of `rows`, which must be zero."""
         places = np.full((len(self.pieces), room), len(rows) - 1)
         places[np.arange(room) < np.array(self.counts)[:, None]] = np.concatenate(self.pieces)
         return rows.take(places.ravel(), axis=0)
 
 
 class _Numbers(dict[Growing, int]):
-    """Numbers sequences in order of first access."""
+    """Maps sequences to numbers, in order of first access."""
 
     def __missing__(self, one: Growing) -> int:
         self[one] = len(self)
@@ -155,7 +155,10 @@ def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: in
 
 
 def _by_room(ends: _Places, interval: int, hidden: int) -> dict[int, _Places]:
-    """Groups incomplete last intervals by padded size, one of a few, so that those of one size are built together."""
+    """Groups incomplete last intervals by padded size.
+
+    There are only a few padded sizes, so that the proofs of many intervals are built together.
+    """
     least = -(-SMALLEST_ROOM // hidden)
     rooms: dict[int, _Places] = {}
     for one, piece in zip(ends.live, ends.pieces, strict=True):
@@ -183,7 +186,7 @@ def _sorted(rest: Rest | None, runs: Sequence[Run]) -> Iterable[tuple[Growing, N
 
 
 def _rows(rest: Rest | None, runs: Sequence[Run]) -> Rows:
-    """Returns all rows and one zero row, rounded to bfloat16."""
+    """Returns all rows, rounded to bfloat16, followed by one zero row."""
     steps = [step for run in runs for step in run.steps]
     before = len(rest.rows) if rest else 0
     after = before + sum(len(run.live) * len(run.steps) for run in runs)

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from rollouts.toploc.selection import Bits, Indices, select
 
 _BATCH = 128
-"""Chunks computed together: enough to amortise the cost of a call, few enough for the core's cache."""
+"""Number of chunks computed together: enough to amortise the cost of a call, few enough for the core's cache."""
 
 SMALLEST_ROOM = 4096
-"""Single chunks are padded to at least this many values: the padding costs less than a separate call."""
+"""Single chunks are padded to at least this many values, because the padding costs less than a separate call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The points of B chunks, k of each.
+    """The points of B chunks, with k points of each chunk.
 
     Args:
         places: (B,) positions of these chunks among all chunks.
@@ -72,7 +72,7 @@ def points_of(
 def _parts(
     stretches: Sequence[torch.Tensor], sizes: Sequence[Sequence[int] | None] | None, top_k: int
 ) -> Iterator[_PointBatch]:
-    """Yields non-empty stretches; padded chunks with fewer than `top_k` values come separately, without padding."""
+    """Yields non-empty stretches; yields padded chunks with fewer than `top_k` values separately, without padding."""
     begin = 0
     for number, stretch in enumerate(stretches):
         count, size = stretch.shape
@@ -87,7 +87,10 @@ def _parts(
 
 
 def _room(count: int, size: int, top_k: int) -> int:
-    """Returns a padded size for single chunks from a small set, so that chunks of unlike sizes share one selection."""
+    """Returns the size to which chunks are padded.
+
+    Single chunks have one of a few padded sizes, so that chunks of different sizes share one selection.
+    """
     return size if count > 1 or size < top_k else max(SMALLEST_ROOM, 1 << (size - 1).bit_length())
 
 

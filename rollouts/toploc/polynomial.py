@@ -2,9 +2,9 @@
 
 A proof is a big-endian uint16 modulus m, then one big-endian uint16 coefficient per point, in ascending powers. The
 polynomial maps each point's index mod m to the bit pattern of its bfloat16 value. m is the largest modulus up to 65497
-under which the indices stay distinct. The verifier accepts m from 65433 on, and for intervals of at most 65497 values
-accepts only 65497: a prover free to choose the modulus could make all indices of a channel coincide, and one proof
-would fit many intervals.
+under which the indices stay distinct. The verifier accepts m from 65433 to 65497; for intervals of at most 65497 values
+it accepts only 65497. A prover that could choose any modulus could make all indices of a channel coincide, so that one
+proof would fit many intervals.
 
 An interval may have fewer values than a proof has points (one row of a very narrow model). Then all values are points,
 and the remaining coefficients are 0.
@@ -28,7 +28,7 @@ from rollouts.toploc.selection import Bits, Indices
 
 
 class Unprovable(MusterError):
-    """No modulus of the format keeps these indices distinct, so no valid proof exists."""
+    """No modulus of the format keeps an interval's indices distinct, so no valid proof exists."""
 
     code = "unprovable"
     default_hint = "generate the sample again from another slot; report the model if it recurs"
@@ -55,8 +55,8 @@ class PolynomialCodec:
     def __post_init__(self) -> None:
         if self.interval < 1 or not 1 <= self.top_k <= MOST_POINTS:
             raise InvalidInput(
-                f"interval {self.interval} and top_k {self.top_k}",
-                hint=f"an interval has at least 1 row, a proof 1 to {MOST_POINTS} points",
+                f"a proof format can't have interval {self.interval} and top_k {self.top_k}",
+                hint=f"an interval has at least 1 row, and a proof has 1 to {MOST_POINTS} points",
             )
 
     @property
@@ -116,8 +116,8 @@ def encode(indices: ArrayLike, bits: ArrayLike) -> bytes:
     x, y = _integers(indices, "indices", below=2**63), _integers(bits, "bits", below=PRIME)
     if x.shape != y.shape or not 1 <= x.size <= MOST_POINTS or len(np.unique(x)) != x.size:
         raise InvalidInput(
-            f"{x.size} indices ({len(np.unique(x))} of them distinct) and {y.size} bit patterns",
-            hint=f"a proof has 1 to {MOST_POINTS} points, each with an index of its own",
+            f"{x.size} indices ({len(np.unique(x))} of them distinct) and {y.size} bit patterns make no proof",
+            hint=f"a proof has 1 to {MOST_POINTS} points, each with a distinct index",
         )
     return _encode(x[None], y[None].astype(np.uint16))[0]
 
@@ -153,5 +153,5 @@ def _moduli(indices: Indices) -> Indices:
     if not len(left):
         return moduli
     raise Unprovable(
-        f"no modulus from {SMALLEST_MODULUS} to {LARGEST_MODULUS} keeps the {indices.shape[1]} indices apart"
+        f"no modulus from {SMALLEST_MODULUS} to {LARGEST_MODULUS} keeps the {indices.shape[1]} indices distinct"
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 WORST = 128.0
-"""Value used if no mantissas could be compared: one more than the largest possible difference."""
+"""Largest distance, and value of a mantissa figure if no mantissas could be compared: one more than the largest
+possible difference of two mantissas."""
 
 
 class Malformed(StrEnum):
@@ -15,7 +16,7 @@ class Malformed(StrEnum):
     MISSING = "missing"
     """There are fewer proofs than intervals."""
     SURPLUS = "surplus"
-    """There are more proofs than intervals; one such result stands for all of the surplus."""
+    """There are more proofs than intervals; one such result represents all surplus proofs."""
     LENGTH = "length"
     """The proof has the wrong length."""
     MODULUS = "modulus"
@@ -36,10 +37,10 @@ class ProofResult:
         exponent_mismatches: Points at which the exponents differ.
         sign_mismatches: Points at which the signs differ, except where both values are zero.
         mantissa_total: Sum of the mantissas' absolute differences (0 to 127 each) over points of equal exponent.
-        mantissa_median: Median of these differences; `WORST` if there is no such point.
+        mantissa_median: Median of these differences; `WORST` if no point has equal exponents.
         distance_total: Sum over all points of the distance in units of the last place of bfloat16, at most 128 each.
-            Unlike mantissa differences, the distance is continuous: values just across a power of two differ by one
-            unit.
+            Unlike mantissa differences, the distance is continuous: two neighbouring values on both sides of a power of
+            two differ by one unit.
     """
 
     malformed: Malformed | None
@@ -57,7 +58,7 @@ class ProofResult:
 
     @property
     def mantissa_mean(self) -> float:
-        """Mean absolute difference of mantissas over points of equal exponent; `WORST` if there is none."""
+        """Mean absolute difference of mantissas over points of equal exponent; `WORST` if there is no such point."""
         matching = self.points - self.exponent_mismatches
         return self.mantissa_total / matching if matching else WORST
 

@@ -2,12 +2,12 @@
 
 Magnitudes are compared as integers, the lower 15 bits of the patterns. In a short chunk, each value becomes a distinct
 integer key of magnitude and inverted index, and the k largest keys are the points. (Numpy partitions such integers with
-AVX2 or AVX-512; without either, this is slower than folding.)
+AVX2 or AVX-512; on a processor without them, this is slower than folding.)
 
-In a long chunk, partitioning keys would move the data too often. The chunk is folded into short lanes, and the lanes'
-maxima into groups. The k-th largest group maximum is the floor: at least k values reach it, because each of the k
-largest groups has one, and only few more than k do. So the chunk is read and written once, and only the values that
-reach the floor are examined again.
+In a long chunk, partitioning keys would move the data too often. Instead the chunk is folded into short lanes, and the
+lanes' maxima into groups. The k-th largest group maximum is called the floor. At least k values reach the floor,
+because each of the k groups with the largest maxima contains such a value, and only few further values reach it. So the
+chunk is read and written once, and only the values that reach the floor are examined again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 Keys = NDArray[np.uint32]
 """15 bits of magnitude, then 17 bits of the inverted index (`_PLACES - 1 - index`)."""
 Patterns = NDArray[np.int16]
-"""Bit patterns of bfloat16 as signed integers; or their magnitudes, with -1 for padding."""
+"""Bit patterns of bfloat16 as signed integers; or the magnitudes of bfloat16 values, with -1 for padding."""
 
 _MAGNITUDE = 0x7FFF
 _INFINITY = 0x7F80
@@ -31,11 +31,12 @@ _NAN = 0x7FC0
 _PLACES = 1 << 17
 """Number of indices that fit into a 32-bit key beside the magnitude."""
 _SHORT = 1 << 14
-"""Largest chunk selected by keys: with 8,192 values it takes half the time of folding, with 28,672 the same time."""
+"""Largest chunk whose points are selected by keys. For 8,192 values, selection by keys takes half the time of folding,
+and for 28,672 values the same time."""
 _GROUPS_PER_POINT = 4
 _LANES_PER_GROUP = 8
 _BATCH = 1 << 18
-"""Values selected at a time: half a mebibyte of values, or one of keys, stays in a core's L2 cache."""
+"""Values processed at a time: half a MiB of values, or one MiB of keys, stays in a core's L2 cache."""
 
 
 def select(stretches: Sequence[torch.Tensor], k: int, *, room: int | None = None) -> tuple[Indices, Bits]:
@@ -50,7 +51,7 @@ def select(stretches: Sequence[torch.Tensor], k: int, *, room: int | None = None
 
     Returns:
         (B, k) indices into the chunks, by falling magnitude and then rising index, and (B, k) bit patterns of bfloat16,
-        for all chunks in order. NaNs rank above infinity, and all of them are returned as 0x7FC0.
+        for all chunks in order. NaNs rank above infinity, and every NaN is returned as 0x7FC0.
     """
     size, count = room or stretches[0].shape[1], sum(stretch.shape[0] for stretch in stretches)
     if size <= _SHORT:
@@ -152,7 +153,7 @@ def _reaching(folded: Patterns, peaks: Patterns, floors: NDArray[np.int16]) -> t
 
 
 def _first_of_each(chunk: Indices, index: Indices, magnitude: Patterns, count: int, k: int) -> Indices:
-    """Returns the k best candidates of each chunk; sorts keys of chunk, falling magnitude and rising index."""
+    """Returns the indices of the k largest candidates of each chunk, by falling magnitude, then rising index."""
     keys = chunk << 47 | (_MAGNITUDE - magnitude.astype(np.int64)) << 32 | index
     keys.sort()
     starts = np.searchsorted(keys, np.arange(count) << 47)

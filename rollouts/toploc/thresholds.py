@@ -1,7 +1,8 @@
 """Judges the proofs of a sample or a file by thresholds for honest work.
 
-Pure functions from results to a judgement. A malformed proof is a forgery, regardless of the thresholds. A figure above
-its threshold is a statistical failure, which the validator weighs (margin, second prefill).
+The module has pure functions from results to a judgement. A malformed proof is a forgery, regardless of the thresholds.
+A figure above its threshold is a statistical failure; the validator decides about it by wider limits and a second
+prefill.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rollouts.toploc.results import WORST, Malformed, ProofResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofErrors:
-    """Errors of proofs relative to the verifier's states; all are 0 if both agree to the bit.
+    """Errors of proofs relative to the verifier's states; 0 if the prover's states are equal.
 
     Args:
         exponent_mismatches: Share of points at which exponents differ, 0 to 1.
@@ -29,8 +30,8 @@ class ProofErrors:
             points.
         mantissa_median: Median of the proofs' median mantissa differences.
         distance_mean: Mean distance in units of bfloat16's last place over all points, each at most 128.
-        distance_worst: The largest `distance_mean` of one proof; it exposes a single forged interval among many good
-            ones.
+        distance_worst: The largest `distance_mean` of one proof; it exposes a single forged interval among many honest
+            intervals.
     """
 
     exponent_mismatches: float
@@ -42,7 +43,7 @@ class ProofErrors:
 
 
 _LEAST = {"mantissa_median": 1.0, "sign_mismatches": 1 / 128}
-"""Smallest steps of these figures: one unit, and one point of an interval."""
+"""Smallest possible increase of these figures: one unit, and one of the 128 points of an interval."""
 
 NAMES = tuple(field.name for field in fields(ProofErrors))
 
@@ -97,7 +98,7 @@ _Units = Annotated[float, Field(ge=0, le=WORST)]
 
 
 class Thresholds(BaseModel):
-    """Upper limits for each field of `ProofErrors`; those of a sample are wider than those of a file."""
+    """Upper limits for each field of `ProofErrors`; the limits of a sample are wider than the limits of a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -110,14 +111,14 @@ class Thresholds(BaseModel):
 
     @classmethod
     def around(cls, honest: Sequence[Aggregate], *, headroom: float) -> Self:
-        """Returns the largest figures of honest aggregates, each times `headroom` (1.5 adds half).
+        """Returns the largest figures of honest aggregates, each times `headroom`, such as 1.5.
 
         Raises:
             InvalidInput: There are no aggregates, an aggregate has a malformed proof, or the headroom is below 1.
         """
         if not honest or any(aggregate.malformed for aggregate in honest) or not headroom >= 1:
             raise InvalidInput(
-                f"no thresholds from {len(honest)} aggregates with a headroom of {headroom}",
+                f"thresholds can't be derived from {len(honest)} aggregates with a headroom of {headroom}",
                 hint="measure at least one honest sample or file, none malformed, and leave a headroom of 1 or more",
             )
         largest = {name: max(getattr(aggregate.figures, name) for aggregate in honest) for name in NAMES}
@@ -137,7 +138,7 @@ def aggregate(results: Iterable[ProofResult]) -> Aggregate:
     """Combines the results of one sample or of all samples of a file.
 
     Raises:
-        InvalidInput: `results` is empty. Every sample has at least one token, so nothing was verified.
+        InvalidInput: `results` is empty, so nothing was verified: every sample has at least one token and one proof.
     """
     every = list(results)
     if not every:

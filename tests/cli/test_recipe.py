@@ -89,10 +89,10 @@ def test_a_system_prompt_and_template_options_are_written(model: Path) -> None:
             ["--environment", "letters", "--template-option", "tokenize=true"],
             "tokenize can't be an option",
         ),
-        (["--environment", "letters", "--max-new-tokens", "250"], "has 12 tokens, and the limit is 6"),
+        (["--environment", "letters", "--max-new-tokens", "250"], "has 12 tokens, but the limit is 6"),
         (["--environment", "letters", "--max-new-tokens", "256"], "exceed the model's context of 256"),
         (["--environment", "letters", "--max-prompt-tokens", "250"], "exceed the model's context of 256"),
-        (["--environment", "letters", "--max-prompt-tokens", "3"], "and the limit is 3"),
+        (["--environment", "letters", "--max-prompt-tokens", "3"], "but the limit is 3"),
         (["--environment", "letters", "--arithmetic", "cuda/int8"], "use torch/float32, torch/bfloat16"),
         (["--environment", "letters", "--temperature", "-1"], "sampling.temperature|temperature: "),
         (["--environment", "letters", "--first", str(2**63 - 2)], "is beyond the last index"),
@@ -145,9 +145,9 @@ def test_a_data_set_that_changed_is_refused_with_what_to_do(
         found = run_muster(*arguments)
         assert found.code == 1, found.out
         digest = hashlib.sha256(rows("8")).hexdigest()
-        assert f"rows.jsonl has the SHA-256 {digest}, and the options name" in found.err
+        assert f"rows.jsonl has the SHA-256 {digest}, but the options name" in found.err
         assert ("part 1 (math)" in found.err) is mixed
-        assert "fetch the file with the digest of the options" in found.err
+        assert "fetch the file whose digest the options name" in found.err
 
 
 def test_a_mixture_from_a_file_gives_a_recipe_that_measures_each_environment(model: Path, tmp_path: Path) -> None:

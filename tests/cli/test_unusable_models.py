@@ -84,7 +84,7 @@ def no_recipe(folder: Path) -> None:
         (short_context, "exceed the model's context of 16", "muster recipe init"),
         (shorter_than_an_answer, "answers of 12 tokens exceed the model's context of 8", "muster recipe init"),
         (chat_of_another_tokenizer, "the recipe asks for a chat", "muster recipe init"),
-        (lengths_of_another_tokenizer, "tokens with this tokenizer, and the recipe allows 4", "muster recipe init"),
+        (lengths_of_another_tokenizer, "tokens with this tokenizer, but the recipe allows 4", "muster recipe init"),
         (no_recipe, "has no recipe.json", "--environment NAME"),
     ],
 )

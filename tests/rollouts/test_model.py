@@ -175,7 +175,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda folder: in_two_files(folder, **{"model.norm.weight": "one.safetensors"}),
         "do not agree about model.norm.weight",
     ),
-    "bytes between header and tensors": (with_a_hole, "and the data before it end at"),
+    "bytes between header and tensors": (with_a_hole, "but the data before it end at byte"),
     "a tokenizer without end": (
         lambda folder: os.truncate(folder / "tokenizer.json", (64 << 20) + 1),
         "tokenizer.json has more than",
@@ -203,7 +203,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         r"the end tokens of .* are \[1, 64\]",
     ),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors can't be read"),
-    "weights that are cut off": (lambda folder: cut(folder / "model.safetensors", 5000), "where its header says"),
+    "weights that are cut off": (lambda folder: cut(folder / "model.safetensors", 5000), "but its header says"),
     "weights without a header": (lambda folder: cut(folder / "model.safetensors", 7), "is not a safetensors file"),
     "weights that are a pickle": (
         lambda folder: torch.save({"a": torch.zeros(100)}, folder / "model.safetensors"),
@@ -229,7 +229,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "a broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is not a tokenizer"),
-    "a tokenizer of another model": (larger_tokenizer, "the tokenizer has token 9., the model only 64 tokens"),
+    "a tokenizer of another model": (larger_tokenizer, "the tokenizer has token 9., but the model has only 64 tokens"),
     "no folder": (shutil.rmtree, "is not a folder"),
 }
 

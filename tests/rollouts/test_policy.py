@@ -125,6 +125,6 @@ def test_weights_that_do_not_fit_in_memory_are_refused_with_both_sizes(
     qwen2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy_module, "available_memory", lambda device: 500_000)
-    with pytest.raises(OutOfMemory, match=r"172,896 parameters in float32 need 0\.7 MB, and cpu has 0\.5 MB"):
+    with pytest.raises(OutOfMemory, match=r"172,896 parameters in float32 need 0\.7 MB, but cpu has 0\.5 MB"):
         load(qwen2)
     load(qwen2, dtype=Dtype.BFLOAT16)

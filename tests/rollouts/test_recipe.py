@@ -146,7 +146,7 @@ def test_a_recipe_of_format_1_is_refused_with_instructions(tmp_path: Path) -> No
     (tmp_path / RECIPE_FILE).write_text(BEFORE.replace('"format": 2', '"format": 1'))
     with pytest.raises(BadVersionFolder, match="format") as refused:
         read_recipe(tmp_path)
-    assert "set it to 2" in str(refused.value.hint)
+    assert "set format to 2" in str(refused.value.hint)
 
 
 def test_the_arithmetic_of_a_recipe_is_kept_and_decides_which_pairs_are_paid(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_a_truncated_state_is_reported(tmp_path: Path) -> None:
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "start", kind="llama", vocab_size=40)
-    with pytest.raises(BadVersionFolder, match="the tokenizer has token 58, the model only 40"):
+    with pytest.raises(BadVersionFolder, match="the tokenizer has token 58, but the model has only 40"):
         warm_up(small(start={"kind": "folder", "folder": folder}), tmp_path / "version", device=CPU)
 
 

@@ -46,12 +46,12 @@ class GenerationBatch:
     """Up to `rows` answers of one version.
 
     The prompt without its last token is computed once for all samples that share it. The last prompt token is each
-    answer's first input, so that every state that produces a token comes from the same kind of step.
+    answer's first input in `step`. So every state that produces a token comes from a step with one token per row.
 
     Args:
         policy: The loaded version.
         parameters: Sampling parameters of all answers.
-        layers: As for `RowCache`.
+        layers: Template of the cache's shapes and types; see `RowCache`.
         rows: Maximum answers at once.
         budget: Maximum bytes of keys and values.
     """
@@ -103,7 +103,7 @@ class GenerationBatch:
                 self._cache.put([len(self.answers)], self._prompts[request.prompt_tokens], length=length)
             self.answers.append(GrowingCompletion(request, stream(request.seed, request.sample)))
         self._samples = None
-        wanted = waiting[0].prompt_tokens if waiting else None
+        wanted = waiting[0].prompt_tokens if waiting else None  # keeps a prompt whose other samples still wait
         self._prompts = {prompt: layers for prompt, layers in self._prompts.items() if prompt == wanted}
 
     @torch.inference_mode()

@@ -1,7 +1,7 @@
 """Key-value cache of a batch, which stores each token at the index of its position.
 
-So there is no padding. Attention sees each row up to the row's own position; keys and values left from an earlier
-answer lie beyond that position.
+So the cache contains no padding. A row's attention sees only positions up to the row's newest token. Keys and values
+that an earlier answer left in the row lie beyond that position.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache
 
 _STRETCH = 64
-"""The cache grows by half of its size or more, to a multiple of this many positions."""
+"""If the memory budget allows, the cache grows by at least half of its size, to a multiple of this many positions."""
 _SEEN = 16
-"""Attention sees a multiple of this many positions, because its kernels prefer such lengths; positions past a row's own
-position are masked.
+"""Attention sees a multiple of this many positions, because its kernels are faster with such lengths; positions beyond
+a row's newest token are masked.
 """
 
 Layer = tuple[torch.Tensor, torch.Tensor]
@@ -85,7 +85,10 @@ class RowCache(Cache):
         if room * self._bytes_per_place > self._budget:
             room = length
         if room * self._bytes_per_place > self._budget:
-            raise CacheFull(f"{room} positions need {room * self._bytes_per_place >> 20} MiB of {self._budget >> 20}")
+            raise CacheFull(
+                f"{room} positions need {room * self._bytes_per_place >> 20} MiB, "
+                f"but the cache may use {self._budget >> 20} MiB"
+            )
         for at, pair in enumerate(self._pairs):
             self._pairs[at] = tuple(_longer(one, room) for one in pair)
         self._room = room
@@ -115,13 +118,16 @@ class RowCache(Cache):
         return keys[:rows, :, : self._seen], values[:rows, :, : self._seen]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns the visible length, for models that ignore the positions and the mask they are given."""
+        """Returns the number of visible positions, for models that ignore the given positions and the given mask."""
         del layer_idx  # all layers hold the same positions
         return self._seen
 
 
 def _longer(one: torch.Tensor, room: int) -> torch.Tensor:
-    """Returns a copy with more positions, zeroed: even masked positions must be finite, or attention becomes NaN."""
+    """Returns a copy with more positions.
+
+    The new positions are zero, because attention becomes NaN if the values at masked positions are not finite.
+    """
     longer = one.new_zeros(one.shape[0], one.shape[1], room, one.shape[3])
     longer[:, :, : one.shape[2]] = one
     return longer

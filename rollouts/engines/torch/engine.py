@@ -99,7 +99,10 @@ class TorchEngine(BaseEngine):
 
 @torch.inference_mode()
 def _layers_of_one_token(policy: Policy) -> list[Layer]:
-    """Returns what each layer caches for a token, as a template of shapes and types for any architecture."""
+    """Returns the keys and values that each layer caches for one token.
+
+    They are a template of the cache's shapes and types, which works for any architecture.
+    """
     cache = DynamicCache()
     policy.fill(torch.zeros(1, 1, dtype=torch.int64, device=policy.device), cache=cache)
     return layers_of(cache)
@@ -112,8 +115,11 @@ def _completions(
     builder: ProofBuilder | None,
     check: Callable[[], None],
 ) -> Iterator[Completion]:
-    """Answers the requests in one batch; waits for an answer's proofs while other answers grow."""
-    first_asked: dict[tuple[int, ...], int] = {}
+    """Yields the completions of one batch.
+
+    The builder makes the proofs of a finished answer while other answers grow.
+    """
+    first_asked: dict[tuple[int, ...], int] = {}  # sorts equal prompts together, as `admit` requires
     for place, request in enumerate(requests):
         first_asked.setdefault(request.prompt_tokens, place)
     waiting = deque(sorted(requests, key=lambda request: first_asked[request.prompt_tokens]))

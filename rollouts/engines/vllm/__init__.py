@@ -3,7 +3,7 @@
 rows          assignment of answers to the rows of vLLM's batch
 sampler_hook  one batch: tokens from our noise, log-probabilities, states to the proof builder
 processor     logits processor that vLLM calls with the states and logits of a step
-running       wrapper of one vLLM in this process
+running       wrapper of the vLLM instance that runs in this process
 batch         runs requests to completions
 settings      vLLM's arguments and its memory for keys and values
 engine        the `Engine` implementation

@@ -40,7 +40,7 @@ class VllmBatch:
         end_tokens: Tokens that end an answer.
         builder: The proof builder; None if no proofs are requested.
         rows: Maximum answers at once.
-        prompt_tokens_at_once: Maximum prompt tokens that join between two steps, unless one prompt alone is longer.
+        prompt_tokens_at_once: Maximum prompt tokens that join the batch between two steps; a longer prompt joins alone.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class VllmBatch:
 
         Raises:
             EngineFailed: A logit or a state is NaN or infinite.
-            Exception: Any exception of a vLLM crash.
+            Exception: vLLM crashed with this exception, of any type.
         """
         waiting = deque(requests)
         proving: deque[_Ended] = deque()
@@ -122,7 +122,7 @@ class VllmBatch:
 
     def _completion(self, ended: _Ended, version: Digest) -> Completion:
         if len(ended.tokens) != len(ended.logprobs):
-            raise EngineFailed(f"vLLM gave {len(ended.tokens)} tokens for {len(ended.logprobs)} that were drawn")
+            raise EngineFailed(f"vLLM returned {len(ended.tokens)} tokens, but drew {len(ended.logprobs)}")
         return Completion(
             sample=ended.sample,
             tokens=ended.tokens,

@@ -1,8 +1,8 @@
 """Kernels that vLLM uses on each class of processor, and how a process is bound to them.
 
 Three libraries choose kernels by instruction set: vLLM's own extension, oneDNN (matrix products), and ATen (the other
-operations of torch). A numerics class fixes all three. A machine can also compute like a lower class: the environment
-limits oneDNN and ATen, and `limit_vllm` limits vLLM.
+operations of torch). A numerics class fixes the choices of all three. A machine can also reproduce the arithmetic of a
+lower class: environment variables limit oneDNN and ATen, and `limit_vllm` limits vLLM.
 
 This module does not load vLLM.
 """
@@ -23,7 +23,7 @@ from protocol.runtime.cpu_class import CPU_CLASSES, cpu_class
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuKernels:
-    """Kernels of one class.
+    """Kernels of one class of processors.
 
     Args:
         extension: vLLM's library, without its suffix.
@@ -44,27 +44,30 @@ KERNELS: Mapping[str, CpuKernels] = {
 }
 """The kernels of each class in `protocol.runtime.cpu_class`, highest class first.
 
-oneDNN's instruction set is stated even where it is the processor's own, because newer processors have further ones that
-oneDNN would use, such as AVX512_CORE_FP16."""
+Even the highest class states an instruction set for oneDNN. Otherwise oneDNN would use the further instruction sets of
+newer processors, such as AVX512_CORE_FP16."""
 
 _DETECTIONS = {
     "_is_amx_tile_supported": frozenset({"cpu-amx"}),
     "_is_avx512_bf16_supported": frozenset({"cpu-amx", "cpu-avx512_bf16"}),
     "_is_avx512_supported": frozenset({"cpu-amx", "cpu-avx512_bf16", "cpu-avx512"}),
 }
-"""Functions of `torch.cpu` by which vLLM chooses its extension and its attention kernel, and the classes for which each
-of them is true."""
+"""Functions of `torch.cpu` by which vLLM chooses its extension and its attention kernel. The value of each function is
+the set of classes for which it returns true."""
 
 
 def reproducible_classes() -> tuple[str, ...]:
-    """Returns the classes that this machine can compute like, highest first; empty if it has no class."""
+    """Returns the classes whose arithmetic this machine can reproduce, highest first.
+
+    The result is empty if the processor belongs to no class.
+    """
     own = cpu_class()
     names = list(CPU_CLASSES)
     return () if own is None else tuple(names[names.index(own) :])
 
 
 def check_class(name: str) -> None:
-    """Checks that this machine can compute like a class.
+    """Checks that this machine can reproduce the arithmetic of a class.
 
     Raises:
         InvalidInput: The class is unknown, or the processor lacks its instruction sets.
@@ -76,7 +79,7 @@ def check_class(name: str) -> None:
 
 
 def environment_for(name: str) -> dict[str, str]:
-    """Returns the environment variables of a process that computes like a class."""
+    """Returns the environment variables with which a process reproduces a class."""
     kernels = KERNELS[name]
     return {
         "ONEDNN_MAX_CPU_ISA": kernels.onednn,
@@ -100,7 +103,7 @@ def restart_as(name: str) -> None:
 
 
 def limit_vllm(name: str) -> None:
-    """Binds this process to the kernels of a class; call before vLLM is first imported.
+    """Binds this process to the kernels of a class, before vLLM is first imported.
 
     Raises:
         InvalidInput: This machine can't compute like the class, or ATen already uses another instruction set.
@@ -109,7 +112,7 @@ def limit_vllm(name: str) -> None:
     used = torch.backends.cpu.get_cpu_capability()
     if used != KERNELS[name].aten:
         raise InvalidInput(
-            f"this process computes with {used} in torch, and {name} needs {KERNELS[name].aten}",
+            f"torch uses {used} in this process, but {name} needs {KERNELS[name].aten}",
             hint=f"start the process with ATEN_CPU_CAPABILITY={KERNELS[name].aten.lower()}",
         )
     os.environ.update(environment_for(name))

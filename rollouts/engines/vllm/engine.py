@@ -1,4 +1,7 @@
-"""The vLLM engine; see the package docstring. Importing this module fails without vLLM, but does not load it."""
+"""The vLLM engine; see the package docstring.
+
+Importing this module does not load vLLM, but fails if vLLM is not installed.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,8 @@ _TOKENS_AT_ONCE_ELSEWHERE = 16_384
 """Maximum prompt tokens that join the batch between two steps; bounded, so that a stop request is noticed."""
 
 _loaded_engines: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
-"""Engines of this process that hold weights. vLLM keeps process-wide state, so two such engines at a time would break
-each other.
+"""Engines of this process that hold weights. At most one engine may, because vLLM keeps process-wide state, which two
+engines with weights would overwrite for each other.
 """
 
 
@@ -55,11 +58,11 @@ class VllmEngine(BaseEngine):
         device: Device; None for an accelerator if there is one, else the CPU.
         max_batch: Maximum answers in progress; fewer if memory is short.
         cache_bytes: Maximum bytes of keys and values; None for a share of the free memory.
-        device_class: Device of the numerics class to compute in, such as `cpu-avx2` or `sm_90`; None for the CPU's own
-            class, and for no class on a GPU.
+        device_class: Class of device whose arithmetic the engine reproduces, such as `cpu-avx2` or `sm_90`. None means
+            the processor's own class on a CPU, and no class on a GPU.
 
     Raises:
-        InvalidInput: As for `BaseEngine`, or the device can't compute in the class.
+        InvalidInput: As for `BaseEngine`, or the device can't reproduce the arithmetic of the class.
     """
 
     name = EngineName.VLLM
@@ -80,7 +83,7 @@ class VllmEngine(BaseEngine):
         if self._device.index:
             raise InvalidInput(
                 f"the vllm engine takes the first GPU it sees, not {self._device}",
-                hint="choose another one with CUDA_VISIBLE_DEVICES",
+                hint="select another GPU with CUDA_VISIBLE_DEVICES",
             )
         self._prompt_tokens_at_once = _TOKENS_AT_ONCE.get(self._device.type, _TOKENS_AT_ONCE_ELSEWHERE)
         self._rows = max_batch
@@ -89,7 +92,7 @@ class VllmEngine(BaseEngine):
 
     @property
     def arithmetics(self) -> tuple[Arithmetic, ...]:
-        """The numerics class, if there is one, and engine and data type."""
+        """The numerics class, if there is one, then the pair of engine and data type."""
         return (*self._numerics(), *super().arithmetics)
 
     def _numerics(self) -> tuple[Arithmetic, ...]:
@@ -103,7 +106,7 @@ class VllmEngine(BaseEngine):
         """
         self._check_idle()
         if any(other is not self for other in _loaded_engines):
-            raise EngineBusy("another vllm engine of this process has weights loaded", hint="close that one first")
+            raise EngineBusy("another vllm engine of this process has weights loaded", hint="close that engine first")
         earlier, self._facts, self._version = self._facts, None, None
         try:
             self._facts, self._as_read = self._take(folder, instead_of=earlier)
@@ -163,7 +166,7 @@ class VllmEngine(BaseEngine):
         return facts, before
 
     def _put(self, facts: ModelFacts, *, instead_of: ModelFacts | None) -> None:
-        """Replaces weights of the same shape in place, or starts vLLM with the new ones."""
+        """Replaces weights of the same shapes in place; otherwise starts vLLM again."""
         if self._running is not None and instead_of is not None and instead_of.shape == facts.shape:
             try:
                 self._running.update(facts)
@@ -205,11 +208,14 @@ class VllmEngine(BaseEngine):
         list(batch.completions([request], ZERO_DIGEST, lambda: None))
 
     def _start_again(self, facts: ModelFacts, version: Digest) -> None:
-        """Restarts vLLM with the loaded version: after an error in a step its state is not reliable."""
+        """Restarts vLLM with the loaded version.
+
+        An error in a step leaves vLLM in an unknown state.
+        """
         self._end()
         if not facts.folder.is_dir() or fingerprint(facts.folder) != self._as_read:
             raise EngineFailed(
-                f"vLLM must be started again, and {facts.folder} has changed",
+                f"vLLM must be started again, but {facts.folder} has changed since the version was loaded",
                 hint="keep a version's folder unchanged while an engine uses it",
             )
         self._start(facts)

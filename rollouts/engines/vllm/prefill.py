@@ -1,7 +1,7 @@
 """Prefill by vLLM: states and logits of existing answers from one forward pass over prompt and answer.
 
-Each answer is a request for one further token. The forward pass computes the states of all its tokens, of which a hook
-keeps those that produced the answer; vLLM's own single token is ignored. Within a numerics class the results equal
+For each answer, vLLM gets a request for one further token. Its forward pass computes the states of all tokens; a hook
+keeps the states that produced the answer, and the further token is ignored. Within a numerics class the results equal
 those of decoding to the bit (docs/decisions/0082-numerics-classes.md).
 
 Shapes: n tokens of a step, h hidden, v tokens of the vocabulary.
@@ -25,7 +25,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 _LOGIT_BYTES = {"cpu": 128 << 20}
 _LOGIT_BYTES_ELSEWHERE = 2 << 30
-"""Maximum bytes of the logits that are computed at once, in float32."""
+"""Maximum bytes of the float32 logits that one call of the output layer computes."""
 
 
 class VllmPrefill:
@@ -34,9 +34,9 @@ class VllmPrefill:
     Args:
         running: The vLLM wrapper, without unfinished requests.
         facts: Facts of the loaded model.
-        device: The device, which bounds the size of logits.
+        device: The device; its type determines the maximum bytes of logits.
         rows: Maximum answers in a step.
-        tokens_at_once: Maximum tokens of a step, unless one answer alone is longer.
+        tokens_at_once: Maximum tokens of a step; a longer answer has a step of its own.
 
     Raises:
         InvalidInput: A token is outside the vocabulary, or an answer does not fit in the model's context.
@@ -56,11 +56,11 @@ class VllmPrefill:
         """Yields the states and logits of every token of every answer; spans of an answer come in order.
 
         Args:
-            items: The answers. Their order decides which answers share a step, and nothing else.
+            items: The answers. Their order only affects which answers share a step.
 
         Raises:
             EngineFailed: vLLM did not compute all tokens.
-            Exception: Any exception of a vLLM crash.
+            Exception: vLLM crashed with this exception, of any type.
         """
         self._check(items)
         states = StepStates(items)
@@ -82,15 +82,15 @@ class VllmPrefill:
                 self._running.abort(range(len(items)))
             self._running.prefill_into(None)
         if left:
-            raise EngineFailed(f"vLLM left out {left} tokens of a prefill")
+            raise EngineFailed(f"vLLM did not compute {left} tokens of a prefill")
 
     def _check(self, items: Sequence[PrefillItem]) -> None:
         facts = self._facts
         for index, item in enumerate(items):
             if len(item.prompt) + len(item.output) > facts.context:
                 raise InvalidInput(
-                    f"answer {index} has {len(item.prompt)} prompt and {len(item.output)} output tokens, above the "
-                    f"model's context {facts.context}"
+                    f"answer {index} has {len(item.prompt)} prompt and {len(item.output)} output tokens, more than the "
+                    f"model's context of {facts.context}"
                 )
             for tokens in (item.prompt, item.output):
                 if not 0 <= int(tokens.min()) <= int(tokens.max()) < facts.vocabulary:
@@ -110,7 +110,7 @@ class VllmPrefill:
         return added
 
     def _logits(self, states: StepStates) -> Iterator[PrefillRows]:
-        """Computes logits of the taken states, several spans at once within the limit of rows."""
+        """Computes the logits of the kept states, several spans at once up to the limit of bytes."""
         while states.taken and states.compute is not None:
             spans: list[AnswerSpan] = []
             rows: list[torch.Tensor] = []

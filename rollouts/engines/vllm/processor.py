@@ -18,8 +18,8 @@ from rollouts.engines.vllm.rows import BatchRows, Drawing, Row
 from rollouts.engines.vllm.step_states import StepPart, StepStates
 
 SAMPLE = "muster_sample"
-"""Key of the sample number in a request's extra arguments; request ids don't serve, because vLLM appends random
-characters to them.
+"""Key of the sample number in a request's extra arguments. The request id can't identify the sample, because vLLM
+appends random characters to the id.
 """
 
 
@@ -65,14 +65,15 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM is not install
         if self.drawing is None or states is None or len(states) != len(logits):
             seen = None if states is None else len(states)
             raise RuntimeError(
-                f"{len(logits)} rows of logits and {seen} of states, drawing: {self.drawing is not None}"
+                f"vLLM gave {len(logits)} rows of logits and {seen} rows of states; "
+                f"a sampler is set: {self.drawing is not None}"
             )
         tokens = self.drawing.draw(self._rows.first(len(logits)), states, logits)
         return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
 
 
 def attach(worker: _Worker) -> SeededDraws:
-    """Routes the output layer's input to a worker's processor, and returns the processor."""
+    """Connects a vLLM worker's output layer to our logits processor; returns the processor."""
     runner = worker.model_runner
     (draws,) = (one for one in runner.input_batch.logitsprocs.all if isinstance(one, SeededDraws))
     compute: Callable[..., Any] = runner.model.compute_logits

@@ -58,7 +58,7 @@ class BatchRows:
         Args:
             removed: Freed rows.
             added: New occupant of each row; None for a request that this engine did not make.
-            moved: Source row, target row, and whether the two are swapped; if not, the source row is freed.
+            moved: Source row, target row, and whether the two are swapped. Otherwise the source row is freed.
         """
         self._first = None
         for place in removed:

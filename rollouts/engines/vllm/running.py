@@ -21,22 +21,23 @@ from rollouts.sampling.parameters import SamplingParameters
 
 
 class RunningVllm:
-    """One vLLM with a model's weights; `update` replaces them by another version's weights.
+    """A vLLM instance with a version's weights; `update` replaces the weights.
 
-    End the instance with `close`.
+    The caller must end the instance with `close`.
 
     Args:
         facts: The first version.
         dtype: Data type of the computation.
         device: The device.
-        device_class: Device of the numerics class to compute in; None for no class.
+        device_class: Class of device whose arithmetic vLLM reproduces, such as `cpu-avx2`; None for no class.
         max_batch: Maximum answers at once.
         cache_bytes: Bytes for keys and values; None for all available.
 
     Raises:
-        InvalidInput: The installed vLLM is built for another kind of device, or the device can't compute in the class.
+        InvalidInput: The installed vLLM is built for another kind of device, or the device can't reproduce the
+            arithmetic of the class.
         EngineFailed: vLLM uses other kernels than those of the class.
-        Exception: Any exception of a failed vLLM start.
+        Exception: vLLM's start failed with this exception, of any type.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RunningVllm:
         self._draws.drawing = drawing
 
     def prefill_into(self, states: StepStates | None) -> None:
-        """Gives the states of all following steps to `states`; None ends this."""
+        """Passes the states of all following steps to `states`; None ends the prefill."""
         self._draws.prefill = self._draws.drawing = states
 
     def add(self, request: SampleRequest, parameters: SamplingParameters, *, end_tokens: Iterable[int]) -> None:
@@ -114,11 +115,12 @@ class RunningVllm:
         self._engine.abort_request([str(sample) for sample in samples])
 
     def update(self, facts: ModelFacts) -> None:
-        """Replaces the weights by another version's; tensor names and shapes must be equal.
+        """Replaces the weights by those of another version, with the same tensor names and shapes.
 
         Raises:
             RuntimeError: vLLM still holds keys and values of the previous version.
-            Exception: Any error while weights are read and copied. The weights are then a mixture.
+            Exception: Reading or copying weights failed, with an error of any type. Afterwards the weights are a
+                mixture of both versions.
         """
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": _weights(facts)})
         self._engine.apply_model(_pack_shared)

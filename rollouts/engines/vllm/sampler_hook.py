@@ -1,6 +1,7 @@
 """Draws the tokens of one batch from our noise, records log-probabilities, passes states to the proof builder.
 
-The hook never waits for an accelerator: it reads results one step later, when vLLM has synchronised anyway.
+The hook never waits for an accelerator. It reads the log-probabilities of a step one step later, after vLLM has
+synchronised for reasons of its own.
 
 Shapes: b rows of a step, h the width of states, v tokens of the vocabulary.
 """
@@ -60,7 +61,7 @@ class SamplerHook:
         for row in rows:
             if len(row.drawn) != len(self._logprobs[row.sample]):
                 seen = len(self._logprobs[row.sample])
-                raise RuntimeError(f"sample {row.sample} has {len(row.drawn)} tokens, of which {seen} were drawn here")
+                raise RuntimeError(f"sample {row.sample} has {len(row.drawn)} tokens in vLLM, but {seen} were drawn")
         if self._builder is not None:
             self._builder.add(samples, states_bh, copy=False)
         keys = row_keys([self._streams[sample] for sample in samples], [len(row.drawn) for row in rows])
@@ -73,7 +74,7 @@ class SamplerHook:
         return tokens_b
 
     def finish(self, sample: int) -> list[float]:
-        """Returns an answer's log-probabilities and forgets the answer."""
+        """Returns an answer's log-probabilities and drops all data of the answer."""
         self._read()
         del self._streams[sample]
         return self._logprobs.pop(sample)

@@ -23,8 +23,8 @@ _DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "HF_HUB_OFFLINE": "1",
 }
-"""Defaults that an operator may override: no log lines in vLLM's own format, no telemetry or network access, and no
-binding to the machine's first cores, to which other tasks would be bound as well."""
+"""Defaults that an operator may override: no log lines in vLLM's own format, no telemetry, no network access, and no
+binding of threads. vLLM would bind its threads to the machine's first cores, like every other task on the machine."""
 
 _SHARE_OF_GPU = 0.85
 """Share of the GPU's memory for weights, keys and values, and vLLM's working memory. The rest is for noise and
@@ -37,7 +37,7 @@ _BLOCK = 128
 
 
 def prepare_process() -> None:
-    """Sets environment variables of vLLM; call before vLLM is first imported."""
+    """Sets environment variables of vLLM; must be called before vLLM is first imported."""
     os.environ.update(_ENVIRONMENT)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -49,8 +49,8 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Returns the arguments of vLLM's `EngineArgs`.
 
-    Prompts are never chunked: chunks would produce rows of states from which no token is drawn. Prefix caching and
-    asynchronous scheduling are off (docs/decisions/0023).
+    vLLM must not split prompts into chunks, because chunks would produce rows of states from which no token is drawn.
+    Prefix caching and asynchronous scheduling are off (docs/decisions/0023).
     """
     arguments: dict[str, Any] = {
         "model": str(facts.folder),

@@ -1,4 +1,4 @@
-"""States of one step of vLLM, from which a prefill takes those that produced answers.
+"""Selection of the hidden states that produced answers among all states of a vLLM step.
 
 Shapes: n tokens of a step, b requests of a step, h hidden, v tokens of the vocabulary.
 """
@@ -23,10 +23,10 @@ class StepPart:
     """The tokens of one request in a step of vLLM.
 
     Args:
-        sample: Number of the request.
+        sample: Number of the request, an index of `StepStates.items`.
         computed: Tokens of the request that earlier steps computed.
-        start: Index of its first token in the step.
-        stop: Index after its last token in the step.
+        start: Index, in the step, of the first token that this step computes for the request.
+        stop: Index after the last such token.
     """
 
     sample: int
@@ -48,7 +48,7 @@ class StepStates:
         self.compute: Compute | None = None
 
     def take(self, parts: Sequence[StepPart], states_nh: torch.Tensor, compute: Compute) -> None:
-        """Takes over the states of one step.
+        """Keeps the states of one step that produced tokens of answers.
 
         Args:
             parts: The requests of the step.
@@ -66,6 +66,6 @@ class StepStates:
                 self.taken.append((AnswerSpan(part.sample, first - before, last - before), rows.clone()))
 
     def draw(self, rows: Sequence[Row], states_bh: torch.Tensor, logits_bv: torch.Tensor) -> torch.Tensor:
-        """Returns any token for each row: vLLM's own token is ignored."""
+        """Returns token 0 for each row; the prefill ignores it, but vLLM needs one."""
         del rows, states_bh
         return torch.zeros(len(logits_bv), dtype=torch.int64, device=logits_bv.device)

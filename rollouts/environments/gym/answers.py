@@ -1,12 +1,13 @@
 """Reads the answer out of a completion, and refuses answers that a scorer must not see.
 
 Nine scorers of reasoning-gym run the answer as Python code, so an answer could write its own score. Answers to these
-datasets must consist of the few tokens that a right answer can have. No dataset's token list has a function that takes
-text, a dot after a name, or two underscores with letters, so Python can run only arithmetic or a literal. `Integral` is
-missing on purpose: an answer that only writes the integral down would have the right derivative.
+datasets must consist of the few tokens that a right answer can have. The token lists allow neither functions that take
+text, nor a dot after a name, nor names such as `__class__`. So Python can run only arithmetic or a literal. The lists
+for integration omit the function `Integral` on purpose: an answer that only writes the integral down would have the
+right derivative.
 
-Three more datasets have a token list for other reasons. Two of their scorers give the answer `nan` the full score, or
-compute with huge exponents. The scorer of `number_sorting` accepts a list of `NaN` as sorted and right.
+Three more datasets have a token list for other reasons. The scorers of two of them give the answer `nan` the full
+score, or compute with huge exponents. The scorer of `number_sorting` accepts a list of `NaN` as sorted and right.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class AnswerPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Grammar:
-    """Pattern that an answer has to match, and the dataset's own maximum length in characters, if it has any."""
+    """Pattern that an answer has to match, and the dataset's own maximum length in characters, or None."""
 
     tokens: re.Pattern[str]
     longest: int | None

@@ -98,7 +98,7 @@ def installed_version() -> str:
     for package, wanted in PINNED.items():
         if (found := _version(package)) != wanted:
             raise UnknownEnvironmentVersion(
-                f"environment reasoning-gym needs {package} {wanted}, and {found} is installed",
+                f"environment reasoning-gym needs {package} {wanted}, but {found} is installed",
                 hint=installation(EXTRA),
             )
     python = f"{sys.version_info.major}.{sys.version_info.minor}"

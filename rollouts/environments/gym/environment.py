@@ -91,8 +91,8 @@ class Gym:
     """The `reasoning-gym` environment; see the module docstring.
 
     Raises:
-        BadOptions: There is no such dataset, or it refuses the configuration.
-        SandboxUnavailable: The library can't be run here.
+        BadOptions: There is no such dataset, or the dataset refuses the configuration.
+        SandboxUnavailable: This machine can't run the library in a sandbox.
     """
 
     name = "reasoning-gym"
@@ -116,11 +116,11 @@ class Gym:
         self._was_made = True
 
     def size(self) -> int | None:
-        """Number of prompts: 2^31 - 1, or 10,000 for datasets whose set-up grows with their size."""
+        """Returns 2^31 - 1, or 10,000 for datasets whose set-up grows with their size."""
         return self._size
 
     def prompt(self, index: int) -> Prompt:
-        """Returns the dataset's question, with a sentence about the answer's place."""
+        """Returns the dataset's question and, with `instruct`, a sentence about the answer's place."""
         return self._cached(check_index(index, size=self._size))
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
@@ -148,7 +148,7 @@ class Gym:
 
     def _make(self, index: int) -> Prompt:
         outcome = self._run({"index": index}, PROMPT_LIMITS)
-        if outcome.undecided or outcome.ending is JobEnding.KILLED:  # the kernel may have run out of memory
+        if outcome.undecided or outcome.ending is JobEnding.KILLED:  # by the kernel, if the machine ran out of memory
             raise SandboxUnavailable(
                 f"environment reasoning-gym: prompt {index} of {self._options.dataset} was not ready within "
                 f"{PROMPT_LIMITS.cpu_seconds} s of CPU time and {PROMPT_LIMITS.memory_bytes >> 30} GiB of memory",
@@ -174,7 +174,7 @@ class Gym:
             if not self._was_made:
                 raise
             raise SandboxUnavailable(
-                f"environment reasoning-gym: the dataset {self._options.dataset} was made before, and can't be made "
+                f"environment reasoning-gym: the dataset {self._options.dataset} was made before, but can't be made "
                 f"again: {error.detail}",
                 hint="this machine is overloaded or lacks memory: stop other programs",
             ) from error
@@ -197,7 +197,7 @@ def prepared(options: GymOptions) -> Preparation:
 
 
 def _score(outcome: JobOutcome) -> float:
-    """Returns the library's score, limited to [0, 1]; 0 if it raised, or if the job did not end by itself."""
+    """Returns the library's score, limited to [0, 1]; 0 if the job failed or the library gave no valid score."""
     if not outcome.succeeded:
         return 0.0
     try:

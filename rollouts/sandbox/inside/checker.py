@@ -4,8 +4,8 @@ The functions that the tests call run in another process, in another sandbox. So
 their expected values or the verdict. The solution returns only plain data. This process decodes the data to built-in
 types, so the solution can't define how its results are compared.
 
-Descriptor 3 receives the verdict: `passed`, or `failed` with the type of the exception. Descriptor 4 receives the
-calls, and their results come from descriptor 0.
+The job writes its verdict to descriptor 3: `passed`, or `failed` with the type of the exception. It writes calls to
+descriptor 4, and reads their results from descriptor 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SolutionFailed(Exception):
 
 
 class _Solution(types.ModuleType):
-    """The module that the tests import as `solution`: every name is a function that is called remotely."""
+    """The module that the tests import as `solution`: every name is a function that the other process runs."""
 
     def __init__(self, calls: TextIO, answers: TextIO) -> None:
         super().__init__("solution")
@@ -94,7 +94,7 @@ def _run_all(tests: str, solution: _Solution) -> None:
 
 
 def _free_names(tests: str) -> list[str]:
-    """Returns names that the tests use without defining them: functions of the solution."""
+    """Returns names that the tests use but do not define, as functions of the solution."""
     tree = ast.parse(tests)
     bound = {
         alias.asname or alias.name
@@ -111,7 +111,7 @@ def _free_names(tests: str) -> list[str]:
 
 
 def _result(line: str) -> object:
-    """Returns a call's result; re-raises its exception if that is a built-in one."""
+    """Returns the result of a call; raises the call's exception if it is a built-in exception."""
     try:
         answer = json.loads(line)
         if "error" not in answer:

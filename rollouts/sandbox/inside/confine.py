@@ -1,6 +1,6 @@
 """Irrevocably drops a process's privileges: resource limits and a system call filter.
 
-The job's process runs this code after the fork and before any untrusted code. The code needs no privilege, so it works
+The job's process runs this code after the fork and before any untrusted code. The code needs no privileges, so it works
 with and without namespaces.
 """
 
@@ -22,7 +22,7 @@ _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0
 _ALLOW, _KILL_PROCESS, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32_CALLS = 0x40000000
-"""First number of x86-64's x32 system calls, a second ABI that must be blocked too."""
+"""Number of the first x32 system call. x32 is a second ABI of x86-64 kernels, which the filter must block too."""
 
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000
@@ -45,7 +45,7 @@ def hide_process() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ends this process when the thread that forked it ends; immediately if that thread has ended already."""
+    """Makes the kernel kill this process when the thread that forked it ends; exits if that thread has ended."""
     _prctl(_SET_DEATH_SIGNAL, 9)
     if os.getppid() != parent:
         os._exit(1)
@@ -131,7 +131,7 @@ def _bodies(*, may_read_files: bool) -> dict[str, list[bytes]]:
     of_paths = read_only if may_read_files else {"open": [_refuse()], "openat": [_refuse()]}
     return {
         **of_paths,
-        # The C library reads a descriptor's state by this call, with an empty path.
+        # The C library calls newfstatat with an empty path to inspect an open descriptor.
         "newfstatat": [_return(_ALLOW)] if may_read_files else _one_of(3, _AT_EMPTY_PATH),
         "clone": [
             _low(0),
@@ -140,7 +140,7 @@ def _bodies(*, may_read_files: bool) -> dict[str, list[bytes]]:
             _return(_ALLOW),
             _refuse(),
         ],
-        "clone3": [_refuse(errno.ENOSYS)],  # a filter can't see its flags; the C library falls back to clone
+        "clone3": [_refuse(errno.ENOSYS)],  # a filter can't see clone3's flags; the C library falls back to clone
         "kill": _one_of(0, os.getpid()),
         "tgkill": _one_of(0, os.getpid()),
         "prlimit64": _one_of(0, 0),

@@ -17,7 +17,7 @@ from .program import OUT_OF_MEMORY, execute, open_standard_streams
 _ANSWERS, _CALLS = 3, 4
 
 _TYPES = {name: getattr(typing, name) for name in ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")}
-"""Solutions on programming sites use these names without importing them."""
+"""Names that are predefined for solutions, because programming sites let solutions use them without an import."""
 
 
 def run(payload: dict[str, str]) -> int:
@@ -54,7 +54,7 @@ def _call(defined: dict[str, object], call: dict[str, str], failed: BaseExceptio
 
 
 def _find(defined: dict[str, object], name: str) -> object:
-    """Returns a function of the module, or a method of its class `Solution`, which some programming sites ask for."""
+    """Returns a function of the module, or a method of its class `Solution`, which some programming sites require."""
     if name in defined:
         return defined[name]
     solution = defined.get("Solution")

@@ -1,8 +1,8 @@
 """Job that tests whether two mathematical answers are equal, by the math-verify library.
 
-On some texts written by models, the library's parser and simplifier take extremely long or much memory, and the
-library's own time limits need signals of the main thread. Here the resource limits of the job's process stop such
-texts.
+On some texts written by models, the library's parser and simplifier need very much time or memory. The library's own
+time limits only work with signals of the main thread. In this job the resource limits of the job's process end such
+comparisons.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _equal(expected: str, given: str) -> bool:
 
 
 def _warm_up() -> None:
-    """Fills the caches of parser and simplifier, which forks inherit: a job then takes a tenth of the work."""
+    """Fills the caches of parser and simplifier, which forks inherit, so that a job takes a tenth of the time."""
     samples = (
         ("\\frac{1}{2}", "0.5"), ("x^2+2x+1", "(x+1)^2"), ("\\{1,2\\}", "\\{2,1\\}"), ("(1,2)", "(1, 2)"),
         ("x=\\sqrt{3}", "\\sqrt{3}"), ("[0,1)", "[0,1)"), ("2\\pi", "\\pi\\cdot 2"), ("10\\%", "0.1"),

@@ -23,7 +23,7 @@ FILE, REFUSED, TOO_LARGE = b"F", b"R", b"L"
 
 
 def run(payload: dict[str, dict[str, int]]) -> int:
-    """Reads the file on descriptor 0: `limits` are those of the file, and `here` those of this machine."""
+    """Reads the file on descriptor 0, within the limits of its lease (`limits`) and of this machine (`here`)."""
     try:
         answer = _answer(_all_of(_FILE), ReadLimits(**payload["limits"]), ReadLimits(**payload["here"]))
         _write(answer)
@@ -40,7 +40,7 @@ def _answer(content: bytes, limits: ReadLimits, here: ReadLimits) -> bytes:
         code, detail = error.code, error.detail[:1000]
     except TooLargeHere as error:
         kind, code, detail = TOO_LARGE, error.code, error.detail
-    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # raised by values that no honest file has
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # no honest file has values that raise these
         code, detail = "bad-value", f"its values can't be read: {type(error).__name__}"
     return kind + json.dumps({"code": code, "detail": detail}).encode()
 
@@ -59,7 +59,7 @@ def _write(answer: bytes) -> None:
 
 
 def _warm_up() -> None:
-    """Reads a good and a bad file, so that everything that the library imports or starts lazily is loaded."""
+    """Reads a valid and an invalid file, so that the library loads its lazily imported modules before the fork."""
     for content in (trial_file(), b"no such file"):
         _answer(content, ReadLimits(), ReadLimits())
 

@@ -33,7 +33,7 @@ def run(payload: dict[str, str]) -> int:
 
 
 def open_standard_streams() -> None:
-    """Opens new streams on descriptors 0 to 2; the streams opened at the server's start refer to other files."""
+    """Opens new streams on descriptors 0 to 2; the streams that the server opened at its start refer to other files."""
     sys.stdin = _stream(0, "r")
     sys.stdout = _stream(1, "w")
     sys.stderr = _stream(2, "w")
@@ -42,7 +42,7 @@ def open_standard_streams() -> None:
 def execute(source: str, *, name: str, given: Mapping[str, object] = types.MappingProxyType({})) -> dict[str, object]:
     """Runs a source as a fresh module with the given names predefined; returns the module's names.
 
-    Seeds randomness as far as possible, because scores must be reproducible.
+    The function seeds Python's global random numbers, because scores must be reproducible.
     """
     random.seed(0)
     sys.argv = ["solution.py"]

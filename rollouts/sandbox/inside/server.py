@@ -1,10 +1,10 @@
-"""First process of a sandbox: imports what jobs need once, then forks a fresh process for each job.
+"""First process of a sandbox: imports the modules of jobs once, then forks a fresh process for each job.
 
-The server receives orders over the socket that is its standard input, one packet each, and handles no data of jobs:
-sources, inputs and outputs are in descriptors that only the job's process opens. So a job leaves nothing in memory that
-the next one could find. The server ends when the socket closes.
+The server receives orders over the socket that is its standard input, one packet for each. It handles no data of jobs:
+sources, inputs and outputs are in descriptors that only the job's process reads or writes. So a job leaves no data in
+the server's memory that the next job could find. The server ends when the socket closes.
 
-The server keeps objects that jobs inherit, such as datasets; these objects are made from a recipe's options, never from
+The server keeps objects that jobs inherit, such as datasets. It makes these objects from a recipe's options, never from
 an answer.
 
     → {"job": 7, "module": "program", "cpu_seconds": 5, "memory_bytes": …}  with the job's descriptors
@@ -64,7 +64,7 @@ def main() -> None:
 def _become_user(user: int) -> None:
     """Irrevocably switches to this user id, or to the account `nobody` if the system refuses the id.
 
-    If the system refuses both, the server still runs as root. With namespaces, `Sandbox` then refuses to use the
+    If the system refuses both ids, the server still runs as root. With namespaces, `Sandbox` then refuses to use the
     server.
     """
     for each in (user, _NOBODY):
@@ -103,14 +103,14 @@ class _Server:
     def _prepare(self, order: dict[str, Any]) -> dict[str, Any]:
         """Makes an object; returns the error, empty if there was none, and whether the memory limit caused it.
 
-        The server ends itself if this takes too long: meanwhile it does not read its socket, and the process that
-        owns the sandbox may be gone or not allowed to kill the server.
+        If the object takes too long, the server ends itself, because nobody else may be able to end it: the server does
+        not read its socket meanwhile, and the sandbox's owner may have ended or may not be allowed to kill the server.
         """
         self._forget(order["forget"])
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         memory = order["memory_bytes"]
         if hard != resource.RLIM_INFINITY:
-            memory = min(memory, hard // 2)  # jobs inherit the object, and need the other half
+            memory = min(memory, hard // 2)  # jobs inherit the object, and need memory besides it
         fault, out_of_memory = "", False
         faulthandler.dump_traceback_later(order["ends_after"], exit=True)  # needs no signal and no interpreter lock
         try:
@@ -118,7 +118,7 @@ class _Server:
             self._prepared[order["prepare"]] = importlib.import_module(order["module"]).prepare(order["payload"])
         except MemoryError:
             fault, out_of_memory = f"it needs more than {memory >> 20} MiB of memory", True
-        except Exception as error:  # noqa: BLE001 - a library may raise anything about its options
+        except Exception as error:  # noqa: BLE001 - a library may raise any exception for bad options
             fault = f"{type(error).__name__}: {error}"[:_LONGEST_FAULT]
         finally:
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -159,7 +159,10 @@ class _Server:
         )
 
     def _wait_or_kill(self, job: int, child: int) -> None:
-        """Waits for the child's end; kills it on request, or, with the server, if the socket closes."""
+        """Waits for the child's end, and kills the child on request.
+
+        If the socket closes, the method kills the child and ends the server.
+        """
         while True:
             readable, _, _ = select.select([self._socket.fileno(), self._ended], [], [])
             if self._ended in readable:
@@ -175,7 +178,10 @@ class _Server:
                     os.kill(child, signal.SIGKILL)
 
     def _become_job(self, order: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
-        """Drops all privileges, confirms this on the last descriptor, and runs the job with the other descriptors."""
+        """Drops all privileges, confirms this on the last descriptor, and runs the job with the other descriptors.
+
+        The last of the other descriptors has the job's payload.
+        """
         code = 1
         try:
             confine.die_with_parent(server)
@@ -197,7 +203,7 @@ class _Server:
 
 
 def _place(descriptors: list[int]) -> None:
-    """Moves the given descriptors to 0, 1, 2, …, and closes all others."""
+    """Moves the given descriptors to 0, 1, 2, …, and closes all other descriptors."""
     first_free = max(descriptors) + 1
     high = [os.dup2(each, first_free + position, inheritable=False) for position, each in enumerate(descriptors)]
     for position, each in enumerate(high):
@@ -206,7 +212,7 @@ def _place(descriptors: list[int]) -> None:
 
 
 def _read_payload(descriptor: int) -> dict[str, Any]:
-    """Reads the job's payload from the last descriptor and closes it."""
+    """Reads the job's payload from a descriptor, and closes the descriptor."""
     with os.fdopen(descriptor, "rb") as file:
         payload: dict[str, Any] = json.load(file)
     return payload

@@ -1,8 +1,8 @@
-"""System calls that a job may use: enough to compute, and to read and write the descriptors it was given.
+"""System calls that a job may use: enough to compute, and to read and write the descriptors that the job received.
 
 This is an allow list, so system calls of future kernels are refused. The list excludes every way to create a process
-(`fork`, `execve`), to reach one (`kill`, `ptrace`, `process_vm_*`), to open a socket, to create or change a file, and
-to keep memory beyond the job's end (`shmget`, `memfd_create`).
+(`fork`, `execve`), to affect another process (`kill`, `ptrace`, `process_vm_*`), to open a socket, to create or change
+a file, and to keep memory beyond the job's end (`shmget`, `memfd_create`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class SyscallTable(NamedTuple):
     audit: int
     """The architecture's id in filters (`AUDIT_ARCH_…`)."""
     plain: dict[str, int]
-    """Allowed with any arguments."""
+    """Calls that are allowed with any arguments."""
     paths: dict[str, int]
-    """Inspect files by name without changing them; allowed if the file system is the sandbox's own."""
+    """Calls that inspect files by name and change nothing; allowed if the file system is the sandbox's own."""
     checked: dict[str, int]
-    """Allowed with some arguments; see `confine.py`."""
+    """Calls that are allowed with some arguments; see `confine.py`."""
 
 
 _X86_64 = SyscallTable(
@@ -82,5 +82,5 @@ def this_machine() -> SyscallTable:
     """
     name = platform.machine()
     if name not in MACHINES:
-        raise OSError(f"no list of system calls for a processor of type {name}; there are {', '.join(MACHINES)}")
+        raise OSError(f"a processor of type {name} has no list of system calls; only {', '.join(MACHINES)} have one")
     return MACHINES[name]

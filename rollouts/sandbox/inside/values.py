@@ -1,8 +1,8 @@
 """Encodes Python values as JSON, so that two processes that don't trust each other exchange plain data, never code.
 
-JSON's own values are unchanged; others become `{"tuple": […]}`, `{"set": […]}`, `{"frozenset": […]}`, `{"bytes":
-"hex"}` and `{"dict": [[key, value], …]}`. Decoded values have exactly these built-in types, so a sender can't replace
-their comparison.
+Numbers, texts, Booleans, None and lists keep their form in JSON. Other values become `{"tuple": […]}`, `{"set": […]}`,
+`{"frozenset": […]}`, `{"bytes": "hex"}` and `{"dict": [[key, value], …]}`. Decoded values have exactly these built-in
+types, so a sender can't change how they are compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SEQUENCES: dict[str, Callable[[Iterable[object]], object]] = {"tuple": tuple, "
 
 
 def encode(value: object) -> str:
-    """Returns one line of ASCII.
+    """Returns the encoded value, one line of ASCII.
 
     Raises:
         TypeError: The value contains something other than plain data.
@@ -36,13 +36,14 @@ def decode(text: str) -> object:
 
 
 def decode_json(text: str) -> object:
-    """Returns the value of a line as JSON would represent it: tuples become lists, and keys text.
+    """Returns the value of a line as JSON would represent it: tuples become lists, and keys become text.
 
-    For reading untrusted lines outside a sandbox. This function builds no sets, and no dictionaries with keys other
-    than text: an attacker can choose numbers with equal hashes, and then a few megabytes take hours.
+    The function is for untrusted lines that are read outside a sandbox. It builds no sets, and no dictionaries with
+    keys other than text, because an attacker can choose numbers with equal hashes: building a set from a few megabytes
+    of such numbers would take hours.
 
     Raises:
-        ValueError: The line is invalid, or has a value that JSON lacks.
+        ValueError: The line is invalid, or has a value that JSON can't represent.
         TypeError: A key can't become text.
         RecursionError: The value is nested too deeply.
     """

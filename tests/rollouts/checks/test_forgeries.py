@@ -151,7 +151,7 @@ SEED_CASES: dict[str, SeedCase] = {
     "other prompt tokens": (
         lambda file: with_row(file, 2, replace(file.samples[2], prompt_tokens=file.samples[2].prompt_tokens[:-1])),
         ReasonCode.SEED_PROMPTS,
-        "tokens are not prompt",
+        "tokens differ from those of prompt",
     ),
     "another target": (
         lambda file: with_row(file, 2, replace(file.samples[2], target_length=7)),
@@ -166,7 +166,7 @@ SEED_CASES: dict[str, SeedCase] = {
     "a group left out": (
         lambda file: with_rows(file, file.samples[: EACH * (GROUPS - 1)]),
         ReasonCode.SEED_GROUPS,
-        "group 2 lacks samples 8, 9, 10, 11 of its 4",
+        "group 2 lacks samples 8, 9, 10, 11 of its 4 samples",
     ),
     "a sample twice": (
         lambda file: with_rows(file, [*file.samples, file.samples[3]]),
@@ -186,7 +186,7 @@ SEED_CASES: dict[str, SeedCase] = {
     "a sample moved to another group": (
         lambda file: with_row(file, 2, replace(file.samples[2], group=1)),
         ReasonCode.SEED_GROUPS,
-        "is of group 0",
+        "belongs to group 0",
     ),
 }
 
@@ -222,7 +222,7 @@ def test_the_cost_of_drawing_is_bounded_for_a_file_that_names_many_groups(
     scattered = with_rows(honest, [replace(one, group=1000 + row) for row, one in enumerate(honest.samples)])
     one_a_group = replace(SlotFacts.of_file(scattered, parts=facts.parts), groups=4 * len(honest.samples))
     [finding] = judge(scattered, one_a_group)["seeds"].findings
-    assert finding.what == "12 samples in 48 groups, which need 192"
+    assert finding.what == "the file has 12 samples, but its 48 groups need 192"
 
 
 def test_without_the_seed_a_group_must_still_have_one_prompt(
@@ -237,7 +237,7 @@ def test_without_the_seed_a_group_must_still_have_one_prompt(
     )
     result = judge(with_row(honest, 1, row), replace(facts, parts=None))["seeds"]
     assert [(one.reason, one.row) for one in result.findings] == [(ReasonCode.SEED_PROMPTS, 1)]
-    assert f"in a group that began with prompt {honest.samples[0].prompt_index}" in result.findings[0].what
+    assert f"its group began with prompt {honest.samples[0].prompt_index}" in result.findings[0].what
 
 
 @pytest.mark.parametrize(("limited", "rows"), [(False, [1]), (True, [])])

@@ -43,7 +43,7 @@ def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
 def test_an_incomplete_request_is_refused() -> None:
     with pytest.raises(InvalidInput, match="has no tokens"):
         SampleRequest(sample=1, prompt_tokens=(), seed=SEED)
-    with pytest.raises(InvalidInput, match="seed of 31 bytes"):
+    with pytest.raises(InvalidInput, match="seed can't have 31 bytes"):
         SampleRequest(sample=1, prompt_tokens=(1,), seed=SEED[1:])
     for sample in (-1, 1 << 32):
         with pytest.raises(InvalidInput, match="outside 0 to"):

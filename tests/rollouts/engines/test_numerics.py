@@ -79,7 +79,7 @@ def test_vllm_sees_the_instruction_sets_of_the_chosen_class_only(as_class: pytes
 
 def test_a_process_whose_torch_uses_another_instruction_set_is_refused(as_class: pytest.MonkeyPatch) -> None:
     processor(as_class, "cpu-avx512", aten="AVX512")
-    with pytest.raises(InvalidInput, match="computes with AVX512 in torch, and cpu-avx2 needs AVX2") as refused:
+    with pytest.raises(InvalidInput, match="torch uses AVX512 in this process, but cpu-avx2 needs AVX2") as refused:
         cpu_kernels.limit_vllm("cpu-avx2")
     assert refused.value.hint == "start the process with ATEN_CPU_CAPABILITY=avx2"
 
@@ -112,8 +112,8 @@ def test_another_library_than_the_classs_is_detected(as_class: pytest.MonkeyPatc
     [
         ((9, 0), "sm_90", None),
         ((8, 0), "sm_80", None),
-        ((7, 5), "sm_75", "compute capability 7.5, and vLLM's batch-invariant mode needs 8.0"),
-        ((9, 0), "sm_80", "computes in the class sm_90, not sm_80"),
+        ((7, 5), "sm_75", "compute capability 7.5, but vLLM's batch-invariant mode needs 8.0"),
+        ((9, 0), "sm_80", "belongs to the class sm_90, not to sm_80"),
     ],
 )
 def test_a_gpu_has_the_class_of_its_compute_capability(

@@ -108,7 +108,7 @@ def test_a_step_samples_tokens_and_keeps_log_probabilities_and_proofs_per_sample
 def test_a_token_drawn_outside_the_hook_is_detected() -> None:
     drawing = SamplerHook(GREEDY, None)
     drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
-    with pytest.raises(RuntimeError, match="sample 3 has 1 tokens, of which 0 were drawn here"):
+    with pytest.raises(RuntimeError, match="sample 3 has 1 tokens in vLLM, but 0 were drawn"):
         drawing.draw([Row(3, [5])], torch.zeros(1, 8), torch.zeros(1, 20))
 
 

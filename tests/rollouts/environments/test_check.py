@@ -70,7 +70,7 @@ def test_a_violated_property_is_reported_with_the_first_prompt(kind: str, fault:
         ("hangs", "prompt 3 and its scores took more than 8 s", "raise --item-timeout"),
         ("allocates", r"prompt\(3\) raised MemoryError", "raise --memory-mib"),
         ("grows", r"prompt\(3\) raised MemoryError|needs more than 4096 MiB of memory", "raise --memory-mib"),
-        ("exits", "the process that made its items ended with 9", "no method may exit"),
+        ("exits", "the process that made its items ended with 9", "no method of an environment may exit"),
     ],
 )
 def test_an_environment_that_raises_is_reported_with_the_prompt(kind: str, said: str, advice: str) -> None:

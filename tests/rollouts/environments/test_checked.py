@@ -123,7 +123,9 @@ def test_a_score_that_is_no_float_is_converted(task: int) -> None:
 @pytest.mark.parametrize("made", [None, 7, object()])
 def test_a_family_that_returns_no_environment_is_reported(made: object) -> None:
     of = Family(name="foreign", version="1", summary="", options=Options, build=lambda *_: made)  # type: ignore[arg-type]
-    with pytest.raises(EnvironmentFault, match="environment foreign 1 has no size, prompt, score, demonstration"):
+    with pytest.raises(
+        EnvironmentFault, match="environment foreign 1 lacks the methods size, prompt, score, demonstration"
+    ):
         load(of)
 
 

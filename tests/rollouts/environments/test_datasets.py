@@ -142,7 +142,7 @@ def test_a_file_with_another_digest_than_the_options_is_refused(write_rows: Writ
     options = write_rows(ROWS)
     with pytest.raises(BadDataset, match="the options name ffff") as raised:
         load_environment("math", options={**options, "sha256": "f" * 64})
-    assert "fetch the file with the digest of the options" in raised.value.hint
+    assert "fetch the file whose digest the options name" in raised.value.hint
     with pytest.raises(BadDataset, match="there is no data set"):
         load_environment("math", options={**options, "path": str(tmp_path / "absent")})
     with pytest.raises(BadDataset, match="there is no data set"):

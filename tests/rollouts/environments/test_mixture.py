@@ -240,7 +240,7 @@ def test_a_changed_part_refuses_the_recipes_version(write_rows: WriteRows) -> No
     options = write_rows([row({"ground_truth": "7"})])
     version = version_of({"name": "math", "options": options})
     other = write_rows([row({"ground_truth": "8"})])
-    with pytest.raises(UnknownEnvironmentVersion, match="was requested, and 1\\+mv"):
+    with pytest.raises(UnknownEnvironmentVersion, match="was requested, but 1\\+mv"):
         load_environment("mixture", version=version, options=mixed({"name": "math", "options": other}))
 
 

@@ -479,7 +479,7 @@ def test_an_unknown_dataset_suggests_similar_names() -> None:
 
 def test_another_version_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "version", lambda package: "0.1.24")
-    with pytest.raises(UnknownEnvironmentVersion, match=r"needs reasoning-gym 0\.1\.25, and 0\.1\.24 is installed"):
+    with pytest.raises(UnknownEnvironmentVersion, match=r"needs reasoning-gym 0\.1\.25, but 0\.1\.24 is installed"):
         datasets.installed_version()
 
 

@@ -98,7 +98,9 @@ def test_preparations_are_bounded_in_time_and_memory(one: Sandboxes) -> None:
 
 
 def test_a_job_may_have_more_memory_than_the_object_that_it_inherits() -> None:
-    with pytest.raises(InvalidInput, match="a job may have 1024 MiB of memory, and the object that it inherits 1024"):
+    with pytest.raises(
+        InvalidInput, match="a job may have 1024 MiB of memory, but the object that it inherits may have 1024"
+    ):
         Job(module="m", payload={}, needs=dataset("gcd", memory_bytes=1 << 30))
 
 

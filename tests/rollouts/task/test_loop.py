@@ -145,7 +145,7 @@ async def test_an_unpaid_engine_leases_nothing_and_logs_which_are_paid(
     (first, *_) = [entry for entry in logs if entry["event"] == "put-off"]
     assert first["code"] == "arithmetic-not-taken"
     assert first["why"] == (
-        "this task generates with torch/float32, and this version is paid for vllm/float32, vllm/bfloat16 only"
+        "this task generates with torch/float32, but this version is paid for vllm/float32, vllm/bfloat16 only"
     )
     assert "--engine vllm --dtype float32" in first["hint"]
     assert not around.orchestrator.granted
@@ -703,7 +703,7 @@ async def test_a_lease_of_more_units_than_its_groups_allow_is_released_before_ge
         await asyncio.wait_for(running, PATIENCE_S)
     assert [slot.index for slot in around.orchestrator.released][:2] == [0, 1]
     refused = next(line for line in logs if line.get("code") == "lease-too-large")
-    assert "allows 33 work units, and 2 groups of this version have 32 at most" in refused["why"]
+    assert "allows 33 work units, but 2 groups of this version have 32 at most" in refused["why"]
 
 
 def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -> list[Digest]:

@@ -121,7 +121,7 @@ def test_files_used_for_calibration_pass_its_thresholds(honest: list[Aggregate],
     ids=["no results", "a malformed one", "too little headroom", "no number"],
 )  # fmt: skip
 def test_bad_measurements_give_no_thresholds(honest: list[Aggregate], headroom: float) -> None:
-    with pytest.raises(InvalidInput, match="no thresholds"):
+    with pytest.raises(InvalidInput, match="thresholds can't be derived"):
         Thresholds.around(honest, headroom=headroom)
 
 

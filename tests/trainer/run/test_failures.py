@@ -186,7 +186,7 @@ def test_an_unsuitable_base_is_refused_before_the_run_starts(tmp_path: Path) -> 
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
     tokenizer.add_tokens([f"<extra-{number}>" for number in range(64)])
     tokenizer.save(str(base / "tokenizer.json"))
-    with pytest.raises(BadVersionFolder, match="the model only 64 tokens"):
+    with pytest.raises(BadVersionFolder, match="the model has only 64 tokens"):
         open_base(base)
 
 

@@ -1,8 +1,9 @@
 """Job that makes one prompt of a reasoning-gym dataset, or scores one answer.
 
-The server makes the dataset from a recipe's options (`prepare`); jobs inherit it. Clock and random numbers are fixed,
-so equal options and index give equal prompts on every machine. An entry leaves a job encoded as plain data, and comes
-back with the answer to score. An entry that is not plain data is made again for every score.
+The server makes the dataset from a recipe's options (`prepare`), and jobs inherit it. Clock and random numbers are
+fixed, so equal options and an equal index give equal prompts on every machine. A job that makes a prompt returns the
+dataset's entry, encoded as plain data; a job that scores an answer receives this entry. If an entry is not plain data,
+the scoring job makes it again.
 
     run({"index": 7}, dataset)                              ← {"question": "…", "answer": "…", "entry": "{…}"}
     run({"index": 7, "entry": "{…}", "given": "…"}, dataset) ← {"score": 0.05}   or   {"fault": "ValueError"}
@@ -35,7 +36,8 @@ from reasoning_gym.factory import DATASETS  # noqa: E402 - needs the stand-ins
 _ANSWER = 3
 _TOLERANCE = 1e-4
 _DECIMALS = 6
-"""Decimals of a score. Three scorers use `math.exp`, whose last bit depends on the machine's C library."""
+"""Decimals to which scores are rounded, because three scorers use `math.exp`, whose last bit depends on the machine's C
+library."""
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 _SOLUTIONS = {
@@ -43,13 +45,13 @@ _SOLUTIONS = {
     "propositional_logic": "example_answer",
     "rubiks_cube": "example_correct_answer",
 }
-"""Key of a right answer in the metadata of an entry, for datasets without a single right answer."""
+"""Key of an example answer in the metadata of an entry, for datasets whose prompts have several right answers."""
 
 time_machine.travel(_NOW, tick=False).start()
 
 
 def prepare(payload: dict[str, Any]) -> object:
-    """Makes a dataset, and makes and scores its first item, which loads what the library loads on demand.
+    """Makes a dataset; makes and scores its first item, so that the library loads its lazily imported modules.
 
     Raises:
         Exception: The library refuses the options.
@@ -66,7 +68,7 @@ def prepare(payload: dict[str, Any]) -> object:
 def run(payload: dict[str, Any], prepared: tuple[str, Any, decimal.Context]) -> int:
     """Makes an item or scores an answer; writes one JSON object to descriptor 3."""
     name, dataset, context = prepared
-    decimal.setcontext(context)  # `decimal_arithmetic` sets the precision of its process, so of all prepared datasets
+    decimal.setcontext(context)  # `decimal_arithmetic` sets the precision of the whole server process when it is made
     try:
         found = (
             _scored(name, dataset, **payload) if "given" in payload else _made(name, _item(dataset, payload["index"]))
@@ -105,14 +107,14 @@ def _scored(name: str, dataset: Any, *, index: int, entry: str, given: str) -> d
 
 
 def _is_earned(name: str, given: str, item: dict[str, Any]) -> bool:
-    """Returns False for an answer that the library's scorer rewards without work."""
+    """Returns False for an answer that the library's scorer rewards by mistake."""
     return name not in _OWN_CHECKS or _OWN_CHECKS[name](given, item)
 
 
 def _is_close(given: str, item: dict[str, Any]) -> bool:
     """Returns whether a probability is right.
 
-    The scorer of `coin_flip` gives any beginning of the right answer the full score, even `0` for `0.375`.
+    The scorer of `coin_flip` gives every prefix of the right answer the full score, for example `0` for `0.375`.
     """
     return abs(float(Fraction(given.replace(",", ""))) - float(item["answer"])) <= _TOLERANCE
 
@@ -120,18 +122,19 @@ def _is_close(given: str, item: dict[str, Any]) -> bool:
 def _makes_24(given: str, item: dict[str, Any]) -> bool:
     """Returns whether an expression has the prompt's numbers, and is exactly 24.
 
-    The scorer of `puzzle24` only counts the numbers, so that 1*2*3*4 solves every prompt, and it drops decimals.
+    The scorer of `puzzle24` does not compare the numbers, only how many there are, so that 1*2*3*4 solves every prompt.
+    It also drops decimals of the result.
     """
     used = sorted(int(number) for number in re.findall(r"[0-9]+", given))
     return used == sorted(abs(number) for number in item["metadata"]["numbers"]) and bool(parse_expr(given) == 24)
 
 
 _OWN_CHECKS: Mapping[str, Callable[[str, dict[str, Any]], bool]] = {"coin_flip": _is_close, "puzzle24": _makes_24}
-"""Checks of answers to datasets whose scorers give the full score without work."""
+"""Additional checks for datasets whose scorers give the full score to answers that do not solve the prompt."""
 
 
 def _solution(name: str, entry: dict[str, Any]) -> str | None:
-    """Returns a right answer of an entry; None if it has none."""
+    """Returns a right answer of an entry; None if the entry has none."""
     answer = entry["answer"]
     if answer is None and name in _SOLUTIONS:
         answer = entry["metadata"][_SOLUTIONS[name]]

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 Grid = npt.NDArray[np.int32]
 Literals = Sequence[int]
-"""A clause: positive numbers are variables, negative ones their negations."""
+"""A clause: a positive number is a variable, and a negative number is the negation of a variable."""
 
 
 def install() -> None:
-    """Registers the stand-ins as modules; call before reasoning_gym is imported."""
+    """Registers the stand-ins as modules; must be called before reasoning_gym is imported."""
     parts: dict[str, dict[str, object]] = {
         "cellpylib": {"init_simple2d": init_simple2d, "evolve2d": evolve2d, "game_of_life_rule": game_of_life_rule},
         "drawsvg": {"Drawing": object},
@@ -37,7 +37,7 @@ def install() -> None:
 
 
 def init_simple2d(rows: int, columns: int) -> Grid:
-    """Returns one time step of a grid; the middle cell is 1."""
+    """Returns a grid with one time step, in which only the middle cell is 1."""
     grid = np.zeros((1, rows, columns), dtype=np.int32)
     grid[0, rows // 2, columns // 2] = 1
     return grid
@@ -208,7 +208,7 @@ class _Search:
         return best or next((number for number in range(1, self._variables + 1) if value[number] == 0), 0)
 
     def _assume(self, literals: Iterable[int]) -> bool:
-        """Sets literals and all that follow from them; returns False at a contradiction."""
+        """Sets literals and all literals that follow from them; returns False at a contradiction."""
         queue = list(literals)
         for literal in queue:
             variable = abs(literal)
