@@ -48,13 +48,13 @@ class ChainSection(_Section):
         default="http://127.0.0.1:8545", pattern="^https?://", description="JSON-RPC endpoint of the chain"
     )
     chain_id: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Id of the chain; any other chain is refused"
+        None, description="Id of the chain; commands refuse to use a chain with another id"
     )
     deployment: Path | None = Field(None, description="File that names the ledger's contracts")
 
 
 class KeysSection(_Section):
-    """Folder of keystores, and the password file that decrypts them without a prompt."""
+    """Folder of keystores, and a file with their password, which avoids a prompt."""
 
     directory: Path = Field(Path("keys"), description="Folder of the keystores")
     password_file: Path | None = Field(
@@ -63,7 +63,7 @@ class KeysSection(_Section):
 
 
 class PoolSection(_Section):
-    """The default pool of commands."""
+    """The pool that commands use unless an option names another one."""
 
     id: Annotated[int, Field(ge=1)] | None = Field(None, description="Number of the pool")
     orchestrator: str | None = Field(default=None, pattern="^https?://", description="URL of the pool's orchestrator")
@@ -72,7 +72,7 @@ class PoolSection(_Section):
 
 
 class WorkerSection(BaseModel):
-    """Entries of the worker's table that other commands read."""
+    """Entries of the table `[worker]` that commands read; the worker itself reads all of them."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 

@@ -51,7 +51,9 @@ async def open_chain(rpc: str, chain_id: int) -> AsyncIterator[AsyncWeb3[ChainCo
 
 @asynccontextmanager
 async def open_ledger(configuration: Configuration, key: str | None = None) -> AsyncIterator[Ledger]:
-    """Connects to the configured chain and contracts; with the name of a key, the client can send transactions.
+    """Connects to the configured chain and contracts.
+
+    If `key` names a key, the client can also send transactions, which it signs with that key.
 
     Raises:
         InvalidInput: The configuration names no deployment, or a deployment on a chain other than the configured
@@ -60,7 +62,7 @@ async def open_ledger(configuration: Configuration, key: str | None = None) -> A
     if configuration.chain.deployment is None:
         raise InvalidInput(
             "no deployment is configured",
-            hint="set deployment under [chain] in muster.toml, or run this beside `make devnet`, in its folder",
+            hint="set deployment under [chain] in muster.toml, or run this command in the folder of a running devnet",
         )
     deployment = Deployment.load(configuration.chain.deployment)
     if configuration.chain.chain_id not in {None, deployment.chain_id}:

@@ -85,7 +85,9 @@ def resolve_address(configuration: Configuration, text: str) -> Address:
 
 
 def node_of(configuration: Configuration, text: str | None) -> Address:
-    """Returns the address of the named node; by default that of `[worker] keystore`, else that of the key `node`.
+    """Returns the address of the named node.
+
+    Without a name, returns the address in the keystore of `[worker] keystore`, else that of the key `node`.
 
     Raises:
         NotFound: No key has this name.

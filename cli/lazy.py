@@ -10,17 +10,21 @@ from typing import Any
 import typer
 
 Parts = Mapping[str, tuple[str, str]]
-"""Commands by name.
+"""Commands by name. A value has two strings: an import path, and the command's line on the help page.
 
-A value is the import path, `module` or `module:attribute`, and the line on the help page. A module without an attribute
-has a Typer `app`, or a function with the name of the command. The `PARTS` of such a module are the commands of `app`.
+The import path is `module:attribute`, or `module` alone. A module that is named alone defines a Typer `app`, or a
+function with the command's name. If it also defines `PARTS`, these are the commands that `mount` adds to its `app`.
 """
 
 _mounted: set[tuple[int, str]] = set()
+"""Commands that `mount` has added: id of the Typer app, and name of the command."""
 
 
 def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
-    """Imports the commands named in `arguments` and adds placeholders for others; shell completion imports all."""
+    """Adds commands to `app`: real ones for the names in `arguments`, placeholders for all others.
+
+    Shell completion needs every command, so it gets no placeholders.
+    """
     completing = "_MUSTER_COMPLETE" in os.environ
     for name, (place, summary) in parts.items():
         mounted = (id(app), name) in _mounted
@@ -30,7 +34,7 @@ def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
             continue
         part = load(place, name)
         if isinstance(part, typer.Typer):
-            mount(part, parts_of(place), arguments)  # even if mounted: `arguments` may name further commands in it
+            mount(part, parts_of(place), arguments)  # also if mounted: `arguments` may name new commands of the group
         if mounted:
             continue
         _mounted.add((id(app), name))

@@ -154,7 +154,7 @@ def _end_with(error: BaseException) -> int:
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED
         case BrokenPipeError():  # the program that reads the output closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops the buffered output
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the flush at exit can't fail then
         case OSError():
             show_error(_of_the_machine(error))
         case ValidationError():
@@ -183,7 +183,7 @@ _MACHINE_HINTS = {
 
 
 def _of_the_machine(error: OSError) -> MusterError:
-    """Returns the text of a disk or file error, with the path if the system names it."""
+    """Converts a disk or file error; the message has the path if the operating system names one."""
     about = f"{error.filename}: " if error.filename else ""
     return MusterError(
         f"{about}{error.strerror or error}",

@@ -47,7 +47,10 @@ def warn(text: str) -> None:
 
 
 def show_json(value: object, *, one_line: bool = False) -> None:
-    """Prints a value, which may hold models, dataclasses, enums and times, as JSON. Callers pass amounts as strings."""
+    """Prints a value as JSON; it may contain models, dataclasses, enums and times.
+
+    Callers pass amounts of tokens as strings, because many JSON readers round large integers.
+    """
     indent = None if one_line else 2
     sys.stdout.write(printable_json(json.dumps(to_jsonable_python(value), indent=indent, ensure_ascii=False)) + "\n")
 

@@ -46,8 +46,11 @@ def settings(
     if service in SECTIONS:
         note(f"in a TOML file they belong in the table {service}")
         return
-    note(f"in a TOML file they belong in the table {service}; a secret may be given as <setting>_file, too")
-    note(f"names of environment variables begin with {variable_of(service, '')}; dots become two underscores")
+    note(f"in a TOML file they belong in the table {service}; <setting>_file may name a file that contains a secret")
+    note(
+        f"names of environment variables begin with {variable_of(service, '')}; "
+        "two underscores replace each dot in a setting's name"
+    )
 
 
 def _described(service: str) -> list[SettingDescription]:

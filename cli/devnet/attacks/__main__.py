@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Run nodes that cheat, and list the
 
 @app.command(name="list")
 def list_cheats(as_json: JsonOption = False) -> None:
-    """List every attack, its outcome, the defence, and its cost for the node and for others."""
+    """List every attack: its outcome, the defence against it, and its costs for the node and for others."""
     rows = [(each.name, each.action, each.end.value, each.defence, each.cost, each.harm) for each in ATTACKS.values()]
     show_table(("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="no attacks")
 

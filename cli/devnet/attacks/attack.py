@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class End(StrEnum):
-    """Outcome of an attack's work."""
+    """Outcome of the work that an attack submits."""
 
     SLASHED = "slashed"
-    """Rejected as forged: not paid, the provider's stake is slashed, and the node is evicted."""
+    """Judged forged: the work is not paid, the provider's stake is slashed, and the node is evicted."""
     UNPAID = "rejected, unpaid"
     """Rejected without a slash, because an honest node could conceivably have made the file."""
     REFUSED = "refused"
-    """Refused by store, orchestrator or ledger, so that no work record exists."""
+    """Refused by the object store, the orchestrator or the ledger, so that no work record exists."""
     EXPIRES = "expires unpaid"
-    """The submission is recorded, but can't be judged."""
+    """The ledger has a work record, but no validator can judge the work."""
     IN_VAIN = "paid as honest work, gains nothing"
     """The work is honest; the node's other behaviour has no effect."""
 
@@ -50,21 +50,21 @@ _HARM = {
 
 
 class Trick:
-    """Hooks where a node could cheat. The base class is honest; an attack overrides one or two methods.
+    """Hooks of the rollout task that an attack may override, usually one or two of them.
 
-    Each node has its own instance, which may keep state.
+    The base class is honest. Each node has its own instance, which may keep state. A `grant` is a leased slot.
     """
 
     def wish(self, step: int) -> int:
-        """Returns the step to request a slot for; an honest node requests one for `step`."""
+        """Returns the step for which the node requests a slot; an honest node requests one for `step`."""
         return step
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
-        """Returns the slot's file; None to give the slot up."""
+        """Returns the rollout file of the slot, or None to give the slot up."""
         return toolkit.file(grant)
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """Writes the file for the worker to submit."""
+        """Writes to `path` the bytes that the worker will submit."""
         write_rollouts(path, file)
 
     def units(self, file: RolloutFile) -> int:
@@ -79,11 +79,11 @@ class Attack:
     Args:
         name: Name on the command line.
         action: What the node does, in one line.
-        motive: Why the attack would pay without a defence.
+        motive: Gain of the cheating node if there were no defence.
         defence: The mechanism that prevents the attack.
-        reasons: Reasons that a verdict may give; empty if there is no verdict.
+        reasons: Reason codes that a verdict on the work may have; empty if there is no verdict.
         end: Expected outcome of the submitted work.
-        trick: Returns new hooks for one node.
+        trick: Makes the hooks of one node.
         delivery: Class that submits the files to the pool.
         cost: Cost for the attacker; by default the cost of the outcome.
         harm: Cost for others; by default the harm of the outcome.

@@ -22,7 +22,8 @@ class Replayed(Trick):
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
         """Returns the first slot's samples with the present slot's header.
 
-        The worker finds the lease by the header. Afterwards `write` replaces the file.
+        The header must be the present slot's, because the worker finds the lease by it. `write` then writes the first
+        file instead.
         """
         self._first = self._first or toolkit.file(grant)
         return _renamed(self._first, grant)
@@ -44,12 +45,12 @@ class SameAsAnother(Trick):
     """Submits the rollouts of another node of the same owner as its own."""
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns the other node's samples under this node's name."""
+        """Returns the other node's samples under a header that names this node."""
         return _renamed(toolkit.file(other_node(grant)), grant)
 
 
 def _renamed(file: RolloutFile, grant: SlotGrant) -> RolloutFile:
-    """Returns the old samples under this slot's header."""
+    """Returns the samples of `file` under the header of the granted slot."""
     lease = grant.lease.lease
     header = replace(
         file.header, run=lease.run, step=lease.step, index=lease.index, node=lease.node, checkpoint=lease.digest

@@ -19,7 +19,7 @@ from worker.delivery.queue.runner import GivenUp, NotYet
 from worker.delivery.work_signing import leased
 
 LATE = timedelta(seconds=20)
-"""Time from submission to upload in `LateUpload`; longer than a devnet's validator searches for the file."""
+"""Time from submission to upload in `LateUpload`; a devnet's validator stops waiting for a file before that."""
 
 _JUNK_BYTES = 1 << 20
 _NOT_ITS_OWN = 1_000
@@ -27,7 +27,7 @@ _NOT_ITS_OWN = 1_000
 
 
 class SwappedUpload(PoolDelivery):
-    """Signs one file and uploads another one of the same size, to choose between the two later."""
+    """Signs a claim for one file, and uploads another file of the same size."""
 
     async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
         _, transfer = self._connected()
@@ -45,7 +45,7 @@ class NoUpload(PoolDelivery):
 
 
 class Ghost(PoolDelivery):
-    """Submits each slot on the ledger itself, as soon as it is leased, and never uploads anything."""
+    """Submits work for each slot to the ledger without the relayer, and never uploads a file."""
 
     async def request(self, _item: QueueItem) -> Mapping[str, str]:
         """Requests no upload URL."""
@@ -56,7 +56,7 @@ class Ghost(PoolDelivery):
         return {_STORED: str(unix_ms(self._now()))}
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
-        """Submits without the relayer, which would check that the file exists."""
+        """Submits the claim directly to the ledger, because the relayer would check that the file exists."""
         work = self._work(item)
         if work is not None and not await self._on_ledger(work):
             await self._submit_directly(work, because="there is no file")
@@ -64,7 +64,10 @@ class Ghost(PoolDelivery):
 
 
 class LateUpload(Ghost):
-    """Submits to the ledger without the relayer; uploads when the seed of the audited rows may already be public."""
+    """Submits to the ledger without the relayer, and uploads the file `LATE` after that.
+
+    By then the seed that draws the audited rows may be public.
+    """
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
         """Requests an upload URL while the lease is valid."""
@@ -78,7 +81,7 @@ class LateUpload(Ghost):
         """
         await super().acknowledge(item)
         if unix_ms(self._now()) - int(item.data[_HANDED_OVER]) < LATE / timedelta(milliseconds=1):
-            raise NotYet("the rows are not known yet")
+            raise NotYet("the seed of the audited rows may not be public yet")
         ticket = UploadTicket.model_validate_json(item.data[_TICKET])
         if not ticket.already_there:
             await self._send(item, ticket)
@@ -95,7 +98,7 @@ class UnleasedUpload(PoolDelivery):
         """Requests an upload URL for random bytes, and uploads them if the pool grants the URL.
 
         Raises:
-            GivenUp: Always, because the attack does not deliver the file of its own slot.
+            GivenUp: The pool accepted the bytes. In either case the file of the node's own slot is not delivered.
         """
         pool, transfer = self._connected()
         lease = leased(item).lease

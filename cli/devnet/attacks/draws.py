@@ -13,22 +13,25 @@ from rollouts.plan import SlotPlan
 from rollouts.sampling.parameters import SamplingParameters
 
 _TRIES = 4
+"""Samples per answer in `BestOf`."""
 _COOLER = 0.8
+"""Factor on the recipe's temperature in `OtherParameters`."""
 _NEARLY = 0.05
+"""Relative difference from the recipe's temperature in `NearTies`."""
 
 
 class OtherPrompt(Trick):
-    """Answers the same prompt in every group, one that another slot would have drawn.
+    """Answers one and the same prompt in every group; another seed than the slot's draws this prompt.
 
     Args:
-        says_so: True: rows carry the index of the answered prompt. False: they carry the indices of the planned ones.
+        says_so: True: rows have the index of the answered prompt. False: rows have the indices of the planned prompts.
     """
 
     def __init__(self, *, says_so: bool) -> None:
         self._says_so = says_so
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns a file of answers to another prompt than the seed gives."""
+        """Returns a file of answers to a prompt that the slot's seed does not draw."""
         elsewhere = hashlib.sha256(toolkit.seed(grant)).digest()
         [drawn] = toolkit.planner.plan(elsewhere, groups=1).groups
 
@@ -45,7 +48,7 @@ class OtherPrompt(Trick):
 class BestOf(Trick):
     """Samples each answer several times and submits the sample with the highest reward.
 
-    The first sample uses the seeded noise, each other sample uses other noise.
+    The first sample uses the noise of the slot's seed; each further sample uses the noise of another seed.
 
     Args:
         tries: Number of samples per answer.
@@ -55,7 +58,7 @@ class BestOf(Trick):
         self._tries = tries
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns the best of several files, row by row."""
+        """Returns, for each row, the sample with the highest reward among several files."""
         seed = toolkit.seed(grant)
         noises = [hashlib.sha256(seed + bytes([number])).digest() for number in range(1, self._tries)]
         files = [toolkit.file(grant), *(toolkit.file(grant, noise=noise) for noise in noises)]
@@ -64,7 +67,7 @@ class BestOf(Trick):
 
 
 class OtherParameters(Trick):
-    """Samples with parameters of its own, and reports log-probabilities under the recipe's parameters.
+    """Samples with other parameters than the recipe's, but reports log-probabilities under the recipe's.
 
     Args:
         temperature: Factor on the recipe's temperature.
@@ -84,12 +87,12 @@ class OtherParameters(Trick):
 
 
 class NearTies(Trick):
-    """Picks the best-rewarded one of tokens that are almost equally likely.
+    """Samples each answer at three slightly different temperatures, and submits the best-rewarded sample.
 
-    Slightly different parameters draw another token only at a near-tie.
+    So small a difference changes a token only at a near-tie: where two tokens are almost equally likely.
 
     Args:
-        off: Relative difference from the recipe's temperature: one sample uses a lower one, another a higher one.
+        off: Relative difference of the lowest and the highest temperature from the recipe's.
     """
 
     def __init__(self, off: float = _NEARLY) -> None:
@@ -98,7 +101,7 @@ class NearTies(Trick):
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
         """Returns, for each row, the best of three samples that differ in near-ties only.
 
-        A prefill makes the proofs and log-probabilities.
+        A prefill of the version computes their proofs and log-probabilities.
         """
         right = toolkit.recipe.sampling.parameters
         nearly = [replace(right, temperature=right.temperature * (1 + off)) for off in (-self._off, self._off)]

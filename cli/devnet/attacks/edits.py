@@ -16,8 +16,11 @@ from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.precision import Arithmetic, Dtype
 
 _PADDING = 8
+"""Tokens that `padded` appends."""
 _OFF = 0.25
+"""Amount by which `unlikelier` lowers log-probabilities."""
 _BONUS = 0.5
+"""Length reward that `unpenalised` invents."""
 
 
 class Rewritten(Trick):
@@ -25,7 +28,7 @@ class Rewritten(Trick):
 
     Args:
         change: Returns the changed row.
-        proven: Whether a prefill makes new proofs and log-probabilities for the changed rows.
+        proven: Whether a prefill computes new proofs and log-probabilities for the changed rows.
     """
 
     def __init__(self, change: Callable[[AttackToolkit, Sample], Sample], *, proven: bool = False) -> None:
@@ -56,7 +59,7 @@ class Rearranged(Trick):
 
 
 class WrongRun(Trick):
-    """Submits work that the node did for another run, where answers are easier."""
+    """Submits a file that the node made for another run."""
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
         """Returns a file generated for the other run."""
@@ -83,7 +86,7 @@ class Relabelled(Trick):
 
 
 def other_arithmetic(header: SlotHeader) -> SlotHeader:
-    """Declares the data type that has wider limits."""
+    """Declares bfloat16, for which validators use wider limits than for float32."""
     return replace(header, arithmetic=Arithmetic(engine=header.engine, dtype=Dtype.BFLOAT16))
 
 
@@ -93,7 +96,7 @@ def own_build(header: SlotHeader) -> SlotHeader:
 
 
 class OneRow(Trick):
-    """Makes an honest file, then changes its first row, with proofs from a prefill.
+    """Makes an honest file, then changes its first row; a prefill computes the proofs of all rows.
 
     Args:
         change: Returns the changed row.
@@ -133,7 +136,7 @@ class Inflated(Trick):
 
 
 def padded(toolkit: AttackToolkit, sample: Sample) -> Sample:
-    """Appends tokens after the end token, to be paid for more tokens."""
+    """Appends tokens after the end token, so that the node is paid for more tokens."""
     if sample.finish is not FinishReason.EOS:
         return sample
     room = toolkit.recipe.sampling.max_new_tokens - len(sample.output_tokens)
@@ -168,12 +171,12 @@ def endless(toolkit: AttackToolkit, sample: Sample) -> Sample:
 
 
 def boxed(toolkit: AttackToolkit, sample: Sample) -> Sample:
-    """Writes two values into the answer box; a lenient scorer accepts the answer if one of them is right."""
+    """Writes two values into the answer's box; a lenient scorer accepts it if one of the two is right."""
     return toolkit.written(sample, "\\boxed{11=12}")
 
 
 def made_up(toolkit: AttackToolkit, sample: Sample) -> Sample:
-    """Replaces all tokens but the last by invented ones; the last one stays, so that the answer ends properly."""
+    """Replaces all tokens but the last, which stays so that the answer ends properly."""
     *others, last = sample.output_tokens.tolist()
     tokens = [(token + 1) % toolkit.model.vocabulary for token in others]
     safe = [token if token not in toolkit.model.end_tokens else token + 2 for token in tokens]
@@ -186,7 +189,7 @@ def rewarded(_: AttackToolkit, sample: Sample) -> Sample:
 
 
 def unpenalised(_: AttackToolkit, sample: Sample) -> Sample:
-    """Reports no length penalty where there is one, and a bonus where there is none."""
+    """Reports no length penalty for rows with a target length, and a bonus for rows without one."""
     penalty = 0.0 if sample.target_length is not None else -_BONUS
     return replace(sample, length_penalty=penalty, reward=sample.task_reward - penalty)
 
@@ -210,9 +213,9 @@ def without_the_worst(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def best_first(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Sorts the rows by descending reward, across groups; reverses them if they are sorted already.
+    """Sorts all rows by descending reward; if they are sorted already, reverses them.
 
-    A reader that numbers rows by position then assigns them to the wrong groups.
+    A reader that derives a row's group from its position then assigns rows to the wrong groups.
     """
     ordered = sorted(samples, key=lambda sample: sample.reward, reverse=True)
     return ordered if ordered != list(samples) else list(reversed(samples))

@@ -1,4 +1,4 @@
-"""Attacks that submit something else than a valid rollout file."""
+"""Attacks that submit files which are not valid rollout files."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Bomb(Trick):
 
 
 def extra_column(table: pa.Table) -> pa.Table:
-    """Adds an unknown column, for readers that load every column."""
+    """Adds a column called `__proto__`, which may harm readers that load every column."""
     return table.append_column(pa.field("__proto__", pa.string(), nullable=False), pa.array(["x"] * len(table)))
 
 

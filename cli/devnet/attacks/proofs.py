@@ -14,7 +14,7 @@ from rollouts.files.samples import RolloutFile, Sample
 from rollouts.toploc import TOPLOC
 
 _MODULUS = 2
-"""Size of the modulus, in bytes; a proof's coefficients follow it."""
+"""Bytes of the modulus, with which a proof begins; the polynomial's coefficients follow."""
 
 
 class Borrowed(Trick):
@@ -64,23 +64,26 @@ class Forged(Trick):
 
 
 def other_slot(grant: SlotGrant) -> SlotGrant:
-    """Returns the node's next slot, which it has not leased."""
+    """Returns the slot after this one, which the node has not leased."""
     return grant.model_copy(update={"lease": grant.lease.model_copy(update={"index": grant.lease.index + 1})})
 
 
 def other_node(grant: SlotGrant) -> SlotGrant:
-    """Returns the slot as leased to another node."""
+    """Returns the same slot, but leased to another node with an invented address."""
     node = address("0x" + hashlib.sha256(grant.lease.node.encode()).hexdigest()[:40])
     return grant.model_copy(update={"lease": grant.lease.model_copy(update={"node": node})})
 
 
 def constant(_: AttackToolkit, proof: bytes) -> bytes:
-    """Returns a constant polynomial with the value 1.0, a likely activation, which needs no hidden states."""
+    """Returns the proof of a constant polynomial; computing it needs no hidden states.
+
+    Its value is 1.0 in bfloat16, a likely activation.
+    """
     return proof[:_MODULUS] + b"\x3f\x80" + bytes(len(proof) - _MODULUS - 2)
 
 
 def chosen_modulus(toolkit: AttackToolkit, proof: bytes) -> bytes:
-    """Sets the modulus to the width of the hidden states, so that all indices of one channel become equal."""
+    """Sets the modulus to the width of the hidden states; all indices of a channel are then equal."""
     return toolkit.model.hidden.to_bytes(_MODULUS, "big") + proof[_MODULUS:]
 
 
@@ -95,7 +98,7 @@ def twice(_: AttackToolkit, proof: bytes) -> bytes:
 
 
 def _with_proofs_of(sample: Sample, other: Sample) -> Sample:
-    """Returns the sample with another one's proofs, repeated or cut to the required length."""
+    """Returns the sample with the proofs of `other`, repeated or cut to the required length."""
     needed = len(sample.proofs)
     return replace(sample, proofs=(other.proofs * (needed // max(1, len(other.proofs)) + 1))[:needed])
 

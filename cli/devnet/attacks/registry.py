@@ -16,7 +16,7 @@ _PROMPTS = {Reason.SEED_PROMPTS}
 _OTHER_WORK = {Reason.IDENTITY_OTHER_WORK}
 _SIZE = {Reason.FORMAT_TOO_LARGE, Reason.FORMAT_UNREADABLE}
 
-_BY_PREFILL = "checks 8 and 9: proofs and seeded draws, compared with the validator's own prefill"
+_BY_PREFILL = "checks 8 and 9: the validator compares proofs and seeded draws with its own prefill"
 _BY_REPLAY = "check 9: the seeded draws, replayed by the validator"
 _BY_PROOFS = "check 8: TOPLOC proofs, compared with the validator's own prefill"
 _BY_SEEDS = "check 4: prompts and groups, drawn again from the slot's seed"
@@ -130,7 +130,7 @@ _DRAWS = (
         name="near-ties",
         action="picks the best-rewarded one of tokens that are almost equally likely",
         motive="higher rewards; in bfloat16 each such token is within the limits",
-        defence=f"{_BY_REPLAY}; in bfloat16, a budget over all files of the node (903)",
+        defence=f"{_BY_REPLAY}; in bfloat16, a limit on near-ties over all files of the node (reason 903)",
         reasons=_REPLAY,
         trick=draws.NearTies,
     ),
@@ -212,7 +212,7 @@ _EDITS = (
     Attack(
         name="other-arithmetic",
         action="declares a data type that the recipe does not allow",
-        motive="wider limits, which quantised weights and older versions pass; or a type without any limits",
+        motive="quantised weights and older versions pass the wider limits of another type; some types have no limits",
         end=End.UNPAID,
         defence=_BY_RECIPE,
         reasons={Reason.BOUNDS_ARITHMETIC},
@@ -221,7 +221,7 @@ _EDITS = (
     Attack(
         name="build-of-its-own",
         action="declares a build of the environment that nobody else has",
-        motive="its answers can't be scored again, and fill the list of cases for a person",
+        motive="validators can't score its answers again, so that a person would have to decide every file",
         end=End.UNPAID,
         defence=_BY_RECIPE,
         reasons={Reason.BOUNDS_ENVIRONMENT},
@@ -238,7 +238,7 @@ _EDITS = (
     Attack(
         name="one-unit",
         action="changes one row of its file, and claims one token",
-        motive="a penalty on claimed units would be for one token, while the trainer learns from the whole file",
+        motive="a penalty on claimed units would count one token, but the trainer learns from the whole file",
         defence=f"{_BY_BOUNDS}; the penalty counts all units of the lease",
         reasons={Reason.BOUNDS_UNITS},
         trick=lambda: edits.OneRow(edits.edited, claimed=1),
@@ -246,7 +246,7 @@ _EDITS = (
     Attack(
         name="endless-answers",
         action="submits programs that never end as answers",
-        motive="it blocks validators while they run them",
+        motive="validators are busy while they run these programs",
         defence=f"{_BY_REPLAY}, before any program runs; scoring has a time limit per file",
         reasons=_REPLAY,
         trick=lambda: edits.Rewritten(edits.endless, proven=True),
@@ -271,7 +271,7 @@ _EDITS = (
     Attack(
         name="junk",
         action="invents answers, and declares an unknown build of the environment",
-        motive="such a file used to be rejected before its proofs were checked, at no cost",
+        motive="validators used to reject such a file before they checked its proofs, without a penalty",
         defence=f"{_BY_PREFILL}; only computed work can be rejected without a slash",
         reasons=_MODEL,
         trick=lambda: edits.Relabelled(edits.own_build, of=edits.Rewritten(edits.made_up)),
@@ -279,7 +279,7 @@ _EDITS = (
     Attack(
         name="junk-arithmetic",
         action="invents answers, and declares a data type that the recipe does not allow",
-        motive="such a file used to be rejected before its proofs were checked, at no cost",
+        motive="validators used to reject such a file before they checked its proofs, without a penalty",
         defence=f"{_BY_PREFILL}; only computed work can be rejected without a slash",
         reasons=_MODEL,
         trick=lambda: edits.Relabelled(edits.other_arithmetic, of=edits.Rewritten(edits.made_up)),
@@ -338,7 +338,7 @@ _PROOF_ATTACKS = (
     Attack(
         name="surplus-proofs",
         action="submits two proofs per interval",
-        motive="one of them may fit; some verifiers crash",
+        motive="one of the two may fit; some verifiers crash",
         defence=_BY_PROOFS,
         reasons=_MALFORMED,
         trick=lambda: proofs.Forged(proofs.twice),
@@ -349,7 +349,7 @@ _ENCODINGS = (
     Attack(
         name="null-proofs",
         action="writes nulls in place of proofs",
-        motive="a reader that takes null for its own error accepts it",
+        motive="a reader that mistakes a null for a failure of its own accepts the row",
         defence=_BY_FORMAT,
         reasons={Reason.FORMAT_SCHEMA},
         trick=lambda: encodings.Encoded(encodings.null_proofs),
@@ -357,7 +357,7 @@ _ENCODINGS = (
     Attack(
         name="not-finite",
         action="writes NaN or infinity as a number",
-        motive="comparisons with NaN are false, and it spoils the trainer's sums",
+        motive="comparisons with NaN are false, and NaN spoils the trainer's sums",
         defence=_BY_FORMAT,
         reasons={Reason.FORMAT_NOT_FINITE},
         trick=encodings.NotFinite,
@@ -365,7 +365,7 @@ _ENCODINGS = (
     Attack(
         name="extra-columns",
         action="adds a column",
-        motive="it reaches readers that load every column",
+        motive="the column reaches readers that load every column",
         defence=_BY_FORMAT,
         reasons={Reason.FORMAT_SCHEMA},
         trick=lambda: encodings.Encoded(encodings.extra_column),
@@ -468,27 +468,27 @@ _REFUSED = (
     Attack(
         name="no-upload",
         action="submits files that it never uploads",
-        motive="it is paid, if files that can't be judged are",
+        motive="it is paid if the ledger pays for files that no validator can judge",
         end=End.EXPIRES,
-        defence="the orchestrator relays no work without its file; submitted by the node itself, it expires",
+        defence="the orchestrator relays no work without its file; work that the node submits itself expires",
         delivery=deliveries.NoUpload,
     ),
     Attack(
         name="ghost",
         action="submits hashes on the ledger itself, and uploads nothing",
-        motive="each occupies a slot of its step, so that the run stops",
+        motive="each submission occupies a slot of its step, so that the run stops",
         end=End.EXPIRES,
         defence="the orchestrator: work counts as pending only while the store has its file, and absent files count "
         "against its node",
         delivery=deliveries.Ghost,
-        cost="gas, the penalties that its open work locks until it expires, and its leases",
+        cost="gas, the stake that its submissions lock until they expire, and its leases",
         harm="a few seconds per slot, until the orchestrator has asked the store",
     ),
     Attack(
         name="late-upload",
         action="changes one row, submits on the ledger itself, and uploads once it can know which rows are audited",
         motive="it uploads only if the changed row is not audited",
-        defence="the validator: a file that was absent at first is computed again in full",
+        defence="the validator: recomputes all rows of a file that was absent at first",
         reasons=_REPLAY,
         trick=lambda: edits.OneRow(edits.edited),
         delivery=deliveries.LateUpload,
@@ -515,8 +515,8 @@ _REFUSED = (
         action="works on its slots, and submits them just before their leases expire",
         motive="nothing for itself; the run waits for it at every step",
         end=End.IN_VAIN,
-        defence="the orchestrator: leases follow the pool's median, late slots are leased again, and one provider gets "
-        "no more than a third of a step while others ask",
+        defence="the orchestrator: the length of leases follows the pool's median delivery time, late slots are leased "
+        "again, and one provider gets no more than a third of a step while others ask",
         trick=slots.Slow,
         cost="its delivery rate: work after half of its lease counts as not delivered, and the node is throttled",
         harm="time, up to half of a lease for each of its slots",

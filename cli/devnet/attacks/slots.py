@@ -12,8 +12,9 @@ from protocol.wire.slots import SlotGrant
 from rollouts.files.samples import RolloutFile
 
 _FAR = 1_000
+"""Offset to a step so far ahead that no run offers slots of it."""
 _SPARE = 0.05
-"""Share of a lease that a slow node leaves for its submission."""
+"""Share of the time left in a lease that `Slow` reserves for the submission."""
 
 
 class OtherStep(Trick):
@@ -27,21 +28,21 @@ class OtherStep(Trick):
         self._by = by
 
     def wish(self, step: int) -> int:
-        """Returns the step at the offset; a future step if the number would be negative.
+        """Returns the step at the offset, or a future step if the offset leads below step 0.
 
-        It would be wrong to return step 0 instead, because a request for a slot of step 0 may be honest.
+        Step 0 would be no attack, because a request for a slot of step 0 may be honest.
         """
         return step + self._by if step + self._by >= 0 else step + _FAR
 
 
 class PickySlots(Trick):
-    """Works on every slot, and submits only results at least as good as the average of earlier ones."""
+    """Works on every slot, but submits a file only if its mean reward reaches that of earlier slots."""
 
     def __init__(self) -> None:
         self._seen: list[float] = []
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
-        """Returns the file; None if it is worse than the average."""
+        """Returns the file, or None if its mean reward is below the average of earlier slots."""
         file = toolkit.file(grant)
         mean = sum(sample.reward for sample in file.samples) / len(file.samples)
         usual = sum(self._seen) / len(self._seen) if self._seen else mean
@@ -56,7 +57,7 @@ class SlotShopper(Trick):
         self._last: tuple[AttackToolkit, SlotGrant] | None = None
 
     def wish(self, step: int) -> int:
-        """Returns the step if the predicted seed is even; else a step without slots, so that no slot is leased."""
+        """Returns the step if the first byte of the predicted seed is even, else a step without slots."""
         if self._last is None:
             return step
         toolkit, grant = self._last
@@ -69,7 +70,7 @@ class SlotShopper(Trick):
 
     @staticmethod
     def foretell(toolkit: AttackToolkit, grant: SlotGrant) -> bytes:
-        """Returns the predicted seed of the next slot; the salt is unknown, so the prediction uses zero."""
+        """Returns the predicted seed of the next slot; a zero stands for the salt, which the node can't know."""
         following = grant.lease.model_copy(update={"index": grant.lease.index + 1, "salt": ZERO_DIGEST})
         return toolkit.seed(grant.model_copy(update={"lease": following}))
 
@@ -87,7 +88,7 @@ class Slow(Trick):
         self._sleep = sleep
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns the honest file, late."""
+        """Returns the honest file shortly before the lease expires."""
         began = self._now()
         file = toolkit.file(grant)
         last = grant.lease.expiry - _SPARE * max(0.0, grant.lease.expiry - began)
@@ -97,4 +98,8 @@ class Slow(Trick):
 
 
 STALE, FUTURE = -9, _FAR
-"""Step offsets outside of every window: the widest window (`off-policy`) lets nodes work eight steps ahead."""
+"""Offsets to a past and to a future step for which no orchestrator leases slots.
+
+The widest window, of `off-policy` runs, lets nodes work eight steps ahead of the trainer. A step nine below a node's
+current step is therefore over.
+"""

@@ -77,10 +77,10 @@ class CheatingTask(RolloutTask):
 
 
 class CheatingBridge(Bridge):
-    """Requests the slots that the attack wants.
+    """Connection to the worker that requests slots of the step which the attack chooses.
 
     Args:
-        real: Bridge that requests go through.
+        real: Bridge whose connections this one uses.
         trick: Hooks of the attack.
     """
 
@@ -89,12 +89,12 @@ class CheatingBridge(Bridge):
         self._trick = trick
 
     async def slot(self, wish: SlotWish) -> SlotGrant:
-        """Leases a slot of the step that the attack wants."""
+        """Leases a slot of the step that the attack chooses."""
         return await super().slot(wish.model_copy(update={"step": self._trick.wish(wish.step)}))
 
 
 class CheatingOutbox(Outbox):
-    """Writes the file and claims the units as the attack does.
+    """Outbox of the task; the attack writes the file and chooses the claimed work units.
 
     Args:
         data: The task's data volume.
@@ -107,7 +107,7 @@ class CheatingOutbox(Outbox):
         self._trick = trick
 
     def put(self, file: RolloutFile, *, took: timedelta | None = None) -> HandOver:
-        """Hands the file over like the honest outbox, then overwrites file and claim as the attack does."""
+        """Hands the file over like the honest outbox; the attack then overwrites the file and its claim."""
         handed = super().put(file, took=took)
         path = self._data / handed.path
         self._trick.write(path, file)
@@ -119,7 +119,7 @@ class CheatingOutbox(Outbox):
 
 
 def main() -> int:
-    """Runs the task; the first argument is the cheat's name, the others are the real task's."""
+    """Runs the task; the first argument is the attack's name, the others are the real task's arguments."""
     try:
         trick = find_attack(sys.argv[1] if len(sys.argv) > 1 else "").trick()
     except MusterError as error:

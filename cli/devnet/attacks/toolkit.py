@@ -1,6 +1,6 @@
 """The real generator, with overrides for weights, plans and noise, for use by attacks.
 
-It can also change finished samples, and make proofs for the changed ones by a prefill.
+The toolkit can also change finished samples, and compute proofs for the changed samples with a prefill.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AdjustableEngine:
 
     @property
     def arithmetics(self) -> tuple[Arithmetic, ...]:
-        """Names of what the engine computes."""
+        """Combinations of engine and data type, and the numerics class if any, that the engine declares."""
         return self._engine.arithmetics
 
     @property
@@ -96,12 +96,12 @@ class AdjustableEngine:
         )
 
     def close(self) -> None:
-        """Frees what the engine holds."""
+        """Frees the memory and processes of the engine."""
         self._engine.close()
 
 
 class _AlteredPlanner(SlotPlanner):
-    """The version's planner with a changed plan; scores are unchanged."""
+    """The version's planner, except that a function changes each plan; scores are unchanged."""
 
     def __init__(self, honest: SlotPlanner, alter: Alter | None) -> None:
         self.__dict__.update(honest.__dict__)  # shares the state of the honest planner, instead of loading it again
@@ -145,7 +145,7 @@ class AttackToolkit(SlotGenerator):
         self._make = make
         self._honest = self._planner
         self._tokenizer = FolderTokenizer(policy.folder)
-        self._should_stop: Callable[[], bool] = bool  # `bool()` is False
+        self._should_stop: Callable[[], bool] = bool  # `bool()` returns False: do not stop
         self._right: Policy | None = None
 
     @property
@@ -162,7 +162,7 @@ class AttackToolkit(SlotGenerator):
         """Returns the slot's file, made by the attack.
 
         Raises:
-            GenerationStopped: `should_stop` returned True, or the cheat gives the slot up.
+            GenerationStopped: `should_stop` returned True, or the attack gives the slot up.
         """
         if self._make is None:
             return super().produce(grant, should_stop=should_stop)
@@ -182,7 +182,7 @@ class AttackToolkit(SlotGenerator):
         parameters: SamplingParameters | None = None,
         alter: Alter | None = None,
     ) -> RolloutFile:
-        """Returns the slot's file as the real generator makes it, with overrides.
+        """Returns the slot's file, made by the real generator with the given overrides.
 
         Args:
             grant: The slot.
@@ -209,7 +209,7 @@ class AttackToolkit(SlotGenerator):
         return seed_of_grant(grant)
 
     def proven(self, file: RolloutFile) -> RolloutFile:
-        """Returns the same tokens with the version's own proofs and log-probabilities, by a prefill."""
+        """Returns the same tokens with the proofs and log-probabilities of a prefill of the version."""
         if self._right is None:
             self._right = load_policy(self.folder, dtype=self.engine.dtype, device=torch.device("cpu"))
         answers = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in file.samples]
@@ -231,16 +231,16 @@ class AttackToolkit(SlotGenerator):
         return RolloutFile(file.header, samples)
 
     def scored(self, sample: Sample) -> Sample:
-        """Returns the sample with the reward of its present answer."""
+        """Returns the sample with the reward that the environment gives to its present answer."""
         prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
         reward = self._honest.reward(prompt, sample.output_tokens.tolist(), sample.finish)
         return replace(sample, task_reward=reward.task, length_penalty=reward.length_penalty, reward=reward.total)
 
     def answered(self, sample: Sample, tokens: Sequence[int]) -> Sample:
-        """Returns the sample with another answer, an end token and its reward.
+        """Returns the sample with another answer that an end token closes, and with the reward of this answer.
 
-        The proofs stay those of the old answer, and the log-probabilities become 0: `proven` makes both anew. An answer
-        that is too long is cut, and then ends without an end token.
+        An answer longer than the recipe's `max_new_tokens` is cut, and has no end token. The proofs of the old answer
+        stay, and all log-probabilities are set to 0; `proven` computes both for the new answer.
         """
         most = self._recipe.sampling.max_new_tokens
         ended = [*tokens, min(self.model.end_tokens)]
@@ -249,7 +249,7 @@ class AttackToolkit(SlotGenerator):
         return self.scored(replace(sample, output_tokens=new, logprobs=np.zeros(len(new), np.float32), finish=finish))
 
     def written(self, sample: Sample, text: str) -> Sample:
-        """Returns the sample with a text as its answer, cut to the recipe's length, and its reward."""
+        """Returns the sample with `text` as its answer, as `answered` does with tokens."""
         return self.answered(sample, self._tokenizer.encode_answer(text))
 
     def right_answer(self, sample: Sample) -> list[int]:
@@ -259,7 +259,7 @@ class AttackToolkit(SlotGenerator):
             InvalidInput: The environment does not reveal the right answer.
         """
         prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
-        data = prompt.data.get("data", prompt.data)  # the data of a mixture's part
+        data = prompt.data.get("data", prompt.data)  # a mixture nests its part's data
         known = data.get("answer") if isinstance(data, Mapping) else None
         answer = known or self._environment.demonstration(prompt)
         if answer is None:

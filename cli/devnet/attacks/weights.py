@@ -1,6 +1,6 @@
 """Attacks with other weights than the version's: smaller, quantised, older, or another model's.
 
-Changed weights are written once, as a folder that any engine loads.
+An attack writes the changed weights of a version once, as a folder that any engine can load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Change = Callable[[Tensors], Tensors]
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _STRANGE = 0.1
-"""Standard deviation of the noise that makes another model, relative to that of each tensor."""
+"""Standard deviation of the noise that `another` adds to a tensor, relative to the tensor's own."""
 
 
 class OtherWeights(Trick):
@@ -61,7 +61,7 @@ class Smaller(Trick):
 
 
 class Earlier(Trick):
-    """Generates with an old version, to save downloads; honest until there is an old version.
+    """Generates with an old version, which saves downloads; honest until an old version exists.
 
     Args:
         back: Number of versions to go back.
@@ -85,7 +85,7 @@ def another(tensors: Tensors) -> Tensors:
 
 
 def quantised(bits: int) -> Change:
-    """Returns weights quantised to `bits` bits, with one scale per row, as in fast kernels."""
+    """Returns a function that quantises weights to `bits` bits, with one scale per row as in fast kernels."""
 
     def change(tensors: Tensors) -> Tensors:
         return {name: _rounded(weight, bits) if weight.ndim == 2 else weight for name, weight in tensors.items()}
@@ -94,7 +94,7 @@ def quantised(bits: int) -> Change:
 
 
 def nudged(tensors: Tensors, *, by: Callable[[torch.Tensor], float], seed: int = 7) -> Tensors:
-    """Returns weights with noise of a size that may depend on the tensor."""
+    """Returns weights with Gaussian noise; `by` returns its standard deviation for each tensor."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: weight + by(weight) * torch.randn(weight.shape, generator=generator)
@@ -103,7 +103,10 @@ def nudged(tensors: Tensors, *, by: Callable[[torch.Tensor], float], seed: int =
 
 
 def written(toolkit: AttackToolkit, name: str, change: Change, **config: object) -> Path:
-    """Returns the folder of changed weights; makes it if needed, and removes the folders of earlier versions."""
+    """Returns the folder of changed weights.
+
+    If the folder does not exist, the function makes it, and removes the folders of earlier versions.
+    """
     folder = toolkit.room / f"{name}-{toolkit.folder.name[:18]}"
     if not folder.exists():
         for old in toolkit.room.glob(f"{name}-*"):

@@ -1,6 +1,6 @@
 """A worker that runs an attack as its rollout task: the real daemon of a dishonest owner.
 
-A contributor owns the machine, so the worker can't prevent the owner from running another program than the task's.
+A contributor owns the machine, so the worker can't prevent them from running another program instead of the task.
 """
 
 from __future__ import annotations
