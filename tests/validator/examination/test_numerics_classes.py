@@ -140,8 +140,16 @@ def test_rows_longer_than_a_prefills_tile_have_no_difference(
     place: VllmPlace, own_class: Arithmetic, engine: EngineProcess, tmp_path: Path
 ) -> None:
     """vLLM's usual attention differs from position 457 on with 512 KiB of cache, and earlier with less."""
-    shape = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 4096}
-    folder = tiny_folder(tmp_path / "long", kind="llama", initializer_range=0.1, max_position_embeddings=1024, **shape)
+    folder = tiny_folder(
+        tmp_path / "long",
+        kind="llama",
+        hidden_size=128,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        vocab_size=4096,
+        initializer_range=0.1,
+        max_position_embeddings=1024,
+    )
     requests = [SampleRequest(sample=at, prompt_tokens=(5, 6, 7 + at), seed=SEED) for at in range(3)]
     parameters = SamplingParameters(max_new_tokens=900)
     engine.load(folder, version=ZERO_DIGEST)
