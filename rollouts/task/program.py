@@ -22,6 +22,7 @@ from protocol.runtime.logs import configure_logs
 from rollouts.engines.opening import open_engine
 from rollouts.engines.vllm.cpu_kernels import restart_as
 from rollouts.precision import Dtype, EngineName
+from rollouts.recompute.node_self_test import open_proven
 from rollouts.task.bridge import Bridge
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.loop import RolloutTask
@@ -55,6 +56,10 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
     if options.threads > 0:
         torch.set_num_threads(options.threads)
     data, shared = (Path(_required_variable(name)) for name in ("MUSTER_DATA_DIR", "MUSTER_SHARED_DIR"))
+    engine = open_proven(
+        lambda numerics: open_engine(options.engine, dtype=options.dtype, device=options.device, device_class=numerics),
+        options.numerics,
+    )
     async with Bridge(
         _required_variable("MUSTER_BRIDGE_SOCKET"), token=_required_variable("MUSTER_BRIDGE_TOKEN"), clock=clock
     ) as bridge:
@@ -62,9 +67,7 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
         fetch = RelayFetch(clock=clock, allow_plain_http=options.allow_plain_http)
         task = make(
             bridge=bridge,
-            engine=open_engine(
-                options.engine, dtype=options.dtype, device=options.device, device_class=options.numerics
-            ),
+            engine=engine,
             policies=PolicyStore(shared, fetch=fetch, clock=clock, keep=keep),
             outbox=Outbox(data, bridge=bridge),
             groups=options.groups,
@@ -106,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         "--numerics",
         metavar="CLASS",
         help="device of the numerics class to compute in, for vllm: cpu-avx2, cpu-avx512, cpu-avx512_bf16, cpu-amx or "
-        "sm_90; default: the class of the CPU, none on a GPU",
+        "sm_90; none: no class; default: the class of the CPU, none on a GPU",
     )
     parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
     parser.add_argument("--groups", type=int, default=8, help="groups to request per lease")

@@ -23,7 +23,7 @@ from rollouts.engines.batch_size import fewer, is_of_memory
 from rollouts.engines.errors import EngineBusy, NothingLoaded
 from rollouts.engines.interface import SEED_BYTES, Completion, SampleRequest
 from rollouts.engines.vllm.batch import VllmBatch
-from rollouts.engines.vllm.numerics import arithmetic_of, check_device_class, own_device_class
+from rollouts.engines.vllm.numerics import NO_CLASS, arithmetic_of, check_device_class, own_device_class
 from rollouts.engines.vllm.prefill import VllmPrefill
 from rollouts.engines.vllm.running import RunningVllm
 from rollouts.errors import BadVersionFolder, EngineFailed, OutOfMemory
@@ -59,7 +59,7 @@ class VllmEngine(BaseEngine):
         max_batch: Maximum answers in progress; fewer if memory is short.
         cache_bytes: Maximum bytes of keys and values; None for a share of the free memory.
         device_class: Class of device whose arithmetic the engine reproduces, such as `cpu-avx2` or `sm_90`. None means
-            the processor's own class on a CPU, and no class on a GPU.
+            the processor's own class on a CPU, and no class on a GPU; `NO_CLASS` means no class.
 
     Raises:
         InvalidInput: As for `BaseEngine`, or the device can't reproduce the arithmetic of the class.
@@ -77,9 +77,10 @@ class VllmEngine(BaseEngine):
         device_class: str | None = None,
     ) -> None:
         super().__init__(dtype=dtype, device=device, max_batch=max_batch, cache_bytes=cache_bytes)
-        if device_class is not None:
+        if device_class is not None and device_class != NO_CLASS:
             check_device_class(self._device, device_class)
-        self._device_class = device_class or own_device_class(self._device)
+        wanted = device_class or own_device_class(self._device)
+        self._device_class = None if wanted == NO_CLASS else wanted
         if self._device.index:
             raise InvalidInput(
                 f"the vllm engine takes the first GPU it sees, not {self._device}",

@@ -21,6 +21,8 @@ from rollouts.engines.vllm.cpu_kernels import KERNELS, check_class, limit_vllm, 
 from rollouts.errors import EngineFailed
 from rollouts.precision import Arithmetic, Dtype, EngineName
 
+NO_CLASS = "none"
+"""Requests that an engine computes in no numerics class, although its device has one."""
 LEAST_CAPABILITY = (8, 0)
 """Compute capability from which vLLM's batch-invariant kernels work."""
 _BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"

@@ -136,6 +136,25 @@ def test_an_honest_file_is_accepted_without_any_difference(
     assert figures["logprobs"]["largest"] == 0
 
 
+_PROVE = """
+from rollouts.engines.opening import open_engine
+from rollouts.precision import Dtype, EngineName
+from rollouts.recompute.node_self_test import open_proven
+def opened(device_class):
+    return open_engine(EngineName.VLLM, dtype=Dtype.BFLOAT16, device="cpu", device_class=device_class)
+engine = open_proven(opened, None)
+print("class:", engine.arithmetics[0])
+"""
+
+
+def test_a_node_proves_its_class_with_its_own_vllm(place: VllmPlace, own_class: Arithmetic) -> None:
+    if Path(reference.__file__).with_name("recordings") != reference.RECORDINGS:
+        pytest.skip("this release has no recording of this processor's class")
+    command = [str(PYTHON), "-c", _PROVE]
+    done = subprocess.run(command, cwd=ROOT, env=place.environment(), capture_output=True, text=True, check=True)
+    assert f"class: {own_class}" in done.stdout
+
+
 def test_rows_longer_than_a_prefills_tile_have_no_difference(
     place: VllmPlace, own_class: Arithmetic, engine: EngineProcess, tmp_path: Path
 ) -> None:
