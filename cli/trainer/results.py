@@ -1,4 +1,4 @@
-"""Results of a mixture's environments as text."""
+"""Formats the results of each environment of a mixture."""
 
 from __future__ import annotations
 
