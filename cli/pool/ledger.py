@@ -106,8 +106,8 @@ def _cautions(terms: Terms, *, validators: int) -> list[str]:
     if terms.notice_period < DEFAULT_LEASE:
         found.append(
             f"the notice period of {terms.notice_period.total_seconds():.0f} s is shorter than the default lease of "
-            f"{DEFAULT_LEASE.total_seconds():.0f} s: workers refuse leases that are longer than the notice period, so set "
-            "`run_lease_s` lower"
+            f"{DEFAULT_LEASE.total_seconds():.0f} s: workers refuse leases that are longer than the notice "
+            "period, so set `run_lease_s` lower"
         )
     if validators < 3:
         found.append("with fewer than three validators some disputes have no judge; their penalties are released")

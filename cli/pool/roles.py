@@ -19,7 +19,7 @@ app = CommandGroup()
 
 
 class RoleName(StrEnum):
-    """Roles that are held by one key each."""
+    """Roles that exactly one key holds; a pool can have several validators, so that role is not listed."""
 
     MANAGER = "manager"
     ORCHESTRATOR = "orchestrator"
@@ -31,9 +31,11 @@ async def roles(
     context: typer.Context,
     set_role: Annotated[RoleName | None, typer.Option("--set", help="The role to give to another key.")] = None,
     to: Annotated[str | None, typer.Option(help="Address or key name of the new holder.")] = None,
-    grace: Annotated[int, typer.Option(min=0, max=604_800, help="Seconds for which the former key stays valid.")] = 0,
-    add_validator: Annotated[str | None, typer.Option(help="Address or key name.")] = None,
-    remove_validator: Annotated[str | None, typer.Option(help="Address or key name.")] = None,
+    grace: Annotated[int, typer.Option(min=0, max=604_800, help="Seconds for which a replaced key stays valid.")] = 0,
+    add_validator: Annotated[str | None, typer.Option(help="Address or key name of the validator to add.")] = None,
+    remove_validator: Annotated[
+        str | None, typer.Option(help="Address or key name of the validator to remove.")
+    ] = None,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
     as_json: JsonOption = False,
