@@ -28,7 +28,7 @@ class CommandGroup(typer.Typer):
 
 
 def _synchronous(function: Callable[..., Any]) -> Callable[..., None]:
-    """Returns a synchronous function with the same signature, from which typer reads the options."""
+    """Returns a synchronous function with the same signature; typer reads the options from it."""
 
     @wraps(function)
     def run(*arguments: Any, **options: Any) -> None:  # noqa: ANN401

@@ -121,9 +121,10 @@ def check(
     ] = 4096,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that an environment is reproducible and meets the interface contract; exits with 1 if not.
+    """Check that an environment is reproducible and meets the interface contract.
 
     Two processes make and score the same prompts under different hash seeds, clocks, time zones, locales and orders.
+    The command exits with 1 if a check fails.
     """
     from rollouts.environments.check import CheckSettings, check_environment  # noqa: PLC0415 - starts processes
 
@@ -175,9 +176,10 @@ def filter_(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a table of eligible prompts for a version: those that a model solves sometimes, but not always.
+    """Write a table of eligible prompts: those that a model solves sometimes, but not always.
 
-    The model answers every candidate several times. After an interruption, run the same command again to continue.
+    The model answers every candidate prompt several times. After an interruption, run the same command again to
+    continue.
     """
     from cli.environments.difficulty_filter import FilterChoices, run_filter  # noqa: PLC0415 - loads torch, which the other commands do not need
 

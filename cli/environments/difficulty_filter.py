@@ -86,7 +86,10 @@ def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> di
 
 
 def _candidates(choices: FilterChoices, recipe: Recipe, environment: Environment) -> Sequence[int]:
-    """Returns the indices of the candidate prompts: a range or the recipe's prompts, without held-out prompts."""
+    """Returns the indices of the candidate prompts, without held-out prompts.
+
+    The candidates are the range that the options give or, without these options, the recipe's prompts.
+    """
     size = environment.size()
     if choices.first is None and choices.count is None:
         indices: Sequence[int] = eligible_prompts(choices.folder, recipe)

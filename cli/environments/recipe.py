@@ -103,9 +103,10 @@ def init(
 
 
 def _chat(chat: bool | None, system: str, template: dict[str, JsonValue]) -> bool | ChatFormat | None:
-    """Returns the recipe's chat format: one with the given texts, or True, False or None as given.
+    """Returns the recipe's chat format.
 
-    True stands for the model's own format, False for no chat format, and None for the model's format if it has one.
+    Without a system prompt and template options, returns `chat`: True for the model's format, False for none, None for
+    the model's format if it has one. Otherwise returns a format with this prompt and these options.
 
     Raises:
         InvalidInput: `--no-chat` is given with parts of a chat format, or the format is invalid.

@@ -42,7 +42,10 @@ async def register(
     specs: Specs = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Register a node under your provider key. The command signs with the provider's and the node's key."""
+    """Register a node under your provider key.
+
+    The command signs with the provider's key and with the node's key.
+    """
     node = open_key(context.obj, node_key)
     async with open_ledger(context.obj, key) as ledger:
         entry = await ledger.registry.node(node.address)
@@ -63,7 +66,10 @@ async def update(
     specs: Specs = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Update a node's hardware description. A pool applies it when the node joins the pool again."""
+    """Update a node's hardware description.
+
+    A pool applies the new description when the node joins the pool again.
+    """
     which = resolve_address(context.obj, node)
     async with open_ledger(context.obj, key) as ledger:
         specs_hash = digest(specs) if specs else ZERO_DIGEST
@@ -132,7 +138,10 @@ async def leave(
     ] = None,
     key: NodeKey = "node",
 ) -> None:
-    """Leave a pool and release the stake that the membership binds; open work is still judged and paid."""
+    """Leave a pool and release the stake that the membership binds.
+
+    Open work is still judged and paid.
+    """
     node, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
     async with open_ledger(context.obj, carrier or key) as ledger:
         joins = await ledger.pools.joins(pool_id, node.address)

@@ -148,7 +148,10 @@ async def carry(
     files: Annotated[list[Path], typer.Argument(help="Files from `muster work sign`.", exists=True, dir_okay=False)],
     key: CarrierKey = "orchestrator",
 ) -> None:
-    """Relay signed submissions to the ledger in one batch; a refused submission does not affect the others."""
+    """Relay signed submissions to the ledger in one batch.
+
+    A refused submission does not affect the others.
+    """
     signed = [read_document(file, SignedWorkClaim, made_by="muster work sign") for file in files]
     async with open_ledger(context.obj, key) as ledger:
         refused = {refusal.subject: refusal.reason for refusal in await ledger.work.submit_batch(signed)}
@@ -323,7 +326,7 @@ def reasons(as_json: JsonOption = False) -> None:
 
 
 async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:
-    """Returns the validators that may decide a dispute, in order, each with the beginning of its turn."""
+    """Returns the validators that may decide a dispute, in order, with the start of their turns."""
     if work.status is not WorkStatus.DISPUTED:
         return []
     found = []

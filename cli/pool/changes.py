@@ -52,7 +52,10 @@ async def change(
     where: Where = None,
     manager: Manager = None,
 ) -> None:
-    """Change the priority of a task or the number of its nodes, without interrupting nodes that keep the task."""
+    """Change the priority of a task or the number of nodes that run it.
+
+    Nodes that keep the task are not interrupted.
+    """
     if replicas is None and priority is None:
         raise InvalidInput("no change is given", hint="give --replicas or --priority")
     await _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)

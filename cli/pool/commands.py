@@ -1,4 +1,4 @@
-"""Assembles the commands of `muster pool`. Some of them use the ledger, the others the orchestrator."""
+"""Assembles the commands of `muster pool`, which use the ledger or the orchestrator."""
 
 from cli.pool import (
     changes,

@@ -84,9 +84,10 @@ async def find_task(client: OrchestratorClient, text: str) -> Task:
 
 
 async def working_nodes(client: OrchestratorClient, task: Task | None) -> list[NodeView]:
-    """Returns the nodes that run the task. If none does, returns the nodes whose last task it was.
+    """Returns the nodes that run the task.
 
-    If `task` is None, returns all nodes that run a task.
+    If no node runs the task, returns the nodes whose last task it was. If `task` is None, returns all nodes that run
+    any task.
     """
     nodes = [node async for node in client.nodes() if node.assignment is not None]
     if task is None:
@@ -101,7 +102,7 @@ def short(node: Address) -> str:
 
 
 def location_of(configuration: Configuration, where: str | None) -> ServiceLocation:
-    """Returns the orchestrator's location from the option `where` or, if that is None, from the configuration.
+    """Returns the orchestrator's location: `where` or, if that is None, the configured one.
 
     Raises:
         InvalidInput: Neither the option nor the configuration names an orchestrator, or the URL is invalid.

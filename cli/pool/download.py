@@ -29,7 +29,7 @@ _MOST_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """The file, its work record, and the parts of its slot's seed that `muster rollouts verify` needs."""
+    """A downloaded file, its work, and the parts of its slot's seed for `muster rollouts verify`."""
 
     file: Path
     work: Digest
@@ -58,7 +58,10 @@ async def download(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a submitted file, compare its hash with the ledger, and print the parts of its slot's seed."""
+    """Download a submitted file, check its hash, and print the parts of its slot's seed.
+
+    The file's SHA-256 must equal the one on the ledger.
+    """
     if not to.is_dir():
         raise InvalidInput(f"{to} is no folder", hint="create it first")
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -118,7 +121,7 @@ async def _download(
 
 
 async def _submitted(ledger: Ledger, pool: int, item: RolloutItem) -> WorkSubmitted | None:
-    """Returns the newest event of this submission; after a reorg, earlier events may be of abandoned blocks."""
+    """Returns the newest event of this submission; a reorg may have replaced earlier events."""
     found = await ledger.history(
         WorkSubmitted, pool_id=pool, second=item.node, third=item.key, since=item.submitted_block
     )

@@ -34,15 +34,18 @@ _COUNTS = frozenset({"validators", "corrupt", "nodes", "honest_files", "look_bps
 
 
 def audit_stages(economics: Economics) -> tuple[AuditStage, ...]:
-    """Returns the share of a node's rows that a validator recomputes, by the node's number of clean verdicts.
+    """Returns the share of a node's rows that a validator recomputes, by number of clean verdicts.
 
-    The shares are those of a validator with the default policy.
+    The validator has the default policy.
     """
     return stages(RatePolicy(), floor=economics.audit_floor_bps / BASIS_POINTS)
 
 
 def forgeries(economics: Economics, *, rows: int) -> tuple[RowForgery, ...]:
-    """Returns the consequences of forging one row, a tenth, half or all rows of a file, at the audit floor."""
+    """Returns the consequences of forging one row, a tenth, half or all rows of a file.
+
+    Validators recompute the share of rows that the audit floor sets.
+    """
     chosen = sorted({1, max(1, rows // 10), max(1, rows // 2), rows})
     share = economics.audit_floor_bps / BASIS_POINTS
     pays, costs = economics.pays, economics.costs_if_forged
@@ -115,7 +118,7 @@ def attacks(
 
 
 def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
-    """Returns the probability that an honest validator examines work again that a corrupt validator accepted.
+    """Returns the probability that an honest validator re-examines work that a corrupt one accepted.
 
     The ledger draws verdicts for which it pays one second look, but a second corrupt validator can take that look. Each
     honest validator also chooses verdicts for unpaid second looks, with its own secret.
@@ -208,7 +211,10 @@ def _must(amount: int) -> str:
 
 
 def _rounded(amount: int) -> str:
-    """Formats an amount, rounded up to a millionth of a MUST, so that a table never understates a forger's gain."""
+    """Formats an amount, rounded up to a millionth of a MUST.
+
+    Rounding up never understates a forger's gain.
+    """
     return format_amount(-(-amount // _MILLIONTH) * _MILLIONTH)
 
 

@@ -19,7 +19,7 @@ app = CommandGroup()
 
 
 class RoleName(StrEnum):
-    """Roles that exactly one key holds; a pool can have several validators, so that role is not listed."""
+    """Roles that exactly one key holds. A pool can have several validators."""
 
     MANAGER = "manager"
     ORCHESTRATOR = "orchestrator"

@@ -39,7 +39,7 @@ class Wanted(StrEnum):
 async def progress(
     context: typer.Context, *, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
-    """Show the run's progress: the policy's version, and how many groups each step has and still needs."""
+    """Show the policy's version, and the groups that each step has and still needs."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         view = await client.run()
     if as_json:
@@ -155,7 +155,10 @@ async def publish(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell the orchestrator to lease slots for an announced version. A trainer does this automatically."""
+    """Tell the orchestrator to lease slots for an announced version.
+
+    A trainer does this automatically.
+    """
     new = NewCheckpoint(
         version=version,
         attempt=attempt,

@@ -18,7 +18,9 @@ MOST_BYTES = 256 * 1024
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
-    """Reads a task in TOML or JSON: the fields of its spec, and the tables `secrets` and `registry`.
+    """Reads a task file in TOML or JSON.
+
+    The file has the fields of the task's spec, and the tables `secrets` and `registry`.
 
     Raises:
         NotFound: The file does not exist.
@@ -78,7 +80,9 @@ def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
 
 
 def build_task(fields: dict[str, Any]) -> NewTask:
-    """Builds a task from the fields of a task file. Errors never contain values, which may be secrets.
+    """Builds a task from the fields of a task file.
+
+    Errors name a field but never its value, which may be a secret.
 
     Raises:
         InvalidInput: A field is unknown, missing or out of bounds.

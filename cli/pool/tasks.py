@@ -183,7 +183,7 @@ def _size(text: str | None) -> int | None:
 
 
 def _over(fields: dict[str, Any], table: str, **said: object) -> dict[str, Any] | None:
-    """Returns a table of the task file, with its values replaced by those options that are not None."""
+    """Returns a table of the task file, in which the options that are not None replace values."""
     merged = {**fields.get(table, {}), **{key: value for key, value in said.items() if value is not None}}
     return merged or None
 

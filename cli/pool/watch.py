@@ -130,7 +130,10 @@ async def _follow_one(
 
 
 async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, *, as_json: bool) -> None:
-    """Follows the logs of all present and later assignments; an error in one log does not stop the others."""
+    """Follows the logs of all present and later assignments.
+
+    An error in one log does not stop the others.
+    """
     followed: set[str] = set()
     said = False
 

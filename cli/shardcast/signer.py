@@ -185,6 +185,6 @@ async def source_of(
 
 
 def signers_at(role: RoleHolder) -> Signers:
-    """Returns the role's holder as publisher, with the former holder and the end of its grace period, if any."""
+    """Returns the role's holder as publisher, with the former holder and its grace period, if any."""
     former = None if role.previous == ZERO_ADDRESS else role.previous
     return Signers(publisher=role.holder, former=former, former_until=role.previous_until if former else None)

@@ -10,5 +10,5 @@ if TYPE_CHECKING:
 
 
 def solved_by_environment(results: Mapping[str, EnvironmentResult]) -> str:
-    """Returns the share of solved answers by environment, such as `letters 12.0%, arithmetic 3.1%`; may be empty."""
+    """Formats the share of solved answers by environment: `letters 12.0%, arithmetic 3.1%`."""
     return ", ".join(f"{label} {one.solved:.1%}" for label, one in results.items())

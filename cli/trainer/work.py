@@ -54,7 +54,7 @@ class EvaluationChoices:
 
 
 def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> Evaluation | None:
-    """Trains and writes a version; returns its evaluation.
+    """Trains a model and writes it as a version; returns the version's evaluation.
 
     Raises:
         MusterError: Training failed; the last saved state is kept.
@@ -147,7 +147,10 @@ def _environment(text: str) -> dict[str, object]:
 
 
 def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
-    """Returns the source of the settings for messages, and the content of the preset or file; may be empty."""
+    """Returns the content of the preset or settings file, preceded by its name for messages.
+
+    If the user gave neither, the content is empty.
+    """
     if choices.preset is None:
         return (
             ("the options", {}) if choices.config is None else (str(choices.config), read_settings_file(choices.config))

@@ -1,4 +1,4 @@
-"""`muster validator calibrate`: derives the limits of the statistical checks from measurements of honest work."""
+"""`muster validator calibrate`: derives limits of statistical checks from honest work."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SHORT = 14
 
 
 def show_status(found: StatusView) -> None:
-    """Prints a validator's status: its own state, queue, verdicts, other validators and parked work."""
+    """Prints a validator's own state, queue, verdicts, fellow validators and parked work."""
     now = datetime.now(UTC)
     queue, rates = found.queue, found.rates
     show_fields(
@@ -54,7 +54,7 @@ def show_status(found: StatusView) -> None:
 
 
 def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
-    """Returns a row with the state and its reason if this validator takes no work; else an empty dict."""
+    """Returns a row with the reason why this validator takes no work; empty if it takes work."""
     for each in members:
         if each.is_this and each.state != "well":
             words = f"{each.state}, {ago(each.since_ms, now=now)}: {_trouble(each)}" if each.code else each.state
@@ -63,7 +63,10 @@ def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
 
 
 def _show_members(members: Sequence[MemberView], now: datetime) -> None:
-    """Prints the validator processes that share this Redis, unless there is only one and its state is `well`."""
+    """Prints the validator processes that share this Redis.
+
+    Prints nothing if there is only one process and its state is `well`.
+    """
     if len(members) < 2 and all(each.state == "well" for each in members):
         return
     rows = [

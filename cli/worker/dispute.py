@@ -98,7 +98,10 @@ def _disputable(work: WorkRecord | None, key: Digest) -> WorkRecord:
 
 
 def _evidence(key: Digest, signer: Key, *, because: str, evidence: Path | None) -> bytes:
-    """Returns the evidence: the content of the given file, or the reasons as JSON. Its SHA-256 goes on the ledger."""
+    """Returns the evidence: the content of the given file, or the reasons as JSON.
+
+    The SHA-256 of the evidence goes on the ledger.
+    """
     if evidence is not None:
         if because:
             raise InvalidInput("--because and --evidence exclude each other", hint="write your reasons into the file")
@@ -153,7 +156,10 @@ async def _send_signed(
     carrier: str | None,
     where: str | None,
 ) -> None:
-    """Sends the node's signed dispute with the `carrier` key or, if that is None, through the pool's relayer."""
+    """Sends the node's signed dispute with the `carrier` key, or through the pool's relayer.
+
+    The pool's relayer sends the dispute if `carrier` is None.
+    """
     deadline = max(datetime.now(UTC), await ledger.now()) + VALID
     statement = Dispute(key=key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
     signature = statement.sign(node, ledger.work.domain)

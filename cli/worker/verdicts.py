@@ -186,7 +186,7 @@ def _explain(report: WorkReport, *, rows: int | None) -> None:
 
 
 def _other_validators(report: WorkReport) -> list[str]:
-    """Returns sentences about the examinations and decisions of validators other than the first judge."""
+    """Returns sentences about the verdicts of validators other than the first judge."""
     work, verdict, lines = report.work, report.verdict, []
     if work.looker is not None:
         lines.append(f"Confirmed by {work.looker}, which examined the work again.")
