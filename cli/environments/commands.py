@@ -200,7 +200,7 @@ def filter_(
     result = run_filter(choices, progress=note)
     show_fields(result, as_json=as_json)
     if not as_json:
-        say(f"recipe.json and prompts.u64 are in {out}: publish them beside the weights")
+        say(f"recipe.json and prompts.u64 are in {out}: publish both files beside the weights")
 
 
 def _load(name: str, version: str | None, options: list[str] | None) -> CheckedEnvironment:

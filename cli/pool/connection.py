@@ -19,7 +19,7 @@ from protocol.identifiers import Address
 from protocol.wire.pool import NodeView
 from protocol.wire.tasks import Task
 
-TOKEN_VARIABLE = "MUSTER_POOL_TOKEN"  # noqa: S105 - the variable's name
+TOKEN_VARIABLE = "MUSTER_POOL_TOKEN"  # noqa: S105 - the name of an environment variable, not a token
 MOST_TOKEN_BYTES = 4096
 
 Where = Annotated[

@@ -132,7 +132,7 @@ def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
 def show_attacks(found: Attacks) -> None:
     """Prints the cost of each attack."""
     say("")
-    say("cost of attacks, for nodes at the audit floor:")
+    say("cost of attacks, for nodes whose rows are audited at the audit floor:")
     poison, more = found.poisoning, found.sybils
     per_row = poison.per_learned_row // _MILLIONTH * _MILLIONTH
     show_fields(
@@ -194,9 +194,12 @@ def show_audits(found: Sequence[AuditStage], forged: Sequence[RowForgery], polic
     say("")
     say("share of rows that a validator recomputes, for a node without failures (the validator rescores every row):")
     show_table(("clean_verdicts", "share"), [(stage.clean, _percent(stage.share)) for stage in found], empty="")
-    say(f"after any failure: all rows for {policy.trial_after_failure} clean verdicts; validators may ask for more")
+    say(
+        f"after any failure: all rows until the node has {policy.trial_after_failure} clean verdicts; validators may "
+        "require more"
+    )
     say("")
-    say(f"forging some rows of each file of {forged[0].rows}, at the floor:")
+    say(f"forging some rows of each file of {forged[0].rows} rows, at the audit floor:")
     rows = [(each.forged, _percent(each.caught), f"{_rounded(each.gain)} MUST per submission") for each in forged]
     show_table(("forged_rows", "caught", "gains on average"), rows)
 

@@ -40,9 +40,9 @@ Seconds = Annotated[int, typer.Option(min=1)]
 async def create(
     context: typer.Context,
     domain: Annotated[int, typer.Option(min=1, help="Domain of the pool.")] = 1,
-    manager: Annotated[str, typer.Option(help="Address or key name.")] = "manager",
-    orchestrator: Annotated[str, typer.Option(help="Address or key name.")] = "orchestrator",
-    publisher: Annotated[str, typer.Option(help="Address or key name.")] = "publisher",
+    manager: Annotated[str, typer.Option(help="Address or key name of the manager.")] = "manager",
+    orchestrator: Annotated[str, typer.Option(help="Address or key name of the orchestrator.")] = "orchestrator",
+    publisher: Annotated[str, typer.Option(help="Address or key name of the publisher.")] = "publisher",
     validator: Annotated[list[str] | None, typer.Option(help="Address or key name; may be repeated.")] = None,
     price: Price = "0.0001",
     penalty: Penalty = None,
@@ -138,7 +138,7 @@ async def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "
 @app.command()
 async def fund(
     context: typer.Context,
-    amount: Annotated[str, typer.Argument(help="MUST.")],
+    amount: Annotated[str, typer.Argument(help="Amount in MUST.")],
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
@@ -156,7 +156,7 @@ async def withdraw(
     amount: Annotated[
         str | None, typer.Argument(help="Amount in MUST; default: all that is free or announced.")
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Address or key name; default: the owner.")] = None,
+    to: Annotated[str | None, typer.Option(help="Address or key name of the receiver; default: the owner.")] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the announced withdrawal.")] = False,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
@@ -204,8 +204,8 @@ async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: A
         await ledger.pools.announce_withdrawal(pool_id, wanted)
         announced = await ledger.pools.withdrawal(pool_id)
         say(
-            f"announced {format_amount(wanted)} MUST: run this again between {_utc(announced.ready_at)} and "
-            f"{_utc(announced.lapses_at)}, or cancel it with --cancel"
+            f"announced a withdrawal of {format_amount(wanted)} MUST: run this command again between "
+            f"{_utc(announced.ready_at)} and {_utc(announced.lapses_at)}, or cancel the withdrawal with --cancel"
         )
         return
     if now < announced.ready_at:

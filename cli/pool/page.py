@@ -32,4 +32,4 @@ def page(
     if place is None and not as_json:
         note("no token is configured here: `muster token new` makes one, with the hash for [[orchestrator.tokens]]")
     elif not show_token and not as_json:
-        note("open the page and paste the token; --show-token prints it here. A token with the scope read is enough")
+        note("open the page and paste the token, which --show-token prints; a token with scope `read` is enough")

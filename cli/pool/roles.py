@@ -83,7 +83,7 @@ async def transfer(
     new_owner = resolve_address(context.obj, to)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.pools.transfer(chosen_pool(context.obj, pool), new_owner)
-    say(f"offered to {new_owner}, who accepts with `muster pool accept`")
+    say(f"the pool is offered to {new_owner}, who accepts with `muster pool accept`")
 
 
 @app.command()

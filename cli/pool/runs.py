@@ -120,7 +120,7 @@ async def deliveries(
 @app.command()
 async def demand(
     context: typer.Context,
-    step: Annotated[int, typer.Argument(min=0, help="The step.")],
+    step: Annotated[int, typer.Argument(min=0, help="Number of the step.")],
     groups: Annotated[int, typer.Argument(min=0, help="Total number of groups that the step needs.")] = 0,
     *,
     close: Annotated[bool, typer.Option("--close", help="Close the step and all earlier ones.")] = False,
@@ -142,7 +142,7 @@ async def demand(
 @app.command()
 async def publish(
     context: typer.Context,
-    version: Annotated[int, typer.Argument(min=0, help="The version.")],
+    version: Annotated[int, typer.Argument(min=0, help="Number of the version.")],
     version_digest: Annotated[str, typer.Argument(metavar="DIGEST", help="Version digest, as on the ledger.")],
     *,
     attempt: Annotated[int, typer.Option(min=0, help="Number of the publishing attempt.")] = 0,

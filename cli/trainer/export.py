@@ -87,7 +87,7 @@ def read_points(file: Path) -> list[ExportedPoint]:
                 number = int(parsed["version"])
                 found[parsed["kind"], number] = _point(parsed, number=number)
         except (ValueError, KeyError, TypeError):
-            broken += 1  # the trainer may still be writing the last line
+            broken += 1  # for example the last line, if the trainer is still writing it
     if broken:
         note(f"skipped {counted(broken, 'unreadable line')} of {file}")
     if not found:

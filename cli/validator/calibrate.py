@@ -88,7 +88,7 @@ def calibrate(
     if out is not None:
         note(f"{out} has {len(calibration.entries)} entries; set the validator's `calibration` to this file")
     elif not as_json:
-        say("nothing was written: give --out FILE")
+        say("no file was written: --out FILE writes one")
 
 
 def _show(measured: list[MeasuredEntry], *, as_json: bool) -> None:

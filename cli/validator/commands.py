@@ -65,7 +65,10 @@ async def status(config: ConfigOption = None, where: WhereOption = None, as_json
 
 @app.command()
 async def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
-    """List work that could not be judged, with reason and remedy. Without action the work expires unpaid."""
+    """List work that no validator could judge, with reason and remedy.
+
+    If the operator does nothing, the work expires unpaid.
+    """
     async with _opened(config, where) as client:
         found = (await client.call("GET", "/v1/parked")).read(ParkedList)
     if as_json:

@@ -74,7 +74,8 @@ async def dispute(
         content = _evidence(work_key, signer, because=because, evidence=evidence)
         await _keep(context.obj, signer, content, where=where)
         hashed = digest(hashlib.sha256(content).digest())
-        # A node needs no gas: another account sends its signed dispute, unless --carrier names the node's own key.
+        # A node needs no gas, because another account sends its signed dispute. Only if --carrier names the node's own
+        # key does the node itself send the dispute and pay for the gas.
         if signer.address == work.node and carrier != key:
             await _send_signed(context.obj, ledger, signer, work_key, hashed, carrier=carrier, where=where)
         else:
