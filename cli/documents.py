@@ -1,4 +1,4 @@
-"""Small signed files that users exchange: invites, leases, submissions."""
+"""Reads and writes the small signed files that users exchange: invites, leases, submissions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_document(path: Path, kind: type[M], *, made_by: str) -> M:
     Args:
         path: The file.
         kind: Model of its content.
-        made_by: The command that writes such a file, for the hint.
+        made_by: The command that writes files of this kind; the hint of an error names it.
 
     Raises:
         InvalidInput: The file can't be read, is too long or does not fit `kind`; the message names the first error.
@@ -42,7 +42,7 @@ def read_document(path: Path, kind: type[M], *, made_by: str) -> M:
 
 
 def write_document(out: Path | None, document: BaseModel) -> None:
-    """Writes a document to a file, or to standard output if none is named."""
+    """Writes a document to the file `out`, or to standard output if `out` is None."""
     text = document.model_dump_json(indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)
@@ -52,7 +52,10 @@ def write_document(out: Path | None, document: BaseModel) -> None:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Returns the first validation error with its place, without the value, which may be a secret."""
+    """Returns the field and the message of the first validation error.
+
+    The field's value is left out, because it may be a secret.
+    """
     first = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     message = plain_message(str(first["msg"]))

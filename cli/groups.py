@@ -14,7 +14,7 @@ CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
 
 class CommandGroup(typer.Typer):
-    """A `typer.Typer` that runs commands defined with `async def` in an event loop of their own."""
+    """A `typer.Typer` that runs each `async def` command in a new event loop."""
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[CommandFunction], CommandFunction]:  # noqa: ANN401
         """Registers a command; the arguments are those of `typer.Typer.command`."""
@@ -28,7 +28,7 @@ class CommandGroup(typer.Typer):
 
 
 def _synchronous(function: Callable[..., Any]) -> Callable[..., None]:
-    """Returns a function that typer can call; it keeps the signature, from which typer reads the options."""
+    """Returns a synchronous function with the same signature; typer reads the options from it."""
 
     @wraps(function)
     def run(*arguments: Any, **options: Any) -> None:  # noqa: ANN401

@@ -40,7 +40,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """Formats bytes with the largest binary unit that keeps the number above one."""
+    """Formats a number of bytes in the largest binary unit in which the number is at least 1."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -50,7 +50,7 @@ def format_size(size: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Formats a number of things: `1 step`, `1,024 steps`."""
+    """Formats a number with its noun: `1 step`, `1,024 steps`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -69,13 +69,13 @@ def moment(time_ms: int | None) -> datetime | None:
 
 
 def ago(time_ms: int | None, *, now: datetime) -> str:
-    """Formats the time elapsed since `time_ms`, for a table."""
+    """Formats the time from `time_ms` to `now`: `3 min ago`, or `-` if `time_ms` is None."""
     then = moment(time_ms)
     return "-" if then is None else f"{format_span(now - then)} ago"
 
 
 def one_of(kind: type[Choice], text: str) -> Choice:
-    """Returns the member of an enum with this value.
+    """Returns the enum member that has the value `text`.
 
     Raises:
         InvalidInput: No member has this value; the hint lists all values.
@@ -83,4 +83,4 @@ def one_of(kind: type[Choice], text: str) -> Choice:
     try:
         return kind(text.strip())
     except ValueError:
-        raise InvalidInput(f"{text[:40]!r} is not known", hint=f"one of {', '.join(kind)}") from None
+        raise InvalidInput(f"{text[:40]!r} is not an allowed value", hint=f"one of {', '.join(kind)}") from None

@@ -18,7 +18,7 @@ def new(as_json: JsonOption = False) -> None:
     """Create a token, and print the hash for the orchestrator's settings."""
     token = new_token()
     show_fields({"token": token, "hash": hash_token(token)}, as_json=as_json)
-    note("the token is shown once; the hash goes under [[orchestrator.tokens]] with a name and a scope")
+    note("the token is not shown again; put its hash under [[orchestrator.tokens]] with a name and a scope")
 
 
 @app.command(name="hash")

@@ -31,7 +31,7 @@ _LARGEST_OPTIONS = 256 * 1024
 """Maximum size of an options file in bytes; a whole recipe has the same limit."""
 
 Name = Annotated[str, typer.Argument(help="Name of the environment; `muster env list` lists all.")]
-Version = Annotated[str | None, typer.Option(help="Required version; default: the installed one.")]
+Version = Annotated[str | None, typer.Option(help="Required version; default: the installed version.")]
 OPTION_HELP = "key=value, the value as JSON or plain text; or @FILE, a TOML or JSON file of options; repeatable."
 OptionList = Annotated[list[str] | None, typer.Option("--option", "-o", help=OPTION_HELP)]
 
@@ -55,11 +55,11 @@ def show(
     name: Name,
     version: Version = None,
     option: OptionList = None,
-    first: Annotated[int, typer.Option(min=0, help="The first prompt to show.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="Index of the first prompt to show.")] = 0,
     count: Annotated[int, typer.Option(min=0, max=1000, help="Number of prompts to show.")] = 5,
     as_json: JsonOption = False,
 ) -> None:
-    """Show an environment's full version and some of its prompts."""
+    """Show an environment's version and reward type, and some of its prompts."""
     environment = _load(name, version, option)
     size = environment.size()
     end = first + count if size is None else min(first + count, size)
@@ -96,10 +96,10 @@ def score(
     ] = None,
     version: Version = None,
     option: OptionList = None,
-    unfinished: Annotated[bool, typer.Option(help="The model was cut off at its length limit.")] = False,
+    unfinished: Annotated[bool, typer.Option(help="The answer was cut off at the length limit.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Score an answer to a prompt, and show every value behind the score."""
+    """Score an answer to a prompt, and show every value from which the score is computed."""
     environment = _load(name, version, option)
     prompt = environment.prompt(index)
     found = environment.score(prompt, _completion(file), finished=not unfinished)
@@ -113,14 +113,18 @@ def check(
     option: OptionList = None,
     items: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of prompts to check.")] = 200,
     item_timeout: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds for making one prompt and scoring its answers.")
+        float,
+        typer.Option(min=0.1, max=3600, help="Time limit for making one prompt and scoring its answers, in seconds."),
     ] = 30.0,
-    memory_mib: Annotated[int, typer.Option(min=256, help="Address space of the environment's process.")] = 4096,
+    memory_mib: Annotated[
+        int, typer.Option(min=256, help="Limit of the address space of each process, in MiB.")
+    ] = 4096,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that an environment is reproducible and keeps its contract; exits with 1 if it does not.
+    """Check that an environment is reproducible and meets the interface contract.
 
     Two processes make and score the same prompts under different hash seeds, clocks, time zones, locales and orders.
+    The command exits with 1 if a check fails.
     """
     from rollouts.environments.check import CheckSettings, check_environment  # noqa: PLC0415 - starts processes
 
@@ -150,27 +154,32 @@ def filter_(
     folder: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="A version: weights, tokenizer and recipe.json.")
     ],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for journal, recipe.json and prompts.u64.")],
-    first: Annotated[int | None, typer.Option(min=0, help="First candidate; default: the recipe's prompts.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Number of candidates.")] = None,
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the journal, recipe.json and prompts.u64.")],
+    first: Annotated[
+        int | None, typer.Option(min=0, help="First candidate prompt; default: the recipe's prompts.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Number of candidate prompts.")] = None,
     held_out: Annotated[
         float | None,
         typer.Option(min=0, max=0.99, help="Share of prompts that is kept from training; default: the recipe's."),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers to each prompt: the k of pass@k.")] = 8,
     least: Annotated[float, typer.Option(min=0, max=1, help="The smallest share of right answers to keep.")] = 0.125,
-    most: Annotated[float, typer.Option(min=0, max=1, help="The largest.")] = 0.5,
+    most: Annotated[float, typer.Option(min=0, max=1, help="The largest share of right answers to keep.")] = 0.5,
     block: Annotated[int, typer.Option(min=1, help="Prompts per batch; the journal grows by batches.")] = 16,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16; best the one that the run pays for.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32 or bfloat16; use the data type that the run pays for.")
+    ] = "float32",
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a table of eligible prompts for a version: those that a model solves sometimes, but not always.
+    """Write a table of eligible prompts: those that a model solves sometimes, but not always.
 
-    The model answers every candidate several times. After an interruption, run the same command again to continue.
+    The model answers every candidate prompt several times. After an interruption, run the same command again to
+    continue.
     """
     from cli.environments.difficulty_filter import FilterChoices, run_filter  # noqa: PLC0415 - loads torch, which the other commands do not need
 
@@ -191,7 +200,7 @@ def filter_(
     result = run_filter(choices, progress=note)
     show_fields(result, as_json=as_json)
     if not as_json:
-        say(f"recipe.json and prompts.u64 are in {out}: publish them beside the weights")
+        say(f"recipe.json and prompts.u64 are in {out}: publish both files beside the weights")
 
 
 def _load(name: str, version: str | None, options: list[str] | None) -> CheckedEnvironment:
@@ -199,9 +208,10 @@ def _load(name: str, version: str | None, options: list[str] | None) -> CheckedE
 
 
 def parse_options(given: list[str]) -> dict[str, JsonValue]:
-    """Returns options of an environment from `key=value` and `@FILE` texts; later ones replace earlier ones.
+    """Returns an environment's options from `key=value` and `@FILE` texts.
 
-    Values are JSON or plain text. The file is a TOML or JSON table of options.
+    Values are JSON or plain text. A file contains a TOML or JSON table of options. If an option is given several times,
+    the last value counts.
 
     Raises:
         InvalidInput: A text has no `=`, or a file can't be read.
@@ -219,7 +229,7 @@ def parse_options(given: list[str]) -> dict[str, JsonValue]:
 
 
 def parse_value(text: str) -> JsonValue:
-    """Returns an option's value: parsed if it is JSON, otherwise the text."""
+    """Returns an option's value: the parsed value if the text is JSON, otherwise the text."""
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError):

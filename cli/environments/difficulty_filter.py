@@ -44,7 +44,7 @@ class FilterChoices:
 def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> dict[str, object]:
     """Measures the prompts that the journal lacks, and writes the table of eligible prompts.
 
-    Returns statistics.
+    Returns statistics of all measured prompts, by name.
 
     Raises:
         MusterError: Loading, generating or writing failed; the journal keeps earlier measurements.
@@ -86,7 +86,10 @@ def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> di
 
 
 def _candidates(choices: FilterChoices, recipe: Recipe, environment: Environment) -> Sequence[int]:
-    """Returns the candidate prompts: a range or the recipe's prompts, without held-out ones."""
+    """Returns the indices of the candidate prompts, without held-out prompts.
+
+    The candidates are the range that the options give or, without these options, the recipe's prompts.
+    """
     size = environment.size()
     if choices.first is None and choices.count is None:
         indices: Sequence[int] = eligible_prompts(choices.folder, recipe)
@@ -99,12 +102,12 @@ def _candidates(choices: FilterChoices, recipe: Recipe, environment: Environment
     share = recipe.held_out
     chosen = [index for index in indices if not share or not is_held_out(environment.prompt(index), share)]
     if not chosen:
-        raise InvalidInput("there are no candidates", hint="check --first, --count and --held-out")
+        raise InvalidInput("there are no candidate prompts", hint="check --first, --count and --held-out")
     return chosen
 
 
 def _with_held_out(recipe: Recipe, share: float | None) -> Recipe:
-    """Returns the recipe, with another share of held-out prompts if one is given."""
+    """Returns the recipe; if `share` is given, with this share of held-out prompts."""
     if share is None:
         return recipe
     if share < recipe.held_out:

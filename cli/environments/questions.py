@@ -1,4 +1,7 @@
-"""Asks for required values that the command line lacks; without a terminal, names the flag instead."""
+"""Asks at the terminal for required values that the command line lacks.
+
+Without a terminal, the functions raise an error that names the missing flag.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ DEFAULT_ENVIRONMENT = "arithmetic"
 
 
 def choose_environment(given: str | None) -> str:
-    """Returns the name of the environment; asks for it if it is missing.
+    """Returns the name of the environment; asks for the name if `given` is None.
 
     Raises:
         InvalidInput: The name is missing, and standard input is not a terminal.
@@ -32,7 +35,7 @@ def choose_environment(given: str | None) -> str:
 def complete_options(name: str, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns an environment's options; asks for required options that are missing.
 
-    Answers are JSON or plain text, as in `-o key=value`. The default for the digest `sha256` of a file is the digest of
+    Answers are JSON or plain text, as in `-o key=value`. The proposed answer for the option `sha256` is the SHA-256 of
     the file that the option `path` names.
 
     Raises:

@@ -29,12 +29,12 @@ def init(
         Path, typer.Argument(exists=True, file_okay=False, help="A model: config, weights and tokenizer.")
     ],
     environment: Annotated[
-        str | None, typer.Option(help="The environment; `muster env list` lists all. At a terminal: asks for it.")
+        str | None, typer.Option(help="The environment; `muster env list` lists all. Default at a terminal: ask.")
     ] = None,
     version: Version = None,
     option: OptionList = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest answer in tokens; default: 512, or half of the context.")
+        int | None, typer.Option(min=1, help="Longest answer in tokens; default: 512, at most half of the context.")
     ] = None,
     max_prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt in tokens; default: twice the longest measured one.")
@@ -42,9 +42,9 @@ def init(
     group_size: Annotated[int, typer.Option(min=2, max=4096, help="Samples per prompt.")] = 16,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     chat: Annotated[
-        bool | None, typer.Option("--chat/--no-chat", help="Use the chat template; default: if the model has one.")
+        bool | None, typer.Option("--chat/--no-chat", help="Use the chat template; default: yes if the model has one.")
     ] = None,
-    system_prompt: Annotated[str | None, typer.Option(help="Text of a system turn before each prompt.")] = None,
+    system_prompt: Annotated[str | None, typer.Option(help="Text of a system message before each prompt.")] = None,
     template_option: Annotated[
         list[str] | None,
         typer.Option(help="key=value for the chat template, such as enable_thinking=false; repeatable."),
@@ -56,7 +56,9 @@ def init(
     ] = None,
     arithmetic: Annotated[
         list[str] | None,
-        typer.Option(help="Engine and data type that is paid, e.g. vllm/bfloat16; repeatable. Default: float32."),
+        typer.Option(
+            help="Engine and data type that the run pays for, e.g. vllm/bfloat16; repeatable. Default: float32."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing recipe.json.")] = False,
     as_json: JsonOption = False,
@@ -64,7 +66,7 @@ def init(
     """Write recipe.json beside a model's weights.
 
     The command measures prompts with the model's tokenizer and checks that prompts and answers fit into the context.
-    At a terminal it asks for required values that are missing. docs/rollouts.md describes all fields.
+    At a terminal, the command asks for missing required values. docs/rollouts.md describes all fields.
     """
     from rollouts.recipe import RECIPE_FILE  # noqa: PLC0415 - loads numpy
     from rollouts.recipe_proposal import RecipeChoices  # noqa: PLC0415 - loads transformers
@@ -101,10 +103,13 @@ def init(
 
 
 def _chat(chat: bool | None, system: str, template: dict[str, JsonValue]) -> bool | ChatFormat | None:
-    """Returns the chat format of the recipe: a format of its own, the model's (True), none (False), or the default.
+    """Returns the recipe's chat format.
+
+    Without a system prompt and template options, returns `chat`: True for the model's format, False for none, None for
+    the model's format if it has one. Otherwise returns a format with this prompt and these options.
 
     Raises:
-        InvalidInput: `--no-chat` is given with parts of a chat format, or the format is wrong.
+        InvalidInput: `--no-chat` is given with parts of a chat format, or the format is invalid.
     """
     if not system and not template:
         return chat
@@ -117,7 +122,7 @@ def _proposed(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
     """Measures the prompts and returns the recipe.
 
     Raises:
-        MusterError: The model, the environment or a choice does not suit.
+        MusterError: The model, the environment or a choice is not usable.
     """
     from rollouts.recipe_proposal import propose_recipe  # noqa: PLC0415 - loads transformers
 
@@ -146,20 +151,20 @@ def _figures(target: Path, proposed: ProposedRecipe) -> dict[str, object]:
 
 
 def _cautions(proposed: ProposedRecipe) -> Iterator[str]:
-    """Yields warnings about a valid recipe that works badly."""
+    """Yields warnings about a recipe that is valid but works badly in training."""
     from trainer.learning.settings import LearningSettings  # noqa: PLC0415 - loads torch
 
     longest, row_tokens = min(proposed.row_tokens, proposed.context), LearningSettings().row_tokens
     if longest > row_tokens:
         yield (
-            f"a prompt and its answer may have {longest} tokens, and the trainer's rows have {row_tokens}: "
+            f"a prompt and its answer may have {longest} tokens, and the trainer's rows hold {row_tokens}: "
             f"set learning.row_tokens to {longest} or more in the trainer's settings"
         )
     answer, demonstrated = proposed.recipe.sampling.max_new_tokens, proposed.longest_demonstration
     if demonstrated is not None and demonstrated > answer:
         yield (
             f"{proposed.recipe.environment.name} demonstrates an answer of {demonstrated} tokens with the end of "
-            f"sequence, and answers have up to {answer}: one that is cut off is never right; raise --max-new-tokens"
+            f"sequence, and answers have up to {answer}; a cut-off answer is never right: raise --max-new-tokens"
         )
     if not proposed.recipe.held_out:
         yield "no prompts are held out, so nothing can be evaluated: give --held-out 0.02"

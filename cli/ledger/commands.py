@@ -26,14 +26,16 @@ app.add_typer(domains, name="domain")
 _DEPLOYMENT_BYTES = 4096
 """Maximum size of a deployment file, in bytes."""
 
-Receiver = Annotated[str, typer.Argument(help="Address or key name.")]
+Receiver = Annotated[str, typer.Argument(help="Address or key name of the account.")]
 Must = Annotated[str, typer.Argument(help="Amount in MUST.")]
 
 
 @app.command()
 async def deploy(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Where to write the addresses.")] = Path("deployment.json"),
+    out: Annotated[Path, typer.Option(help="File to write with the addresses of the contracts.")] = Path(
+        "deployment.json"
+    ),
     governor: Annotated[
         str | None, typer.Option(help="Account that mints and creates domains; default: the deployer.")
     ] = None,
@@ -59,7 +61,7 @@ async def deploy(
         )
     for name, place in deployment.contracts.items():
         say(f"{name:<16} {place}")
-    deployment.save(out)  # saved last: if the disk fails, the addresses are on the terminal
+    deployment.save(out)  # saved last: if writing fails, the terminal already shows the addresses
     note(f"wrote {out}; set deployment under [chain] in muster.toml to this file")
 
 
@@ -139,7 +141,10 @@ async def announce(
     pool: PoolOption = None,
     key: PublisherKey = "publisher",
 ) -> None:
-    """Announce a checkpoint. Only the pool's publisher may announce; version numbers only grow."""
+    """Announce a checkpoint. Only the pool's publisher may announce.
+
+    The version must be higher than the newest announced one, or equal to it with a higher attempt.
+    """
     async with open_ledger(context.obj, key) as ledger:
         await ledger.checkpoints.announce(
             pool_id=chosen_pool(context.obj, pool),
@@ -180,8 +185,10 @@ async def create_domain(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the domain.")],
     uri: Annotated[str, typer.Option(help="URI of the description of the domain.")] = "",
-    validation_hash: Annotated[str, typer.Option(help="Hash of the validation parameters.")] = ZERO_DIGEST,
-    reserve: Annotated[str | None, typer.Option(help="Receiver of penalties; default: they are burned.")] = None,
+    validation_hash: Annotated[str, typer.Option(help="Hash of the domain's validation parameters.")] = ZERO_DIGEST,
+    reserve: Annotated[
+        str | None, typer.Option(help="Account that receives penalties; default: penalties are burned.")
+    ] = None,
     key: GovernorKey = "governor",
 ) -> None:
     """Create a domain. Only the governor may create one."""
@@ -212,7 +219,7 @@ async def list_domains(context: typer.Context, as_json: JsonOption = False) -> N
 async def close(
     context: typer.Context, domain: Annotated[int, typer.Argument(min=1)], key: GovernorKey = "governor"
 ) -> None:
-    """Close a domain to new pools and members."""
+    """Close a domain, so that it accepts no new pools and its pools no new members."""
     await _set_active(context, domain, key, active=False)
 
 

@@ -42,7 +42,10 @@ async def register(
     specs: Specs = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Register a node under your provider key; needs the keys of provider and node."""
+    """Register a node under your provider key.
+
+    The command signs with the provider's key and with the node's key.
+    """
     node = open_key(context.obj, node_key)
     async with open_ledger(context.obj, key) as ledger:
         entry = await ledger.registry.node(node.address)
@@ -63,7 +66,10 @@ async def update(
     specs: Specs = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Update a node's hardware description; pools apply it from the node's next join on."""
+    """Update a node's hardware description.
+
+    A pool applies the new description when the node joins the pool again.
+    """
     which = resolve_address(context.obj, node)
     async with open_ledger(context.obj, key) as ledger:
         specs_hash = digest(specs) if specs else ZERO_DIGEST
@@ -73,7 +79,7 @@ async def update(
 
 @app.command()
 async def retire(context: typer.Context, node: NodeName = "node", key: ProviderKey = "provider") -> None:
-    """Retire a node in all pools."""
+    """Retire a node: it can't join pools or submit work until its provider registers it again."""
     which = resolve_address(context.obj, node)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.registry.retire(which)
@@ -113,7 +119,7 @@ async def join(
     ] = None,
     key: NodeKey = "node",
 ) -> None:
-    """Redeem an invite, which the pool's orchestrator signed for this node only."""
+    """Join a pool with an invite that the pool's orchestrator signed for this node."""
     invite = read_document(invite_file, SignedInvite, made_by="muster pool invite")
     node = open_key(context.obj, key)
     async with open_ledger(context.obj, carrier or key) as ledger:
@@ -132,7 +138,10 @@ async def leave(
     ] = None,
     key: NodeKey = "node",
 ) -> None:
-    """Leave a pool and release the stake of the membership; open work is still judged and paid."""
+    """Leave a pool and release the stake that the membership binds.
+
+    Open work is still judged and paid.
+    """
     node, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
     async with open_ledger(context.obj, carrier or key) as ledger:
         joins = await ledger.pools.joins(pool_id, node.address)
@@ -145,7 +154,8 @@ async def leave(
                 signature = word.sign(node, ledger.pools.domain)
                 await ledger.pools.leave(pool_id, node.address, deadline=deadline, node_signature=signature)
         except TransactionReverted as error:
-            # The orchestrator removes a node whose worker has ended, and an earlier attempt may have been mined late.
+            # The orchestrator may have removed the node, because it removes nodes whose worker has ended. Or an
+            # earlier attempt to leave was mined late.
             if error.name != "NotMember" or not joins:
                 raise
             say(f"{node.address} is no longer a member of pool {pool_id}: it left before, or the pool removed it")
@@ -158,12 +168,13 @@ async def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> No
     """Revoke all unused consents that this node has signed."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.registry.revoke_consent()
-    note("consents that the node signed before now are void")
+    note("all consents that the node has signed until now are void")
 
 
 async def register_node(ledger: Ledger, node: Key, *, capacity: int = 1, specs_hash: Digest = ZERO_DIGEST) -> None:
     """Registers a node under the client's key, with a consent that the node's key signs."""
-    # The time of the newest block is old on a chain that mines on demand; on a development chain it may be ahead.
+    # The newest block's time may be old on a chain that mines on demand, and ahead of this machine's clock on a
+    # development chain. The deadline has to be later than both times.
     deadline = max(datetime.now(UTC), await ledger.now()) + CONSENT_VALID
     consent = NodeConsent(
         provider=ledger.address,

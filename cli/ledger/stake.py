@@ -42,7 +42,7 @@ async def cancel(
     unbond_id: Annotated[int, typer.Argument(min=0, help="Id from `muster stake status`.")],
     key: ProviderKey = "provider",
 ) -> None:
-    """Cancel an unbonding."""
+    """Cancel an unbonding, so that the stake is active again."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.stake.cancel_unbond(unbond_id)
     say(f"unbond {unbond_id} is cancelled; its stake is active again")
@@ -51,7 +51,7 @@ async def cancel(
 @app.command()
 async def withdraw(
     context: typer.Context,
-    to: Annotated[str | None, typer.Option(help="Address or key name that receives it; default: the provider.")] = None,
+    to: Annotated[str | None, typer.Option(help="Address or key name of the receiver; default: the provider.")] = None,
     key: ProviderKey = "provider",
 ) -> None:
     """Withdraw matured stake."""
@@ -67,7 +67,7 @@ async def withdraw(
 @app.command()
 async def status(
     context: typer.Context,
-    provider: Annotated[str, typer.Argument(help="Address or key name.")] = "provider",
+    provider: Annotated[str, typer.Argument(help="Address or key name of the provider.")] = "provider",
     as_json: JsonOption = False,
 ) -> None:
     """Show a provider's stake and its unbondings."""

@@ -42,20 +42,22 @@ DISPUTE_VALID = timedelta(minutes=10)
 
 _VERDICT_REFUSALS = {
     "WrongStatus": (
-        "the work does not wait for such a verdict",
-        "`muster work show` shows its state; give --decisive for a disputed work, and only then",
+        "the work is in a state in which the ledger does not accept this verdict",
+        "`muster work show` shows the state; give --decisive if the work is disputed, and only then",
     ),
-    "NotValidator": ("this key is not a validator of the work's pool", "`muster pool roles` lists them"),
+    "NotValidator": ("this key is not a validator of the work's pool", "`muster pool roles` lists the validators"),
     "ConflictOfInterest": (
-        "this key gave the first verdict, opened the dispute, or answers for the node",
-        "another validator must judge this: give its key with --key",
+        "this key is the node or its provider, or it has already judged, confirmed or disputed this work",
+        "another validator must give this verdict: name that validator's key with --key",
     ),
     "NotYourTurn": ("it is another validator's turn to decide", "`muster work show` lists the turns"),
     "OtherSubmission": ("the node submitted another file", "`muster work show` shows the SHA-256 of that file"),
     "TooLate": ("the deadline for this verdict has passed", "`muster work finalize` finalises the work"),
 }
-"""Text and hint of the errors of a verdict; the ledger reports these errors without arguments, since verdicts are
-batched."""
+"""Message and hint for each error with which the ledger can refuse a verdict.
+
+The ledger reports these errors without arguments, because verdicts are sent in batches.
+"""
 
 Key = Annotated[str, typer.Argument(help="The work's key, from `muster work submit` or `muster work list`.")]
 Keys = Annotated[list[str], typer.Argument(help="Keys of works.")]
@@ -69,15 +71,15 @@ async def lease(
     node: Annotated[str, typer.Argument(help="Address or key name of the node.")],
     max_units: Annotated[int, typer.Option(min=1, help="Maximum work units of the slot.")] = 4096,
     step: Annotated[int, typer.Option(min=0)] = 0,
-    index: Annotated[int, typer.Option(min=0, help="The slot within (run, step, node).")] = 0,
+    index: Annotated[int, typer.Option(min=0, help="Number of the slot among the node's slots of the step.")] = 0,
     run_name: RunName = "main",
     version: Annotated[int, typer.Option(min=0, help="The policy's version.")] = 0,
     checkpoint: Annotated[str, typer.Option(help="The policy's version digest.")] = ZERO_DIGEST,
     groups: Annotated[int, typer.Option(min=1)] = 1,
     beacon_block: Annotated[
-        int | None, typer.Option(min=0, help="The block whose hash is part of the seed; default: the newest.")
+        int | None, typer.Option(min=0, help="Block whose hash is part of the slot's seed; default: the newest block.")
     ] = None,
-    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 600,
+    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until the lease expires.")] = 600,
     out: OutFile = None,
     pool: PoolOption = None,
     key: OrchestratorKey = "orchestrator",
@@ -146,7 +148,10 @@ async def carry(
     files: Annotated[list[Path], typer.Argument(help="Files from `muster work sign`.", exists=True, dir_okay=False)],
     key: CarrierKey = "orchestrator",
 ) -> None:
-    """Relay signed submissions to the ledger in one batch; a refused one does not affect the others."""
+    """Relay signed submissions to the ledger in one batch.
+
+    A refused submission does not affect the others.
+    """
     signed = [read_document(file, SignedWorkClaim, made_by="muster work sign") for file in files]
     async with open_ledger(context.obj, key) as ledger:
         refused = {refusal.subject: refusal.reason for refusal in await ledger.work.submit_batch(signed)}
@@ -166,9 +171,10 @@ async def judge(
     key_text: Key,
     outcome: Annotated[str, typer.Argument(help="accepted, rejected (unpaid) or forged (slashed).")],
     reason: Annotated[int, typer.Option(min=0, max=65535, help="Reason code.")] = 0,
-    audit: Annotated[Path | None, typer.Option(help="The audit file, whose SHA-256 goes on the ledger.")] = None,
+    audit: Annotated[Path | None, typer.Option(help="The audit file; only its SHA-256 goes on the ledger.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="The judged file; the ledger refuses another one than was submitted.")
+        Path | None,
+        typer.Option(help="The judged file; the ledger refuses the verdict unless the node submitted this file."),
     ] = None,
     decisive: Annotated[bool, typer.Option("--decisive", help="The verdict decides a dispute.")] = False,
     key: ValidatorKey = "validator",
@@ -192,7 +198,7 @@ async def judge(
         if refusals:
             name = refusals[0].error
             words, hint = _VERDICT_REFUSALS.get(
-                name, ("it was refused", "`muster work show` shows the state of the work")
+                name, ("this command has no description of the error", "`muster work show` shows the state of the work")
             )
             raise InvalidInput(f"the ledger refused the verdict: {words} ({name})", hint=hint)
         found = await ledger.work.get(verdict.key)
@@ -203,9 +209,12 @@ async def judge(
 async def dispute(
     context: typer.Context,
     key_text: Key,
-    evidence: Annotated[Path | None, typer.Option(help="A file, whose SHA-256 goes on the ledger.")] = None,
+    evidence: Annotated[
+        Path | None, typer.Option(help="File with your evidence; only its SHA-256 goes on the ledger.")
+    ] = None,
     carrier: Annotated[
-        str | None, typer.Option(help="Name of the key that pays for gas for the node; default: the disputant.")
+        str | None,
+        typer.Option(help="Name of a key that sends the node's dispute and pays for gas; default: --key itself."),
     ] = None,
     key: Annotated[
         str, typer.Option("--key", help="Name of the node's, its provider's or a validator's key.")
@@ -275,7 +284,7 @@ async def show(context: typer.Context, key_text: Key, as_json: JsonOption = Fals
 @app.command(name="list")
 async def list_(
     context: typer.Context,
-    node: Annotated[str | None, typer.Option(help="Address or key name; default: all nodes.")] = None,
+    node: Annotated[str | None, typer.Option(help="Address or key name of a node; default: all nodes.")] = None,
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -298,7 +307,7 @@ async def list_(
 @app.command()
 async def claim(
     context: typer.Context,
-    to: Annotated[str | None, typer.Option(help="Address or key name that receives it; default: the provider.")] = None,
+    to: Annotated[str | None, typer.Option(help="Address or key name of the receiver; default: the provider.")] = None,
     pool: PoolOption = None,
     key: ProviderKey = "provider",
 ) -> None:
@@ -317,7 +326,7 @@ def reasons(as_json: JsonOption = False) -> None:
 
 
 async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:
-    """Returns the validators that may decide a dispute, in order, each with its starting time."""
+    """Returns the validators that may decide a dispute, in order, with the start of their turns."""
     if work.status is not WorkStatus.DISPUTED:
         return []
     found = []
@@ -338,7 +347,7 @@ def _progress(work: WorkRecord | None) -> str:
     words = f"is {work.status.name.lower()}"
     if work.outcome:
         words += f", {work.outcome.name.lower()}"
-    return words + (f"; next step until {work.deadline:%H:%M:%S} UTC" if work.deadline else "")
+    return words + (f"; its deadline is {work.deadline:%H:%M:%S} UTC" if work.deadline else "")
 
 
 def _outcome(text: str) -> Outcome:

@@ -47,12 +47,15 @@ async def change(
     context: typer.Context,
     name: TaskName,
     *,
-    replicas: Annotated[str | None, typer.Option(help="Number of nodes (or groups), or every-node.")] = None,
+    replicas: Annotated[str | None, typer.Option(help="Number of nodes (or of groups), or every-node.")] = None,
     priority: Annotated[int | None, typer.Option(min=-100, max=100)] = None,
     where: Where = None,
     manager: Manager = None,
 ) -> None:
-    """Change the number of nodes that run a task, or its priority, without interrupting running nodes."""
+    """Change the priority of a task or the number of nodes that run it.
+
+    Nodes that keep the task are not interrupted.
+    """
     if replicas is None and priority is None:
         raise InvalidInput("no change is given", hint="give --replicas or --priority")
     await _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)

@@ -1,4 +1,4 @@
-"""Commands of `muster pool`: those on the ledger and those of the orchestrator."""
+"""Assembles the commands of `muster pool`, which use the ledger or the orchestrator."""
 
 from cli.pool import (
     changes,

@@ -1,4 +1,4 @@
-"""Opens a client of the pool's orchestrator for a command: its location and the credentials."""
+"""Opens a client of the pool's orchestrator with the configured URL and credentials."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from protocol.identifiers import Address
 from protocol.wire.pool import NodeView
 from protocol.wire.tasks import Task
 
-TOKEN_VARIABLE = "MUSTER_POOL_TOKEN"  # noqa: S105 - the variable's name
+TOKEN_VARIABLE = "MUSTER_POOL_TOKEN"  # noqa: S105 - the name of an environment variable, not a token
 MOST_TOKEN_BYTES = 4096
 
 Where = Annotated[
     str | None,
-    typer.Option("--orchestrator", help="URL of the pool's orchestrator; default from the configuration."),
+    typer.Option("--orchestrator", help="URL of the pool's orchestrator; default: the configured one."),
 ]
 Manager = Annotated[
     str | None,
@@ -36,10 +36,13 @@ Manager = Annotated[
 async def open_orchestrator(
     configuration: Configuration, *, where: str | None = None, manager: str | None = None
 ) -> AsyncIterator[OrchestratorClient]:
-    """Returns a client with the owner's token (`MUSTER_POOL_TOKEN`, else the configured file) or the manager's key.
+    """Yields a client that sends the owner's token or signs with the manager's key.
+
+    The client signs if `manager` names a key. Otherwise the token comes from `MUSTER_POOL_TOKEN` or from the configured
+    file.
 
     Raises:
-        InvalidInput: No orchestrator is configured, or neither a token nor a key.
+        InvalidInput: No orchestrator is configured, or there is neither a token nor a key.
     """
     location = location_of(configuration, where)
     key = open_key(configuration, manager) if manager is not None else None
@@ -54,13 +57,13 @@ async def open_orchestrator(
 
 
 async def find_task(client: OrchestratorClient, text: str) -> Task:
-    """Returns the task with this id, prefix of an id, or name.
+    """Returns the task that has the id or name `text`, or an id that begins with `text`.
 
-    Of several tasks with the same name, returns the newest.
+    If several tasks have this name, returns the newest one.
 
     Raises:
-        NotFound: No task has this id, prefix or name.
-        InvalidInput: Several ids have this prefix.
+        NotFound: There is no such task.
+        InvalidInput: Several ids begin with `text`.
     """
     named: list[Task] = []
     begun: list[Task] = []
@@ -74,14 +77,18 @@ async def find_task(client: OrchestratorClient, text: str) -> Task:
     if named:
         return named[-1]
     if len(begun) > 1:
-        raise InvalidInput(f"{len(begun)} tasks begin with {text}", hint="give more digits of the id")
+        raise InvalidInput(f"the ids of {len(begun)} tasks begin with {text}", hint="give more digits of the id")
     if not begun:
-        raise NotFound(f"there is no task {text}", hint="`muster pool tasks` lists them")
+        raise NotFound(f"there is no task {text}", hint="`muster pool tasks` lists the tasks")
     return begun[0]
 
 
 async def working_nodes(client: OrchestratorClient, task: Task | None) -> list[NodeView]:
-    """Returns the nodes that run the task, else those that ran it last; for None, the nodes that run any task."""
+    """Returns the nodes that run the task.
+
+    If no node runs the task, returns the nodes whose last task it was. If `task` is None, returns all nodes that run
+    any task.
+    """
     nodes = [node async for node in client.nodes() if node.assignment is not None]
     if task is None:
         return [node for node in nodes if node.assignment and node.assignment.ended_at_ms is None]
@@ -90,12 +97,12 @@ async def working_nodes(client: OrchestratorClient, task: Task | None) -> list[N
 
 
 def short(node: Address) -> str:
-    """Returns a shortened address."""
+    """Returns a shortened address, such as `0x12ab…34cd`."""
     return f"{node[:6]}…{node[-4:]}"
 
 
 def location_of(configuration: Configuration, where: str | None) -> ServiceLocation:
-    """Returns the orchestrator's location from the option, else from the configuration.
+    """Returns the orchestrator's location: `where` or, if that is None, the configured one.
 
     Raises:
         InvalidInput: Neither the option nor the configuration names an orchestrator, or the URL is invalid.
@@ -110,14 +117,14 @@ def location_of(configuration: Configuration, where: str | None) -> ServiceLocat
 
 
 def token_place(configuration: Configuration) -> str | None:
-    """Returns where the owner's token is configured, in plain words; None if it is not configured."""
+    """Describes the place where the owner's token is configured; None if no token is configured."""
     if os.environ.get(TOKEN_VARIABLE, "").strip():
         return f"in the variable {TOKEN_VARIABLE}"
     return None if configuration.pool.token_file is None else f"in the file {configuration.pool.token_file}"
 
 
 def token_of(configuration: Configuration) -> str:
-    """Returns the owner's token.
+    """Returns the owner's token from `MUSTER_POOL_TOKEN` or the configured file.
 
     Raises:
         InvalidInput: No token is configured.

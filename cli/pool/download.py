@@ -29,7 +29,7 @@ _MOST_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """The file, its work record, and the parts of its slot's seed that `muster rollouts verify` needs."""
+    """A downloaded file, its work, and the parts of its slot's seed for `muster rollouts verify`."""
 
     file: Path
     work: Digest
@@ -51,14 +51,17 @@ class Downloaded:
 @app.command()
 async def download(
     context: typer.Context,
-    work: Annotated[str, typer.Argument(help="Key of the work, or a prefix; `muster pool rollouts` lists them.")],
+    work: Annotated[str, typer.Argument(help="Key of the work, or a prefix; `muster pool rollouts` lists keys.")],
     *,
     to: Annotated[Path, typer.Option(help="Folder for the file.")] = Path(),
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a submitted file, verify its hash on the ledger, and print the parts of its slot's seed."""
+    """Download a submitted file, check its hash, and print the parts of its slot's seed.
+
+    The file's SHA-256 must equal the one on the ledger.
+    """
     if not to.is_dir():
         raise InvalidInput(f"{to} is no folder", hint="create it first")
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -71,15 +74,15 @@ async def download(
 
 
 async def _find(client: OrchestratorClient, beginning: str) -> RolloutItem:
-    """Returns the work with this key or prefix of a key.
+    """Returns the work whose key equals `beginning` or begins with it.
 
     Raises:
-        NotFound: No work has this key or prefix.
-        InvalidInput: Several keys have this prefix.
+        NotFound: No work has such a key.
+        InvalidInput: Several keys begin with `beginning`.
     """
     fitting = [item async for item in client.rollouts(status="all") if item.key.startswith(beginning)]
     if not fitting:
-        raise NotFound(f"no work's key begins with {beginning[:80]}", hint="`muster pool rollouts` lists them")
+        raise NotFound(f"no work's key begins with {beginning[:80]}", hint="`muster pool rollouts` lists the keys")
     if len(fitting) > 1:
         raise InvalidInput(
             f"the keys of {len(fitting)} works begin with {beginning}", hint="give more characters of the key"
@@ -118,7 +121,7 @@ async def _download(
 
 
 async def _submitted(ledger: Ledger, pool: int, item: RolloutItem) -> WorkSubmitted | None:
-    """Returns the newest event of this submission; a reorg may have replaced earlier ones."""
+    """Returns the newest event of this submission; a reorg may have replaced earlier events."""
     found = await ledger.history(
         WorkSubmitted, pool_id=pool, second=item.node, third=item.key, since=item.submitted_block
     )

@@ -1,4 +1,4 @@
-"""Adds audits and delivery rules to a pool's economics, and prints them for `muster pool economics`."""
+"""Computes and prints audit shares and costs of attacks for `muster pool economics`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,22 @@ from validator.audit.second_looks import LookPolicy
 _MILLIONTH = 10**12
 """A millionth of a MUST, in the token's smallest unit."""
 _COUNTS = frozenset({"validators", "corrupt", "nodes", "honest_files", "look_bps"})
-"""Names of integers that are not amounts of money."""
+"""Names of integer fields that are not amounts of money; JSON has them as numbers, not as strings."""
 
 
 def audit_stages(economics: Economics) -> tuple[AuditStage, ...]:
-    """Returns the shares of a node's rows that a validator recomputes by default, by number of clean verdicts."""
+    """Returns the share of a node's rows that a validator recomputes, by number of clean verdicts.
+
+    The validator has the default policy.
+    """
     return stages(RatePolicy(), floor=economics.audit_floor_bps / BASIS_POINTS)
 
 
 def forgeries(economics: Economics, *, rows: int) -> tuple[RowForgery, ...]:
-    """Returns the consequences of forging one row, a tenth, half or all of the rows, at the audit floor."""
+    """Returns the consequences of forging one row, a tenth, half or all rows of a file.
+
+    Validators recompute the share of rows that the audit floor sets.
+    """
     chosen = sorted({1, max(1, rows // 10), max(1, rows // 2), rows})
     share = economics.audit_floor_bps / BASIS_POINTS
     pays, costs = economics.pays, economics.costs_if_forged
@@ -87,7 +93,7 @@ def attacks(
         rows: Rows of a typical file.
         validators: Number of validators of the pool.
         most_corrupt: Maximum number of corrupt validators to show.
-        look_cost: Cost of a verdict or a second look for a validator.
+        look_cost: Cost to a validator of a verdict or a second look, in the token's smallest unit.
 
     Raises:
         InvalidInput: `most_corrupt` is larger than the number of validators.
@@ -112,10 +118,10 @@ def attacks(
 
 
 def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
-    """Returns the probability of a second look by an honest validator at work that a corrupt one accepted.
+    """Returns the probability that an honest validator re-examines work that a corrupt one accepted.
 
-    The ledger may assign one paid look by lot, but a second corrupt validator can take that look. Each honest validator
-    chooses further, unpaid looks by its own secret.
+    The ledger draws verdicts for which it pays one second look, but a second corrupt validator can take that look. Each
+    honest validator also chooses verdicts for unpaid second looks, with its own secret.
     """
     if honest == 0:
         return 0.0
@@ -126,7 +132,7 @@ def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
 def show_attacks(found: Attacks) -> None:
     """Prints the cost of each attack."""
     say("")
-    say("cost of attacks, for nodes at the audit floor:")
+    say("cost of attacks, for nodes whose rows are audited at the audit floor:")
     poison, more = found.poisoning, found.sybils
     per_row = poison.per_learned_row // _MILLIONTH * _MILLIONTH
     show_fields(
@@ -140,7 +146,7 @@ def show_attacks(found: Attacks) -> None:
         }
     )
     say("")
-    say("validators that collude (probabilities; the gain is per forged file, by the better of two ways):")
+    say("validators that collude (probabilities; the gain is per forged file, with the more profitable of two ways):")
     show_table(
         ("corrupt", "of", "launders_by_dispute", "launders_as_first_judge", "slashes_honest_work", "gain"),
         [
@@ -183,14 +189,17 @@ def show_attacks(found: Attacks) -> None:
 
 
 def show_audits(found: Sequence[AuditStage], forged: Sequence[RowForgery], policy: RatePolicy | None = None) -> None:
-    """Prints audit stages and forgeries."""
+    """Prints the audited shares of rows, and the gains from forging rows."""
     policy = policy or RatePolicy()
     say("")
-    say("share of rows that a validator recomputes, for a node without failures (it rescores every row):")
+    say("share of rows that a validator recomputes, for a node without failures (the validator rescores every row):")
     show_table(("clean_verdicts", "share"), [(stage.clean, _percent(stage.share)) for stage in found], empty="")
-    say(f"after any failure: all rows for {policy.trial_after_failure} clean verdicts; validators may ask for more")
+    say(
+        f"after any failure: all rows until the node has {policy.trial_after_failure} clean verdicts; validators may "
+        "require more"
+    )
     say("")
-    say(f"forging some rows of each file of {forged[0].rows}, at the floor:")
+    say(f"forging some rows of each file of {forged[0].rows} rows, at the audit floor:")
     rows = [(each.forged, _percent(each.caught), f"{_rounded(each.gain)} MUST per submission") for each in forged]
     show_table(("forged_rows", "caught", "gains on average"), rows)
 
@@ -205,7 +214,10 @@ def _must(amount: int) -> str:
 
 
 def _rounded(amount: int) -> str:
-    """Rounds up to a millionth, so that the table never understates the gain of a forger."""
+    """Formats an amount, rounded up to a millionth of a MUST.
+
+    Rounding up never understates a forger's gain.
+    """
     return format_amount(-(-amount // _MILLIONTH) * _MILLIONTH)
 
 

@@ -31,7 +31,7 @@ LEAST_FOR_PROVISIONAL = 4
 Price = Annotated[str, typer.Option(help="MUST for one work unit (one token).")]
 Penalty = Annotated[
     str | None,
-    typer.Option(help="MUST lost for one forged unit; default: the smallest that deters at the audit floor."),
+    typer.Option(help="MUST lost for one forged unit; default: the smallest that deters forgery at the audit floor."),
 ]
 Seconds = Annotated[int, typer.Option(min=1)]
 
@@ -40,9 +40,9 @@ Seconds = Annotated[int, typer.Option(min=1)]
 async def create(
     context: typer.Context,
     domain: Annotated[int, typer.Option(min=1, help="Domain of the pool.")] = 1,
-    manager: Annotated[str, typer.Option(help="Address or key name.")] = "manager",
-    orchestrator: Annotated[str, typer.Option(help="Address or key name.")] = "orchestrator",
-    publisher: Annotated[str, typer.Option(help="Address or key name.")] = "publisher",
+    manager: Annotated[str, typer.Option(help="Address or key name of the manager.")] = "manager",
+    orchestrator: Annotated[str, typer.Option(help="Address or key name of the orchestrator.")] = "orchestrator",
+    publisher: Annotated[str, typer.Option(help="Address or key name of the publisher.")] = "publisher",
     validator: Annotated[list[str] | None, typer.Option(help="Address or key name; may be repeated.")] = None,
     price: Price = "0.0001",
     penalty: Penalty = None,
@@ -101,26 +101,27 @@ async def create(
 
 
 def _cautions(terms: Terms, *, validators: int) -> list[str]:
-    """Returns warnings about valid terms that work badly."""
+    """Returns warnings about terms that the ledger accepts, but with which the pool works badly."""
     found = []
     if terms.notice_period < DEFAULT_LEASE:
         found.append(
             f"the notice period of {terms.notice_period.total_seconds():.0f} s is shorter than the default lease of "
-            f"{DEFAULT_LEASE.total_seconds():.0f} s: workers refuse leases that outlast it, so set `run_lease_s` lower"
+            f"{DEFAULT_LEASE.total_seconds():.0f} s: workers refuse leases that are longer than the notice "
+            "period, so set `run_lease_s` lower"
         )
     if validators < 3:
         found.append("with fewer than three validators some disputes have no judge; their penalties are released")
     elif validators < LEAST_FOR_PROVISIONAL:
         found.append(
             "with fewer than four validators, one validator alone can overturn a disputed verdict; with four, a "
-            "second one must agree"
+            "second validator must agree"
         )
     return found
 
 
 @app.command()
 async def activate(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
-    """Open a pending pool."""
+    """Activate a pending pool, so that nodes can join it."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.pools.activate(chosen_pool(context.obj, pool))
     say(f"pool {chosen_pool(context.obj, pool)} is active")
@@ -137,7 +138,7 @@ async def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "
 @app.command()
 async def fund(
     context: typer.Context,
-    amount: Annotated[str, typer.Argument(help="MUST.")],
+    amount: Annotated[str, typer.Argument(help="Amount in MUST.")],
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
@@ -155,14 +156,14 @@ async def withdraw(
     amount: Annotated[
         str | None, typer.Argument(help="Amount in MUST; default: all that is free or announced.")
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Address or key name; default: the owner.")] = None,
+    to: Annotated[str | None, typer.Option(help="Address or key name of the receiver; default: the owner.")] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the announced withdrawal.")] = False,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
     """Announce a withdrawal of escrow that no open work needs; run again after the notice period to withdraw.
 
-    Until then nodes with leases are still paid. The escrow of a pending pool is paid out immediately.
+    Until then, nodes with leases are still paid. The escrow of a pending pool is paid out immediately.
     """
     if cancel and (amount is not None or to is not None):
         raise InvalidInput("--cancel excludes an amount and --to", hint="omit them")
@@ -203,8 +204,8 @@ async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: A
         await ledger.pools.announce_withdrawal(pool_id, wanted)
         announced = await ledger.pools.withdrawal(pool_id)
         say(
-            f"announced {format_amount(wanted)} MUST: run this again between {_utc(announced.ready_at)} and "
-            f"{_utc(announced.lapses_at)}, or cancel it with --cancel"
+            f"announced a withdrawal of {format_amount(wanted)} MUST: run this command again between "
+            f"{_utc(announced.ready_at)} and {_utc(announced.lapses_at)}, or cancel the withdrawal with --cancel"
         )
         return
     if now < announced.ready_at:
@@ -221,7 +222,7 @@ async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: A
     if taken > most:
         raise InvalidInput(
             f"{format_amount(most)} MUST can be withdrawn now, not {format_amount(taken)}",
-            hint="less is announced or free: withdraw that, or cancel and announce more",
+            hint="give at most this amount, or cancel the withdrawal and announce a larger one",
         )
     await ledger.pools.withdraw_escrow(pool_id, taken, receiver)
     say(f"withdrew {format_amount(taken)} MUST")
@@ -279,28 +280,31 @@ async def economics(
     context: typer.Context,
     units: Annotated[int, typer.Option(min=1, help="Work units of a typical submission.")] = 4096,
     max_units: Annotated[
-        int | None, typer.Option(min=1, help="Work units of its lease, which set the penalty; default: --units.")
+        int | None,
+        typer.Option(min=1, help="Maximum work units of its lease, which determine the penalty; default: --units."),
     ] = None,
-    open_work: Annotated[int, typer.Option(min=1, help="Submissions of one node without a verdict.")] = 8,
+    open_work: Annotated[int, typer.Option(min=1, help="Number of a node's submissions without a verdict.")] = 8,
     rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows (samples) of a typical submission.")] = 64,
     corrupt: Annotated[int, typer.Option(min=1, help="Maximum number of colluding validators.")] = 2,
-    look_cost: Annotated[str, typer.Option(help="Cost of a verdict or look for a validator, in MUST.")] = "0",
+    look_cost: Annotated[str, typer.Option(help="Cost to a validator of a verdict or second look, in MUST.")] = "0",
     lease: Annotated[float, typer.Option(min=1, help="Seconds for which a slot is leased.")] = 600.0,
     slot_time: Annotated[float, typer.Option(min=0.1, help="Seconds that a typical node takes for a slot.")] = 150.0,
     found_after: Annotated[
-        float, typer.Option(min=0.1, help="Seconds until a submission without its file stops occupying its step.")
+        float,
+        typer.Option(min=0.1, help="Seconds until a submission whose file is missing no longer counts for its step."),
     ] = 5.0,
-    delivery_least: Annotated[int, typer.Option(min=1, help="`run_delivery_least` of the orchestrator.")] = 5,
+    delivery_least: Annotated[int, typer.Option(min=1, help="The orchestrator's setting `run_delivery_least`.")] = 5,
     throttle_pause: Annotated[
-        float, typer.Option(min=1, help="Seconds; `run_throttle_pause_s` of the orchestrator.")
+        float, typer.Option(min=1, help="Seconds; the orchestrator's setting `run_throttle_pause_s`.")
     ] = 600.0,
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a pool pays for work and what attacks cost, computed from its terms.
 
-    Shows the stake inequality, audit shares by a node's age, forged rows, a poisoned row, corrupt validators, delayed
-    steps, Sybils, and the costs and earnings of verdicts.
+    Shows whether the stake deters forgery, the audited share of rows by a node's number of clean verdicts, and the
+    costs and earnings of verdicts. The attacks are forged rows, one poisoned row, corrupt validators, delayed steps and
+    Sybil nodes.
     """
     rules = DeliveryRules(
         found_after=timedelta(seconds=found_after),

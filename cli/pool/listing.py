@@ -39,8 +39,8 @@ async def list_(
 ) -> None:
     """List pools, newest first, with the outcomes of their newest 200 works.
 
-    `refused` is the share that validators rejected or judged forged, `expired` the share that none judged in time, and
-    `leaving` the escrow whose withdrawal the owner has announced.
+    `refused` is the share that validators rejected or judged forged, and `expired` the share that no validator judged
+    in time. `leaving` is the escrow whose withdrawal the owner has announced.
     """
     async with open_ledger(context.obj) as ledger:
         newest = await ledger.pools.count()
@@ -63,9 +63,9 @@ async def _row(ledger: Ledger, pool_id: int, *, as_json: bool) -> tuple[object, 
 
 
 def shares(record: PoolRecord, *, as_json: bool) -> tuple[object, ...]:
-    """Returns the number of finished works, and the share of each outcome: percent, or a number from 0 to 1 in JSON.
+    """Returns the number of finished works, and the share of each outcome.
 
-    Without finished work, shares are `-`, in JSON null.
+    Shares are percentages, in JSON numbers from 0 to 1. Without finished work they are `-`, in JSON null.
     """
     if not record.total:
         return 0, *(3 * (None if as_json else "-",))

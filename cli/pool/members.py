@@ -27,7 +27,7 @@ async def invite(
     context: typer.Context,
     node: NodeName,
     url: Annotated[str, typer.Option(help="URL at which nodes reach the orchestrator.")],
-    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
+    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until the invite expires.")] = 3600,
     out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     pool: PoolOption = None,
     key: OrchestratorKey = "orchestrator",
@@ -61,7 +61,7 @@ async def cancel_invite(
     """Cancel an unused invite."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.pools.cancel_invite(chosen_pool(context.obj, pool), nonce)
-    say("cancelled")
+    say("the invite is cancelled")
 
 
 @app.command()

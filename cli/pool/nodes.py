@@ -1,4 +1,4 @@
-"""`muster pool nodes`: lists nodes, and restarts, drains, bans them."""
+"""`muster pool nodes` and related commands: list, show, restart, drain and ban nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ app = CommandGroup()
 
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
 Reason = Annotated[str, typer.Option(help="Reason, for the node's history.")]
-OnLedger = Annotated[bool, typer.Option("--on-ledger", help="Send it to the ledger from here, with the manager's key.")]
+OnLedger = Annotated[
+    bool, typer.Option("--on-ledger", help="Send the change directly to the ledger, with the manager's key.")
+]
 HISTORY_SHOWN = 20
 
 
@@ -35,7 +37,7 @@ async def nodes(
     *,
     state: Annotated[NodeState | None, typer.Option(help="Only nodes in this state.")] = None,
     task: Annotated[str | None, typer.Option(help="Only nodes that run this task (id or name).")] = None,
-    label: Annotated[str | None, typer.Option(help="Only nodes with this name=value.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only nodes with this label, as name=value.")] = None,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
@@ -98,7 +100,7 @@ async def drain(
 async def resume(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
-    """End a drain."""
+    """End a node's drain, so that it gets tasks again."""
     await _tell(context, name, where, manager, lambda client, which: client.resume(which, reason=reason))
 
 
@@ -183,7 +185,8 @@ def _runs(view: NodeView) -> str:
 def failure_of(view: NodeView) -> str:
     """Returns the node's report of its failed task, with the last lines of the task's output.
 
-    A task has failed if the node has given it up, or has not restarted it yet. Returns "" if the task has not failed.
+    A task has failed if the node has given up on it, or has not restarted it yet. Returns "" if the task has not
+    failed.
     """
     held = view.assignment
     if held is None or held.state not in {AssignmentState.FAILED, AssignmentState.RESTARTING}:

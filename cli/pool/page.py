@@ -19,7 +19,7 @@ def page(
     *,
     where: Where = None,
     show_token: Annotated[
-        bool, typer.Option("--show-token", help="Print the token itself, too; it grants its scope to any reader.")
+        bool, typer.Option("--show-token", help="Also print the token; anyone who reads it can use it.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -32,4 +32,4 @@ def page(
     if place is None and not as_json:
         note("no token is configured here: `muster token new` makes one, with the hash for [[orchestrator.tokens]]")
     elif not show_token and not as_json:
-        note("open the page and paste the token; --show-token prints it here. Scope read is enough to view the page")
+        note("open the page and paste the token, which --show-token prints; a token with scope `read` is enough")

@@ -1,4 +1,4 @@
-"""`muster pool ban-provider` and `unban-provider`: bans a provider with all its nodes."""
+"""`muster pool ban-provider` and `unban-provider`: ban a provider with all its nodes, and lift the ban."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol.errors import Conflict, InvalidInput
 app = CommandGroup()
 
 ProviderName = Annotated[str, typer.Argument(metavar="ADDRESS", help="Address or key name of the provider.")]
-Confirmed = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Confirmed = Annotated[bool, typer.Option("--yes", help="Act without asking for confirmation.")]
 
 
 @app.command("ban-provider")
@@ -33,7 +33,7 @@ async def ban_provider(
 ) -> None:
     """Ban a provider: none of its nodes may join the pool or submit work, until `unban-provider`.
 
-    Leases that expire within the pool's notice period can still be used, are judged and paid.
+    The nodes can still use leases that expire within the pool's notice period; that work is judged and paid.
     """
     pool_id, provider = chosen_pool(context.obj, pool), resolve_address(context.obj, name)
     _confirm(f"ban {provider} and all its nodes from pool {pool_id}?", confirmed=confirmed)
@@ -61,7 +61,7 @@ async def unban_provider(
     key: ManagerKey = "manager",
     as_json: JsonOption = False,
 ) -> None:
-    """Lift a provider's ban. Nodes that are banned themselves stay banned."""
+    """Lift a provider's ban. A node that was also banned by `muster pool ban` stays banned."""
     pool_id, provider = chosen_pool(context.obj, pool), resolve_address(context.obj, name)
     _confirm(f"lift the ban of {provider} from pool {pool_id}?", confirmed=confirmed)
     async with open_ledger(context.obj, key) as ledger:
@@ -78,7 +78,7 @@ async def unban_provider(
 
 
 def _confirm(question: str, *, confirmed: bool) -> None:
-    """Asks at a terminal for confirmation, unless the command line has given it.
+    """Asks at the terminal for confirmation, unless the user gave `--yes`.
 
     Raises:
         InvalidInput: There is no terminal, and no `--yes`.

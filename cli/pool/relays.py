@@ -21,7 +21,7 @@ Relay = Annotated[str, typer.Argument(help="The relay's address, or the name of 
 async def list_(
     context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
-    """List the allowed relays, and which of them are live."""
+    """List the allowed relays, and whether each one is registered now (live)."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         found = await client.relays()
     if as_json:
@@ -41,7 +41,7 @@ async def list_(
 
 @app.command()
 async def allow(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
-    """Allow a relay to register; nodes receive its URL while it is live."""
+    """Allow a relay to register; nodes receive its URL while it is registered."""
     address = resolve_address(context.obj, relay)
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         await client.allow_relay(address)

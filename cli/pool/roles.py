@@ -19,7 +19,7 @@ app = CommandGroup()
 
 
 class RoleName(StrEnum):
-    """Roles that are held by one key each."""
+    """Roles that exactly one key holds. A pool can have several validators."""
 
     MANAGER = "manager"
     ORCHESTRATOR = "orchestrator"
@@ -31,9 +31,11 @@ async def roles(
     context: typer.Context,
     set_role: Annotated[RoleName | None, typer.Option("--set", help="The role to give to another key.")] = None,
     to: Annotated[str | None, typer.Option(help="Address or key name of the new holder.")] = None,
-    grace: Annotated[int, typer.Option(min=0, max=604_800, help="Seconds for which the former key stays valid.")] = 0,
-    add_validator: Annotated[str | None, typer.Option(help="Address or key name.")] = None,
-    remove_validator: Annotated[str | None, typer.Option(help="Address or key name.")] = None,
+    grace: Annotated[int, typer.Option(min=0, max=604_800, help="Seconds for which a replaced key stays valid.")] = 0,
+    add_validator: Annotated[str | None, typer.Option(help="Address or key name of the validator to add.")] = None,
+    remove_validator: Annotated[
+        str | None, typer.Option(help="Address or key name of the validator to remove.")
+    ] = None,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
     as_json: JsonOption = False,
@@ -81,7 +83,7 @@ async def transfer(
     new_owner = resolve_address(context.obj, to)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.pools.transfer(chosen_pool(context.obj, pool), new_owner)
-    say(f"offered to {new_owner}, who accepts with `muster pool accept`")
+    say(f"the pool is offered to {new_owner}, who accepts with `muster pool accept`")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`muster pool progress`, `rollouts`, `deliveries`, `demand` and `publish`: progress and control of a run."""
+"""`muster pool progress`, `rollouts`, `deliveries`, `demand` and `publish`: show and control a run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from protocol.wire.slots import Deliveries, LeaseView
 app = CommandGroup()
 
 SHORT = 10
-"""Characters of a hash in a table."""
+"""Number of characters of a hash in a table."""
 
 
 class Wanted(StrEnum):
-    """Filter of rollouts."""
+    """Outcomes of rollout files by which `muster pool rollouts` filters."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -39,7 +39,7 @@ class Wanted(StrEnum):
 async def progress(
     context: typer.Context, *, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
-    """Show the run's progress: the version of the policy, and the present and missing groups of each step."""
+    """Show the policy's version, and the groups that each step has and still needs."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         view = await client.run()
     if as_json:
@@ -54,9 +54,9 @@ async def progress(
 async def rollouts(
     context: typer.Context,
     *,
-    step: Annotated[int | None, typer.Option(min=0, help="Only this step's.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Only files of this step.")] = None,
     status: Annotated[Wanted, typer.Option(help="Only files with this outcome.")] = Wanted.ALL,
-    node: Annotated[str | None, typer.Option(help="Only this node's: address or key name.")] = None,
+    node: Annotated[str | None, typer.Option(help="Only files of this node (address or key name).")] = None,
     newest: Annotated[
         bool, typer.Option("--newest", help="Show the newest files first, instead of the oldest.")
     ] = False,
@@ -74,7 +74,7 @@ async def rollouts(
                 continue
             found.append(item)
             if len(found) == limit and not newest:
-                note(f"these are the oldest {limit}; --limit shows more, --newest the newest first")
+                note(f"these are the oldest {limit} files; --limit shows more, --newest begins with the newest")
                 break
     if newest:
         found.reverse()
@@ -106,7 +106,7 @@ async def deliveries(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the outcomes of a node's leases."""
+    """Show the node's share of delivered leases, and the outcome of each lease."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         found = await client.leases(resolve_address(context.obj, name))
     if as_json:
@@ -120,7 +120,7 @@ async def deliveries(
 @app.command()
 async def demand(
     context: typer.Context,
-    step: Annotated[int, typer.Argument(min=0, help="The step.")],
+    step: Annotated[int, typer.Argument(min=0, help="Number of the step.")],
     groups: Annotated[int, typer.Argument(min=0, help="Total number of groups that the step needs.")] = 0,
     *,
     close: Annotated[bool, typer.Option("--close", help="Close the step and all earlier ones.")] = False,
@@ -142,20 +142,23 @@ async def demand(
 @app.command()
 async def publish(
     context: typer.Context,
-    version: Annotated[int, typer.Argument(min=0, help="The version.")],
+    version: Annotated[int, typer.Argument(min=0, help="Number of the version.")],
     version_digest: Annotated[str, typer.Argument(metavar="DIGEST", help="Version digest, as on the ledger.")],
     *,
     attempt: Annotated[int, typer.Option(min=0, help="Number of the publishing attempt.")] = 0,
     units_per_group: Annotated[int, typer.Option(min=1, help="Maximum work units (tokens) of a group.")],
     relay: Annotated[list[str] | None, typer.Option(help="URL of a relay; may be repeated.")] = None,
     arithmetic: Annotated[
-        list[str] | None, typer.Option(help="Engine and type of its recipe, such as vllm/bfloat16; may be repeated.")
+        list[str] | None, typer.Option(help="Engine and data type in its recipe, such as vllm/bfloat16; repeatable.")
     ] = None,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Lease slots for an announced version from now on. A trainer does this automatically."""
+    """Tell the orchestrator to lease slots for an announced version.
+
+    A trainer does this automatically.
+    """
     new = NewCheckpoint(
         version=version,
         attempt=attempt,

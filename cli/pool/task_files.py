@@ -1,4 +1,4 @@
-"""Builds a task from a file, from options, or from a file with options that override it."""
+"""Builds a task from a file, from options, or from both; options override the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ MOST_BYTES = 256 * 1024
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
-    """Reads a task in TOML or JSON: the fields of its spec, and the tables `secrets` and `registry`.
+    """Reads a task file in TOML or JSON.
+
+    The file has the fields of the task's spec, and the tables `secrets` and `registry`.
 
     Raises:
         NotFound: The file does not exist.
@@ -38,7 +40,7 @@ def read_task_file(path: Path) -> dict[str, Any]:
     except (ValueError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path} can't be read: {error}", hint="a task is TOML, or JSON in a .json file") from error
     if not isinstance(content, dict):
-        raise InvalidInput(f"{path} is not a table of a task's fields")
+        raise InvalidInput(f"{path} does not contain a table of a task's fields")
     return content
 
 
@@ -58,7 +60,9 @@ def pairs(given: Sequence[str], *, what: str) -> dict[str, str]:
 
 
 def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
-    """Returns secrets from environment variables, because other users of the machine can read command lines.
+    """Returns secrets from environment variables of the given names.
+
+    Secrets are not read from the command line, because other users of the machine can read command lines.
 
     Raises:
         NotFound: A variable is not set.
@@ -69,14 +73,16 @@ def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
         if value is None:
             raise NotFound(
                 f"--secret {name}: the variable {name} is not set here",
-                hint="secrets are read from variables of the same name, so that they are never on a command line",
+                hint="secrets are read from environment variables, because other users can read command lines",
             )
         found[name] = value
     return found
 
 
 def build_task(fields: dict[str, Any]) -> NewTask:
-    """Builds the task. Errors name the field but never its value, which may be a secret.
+    """Builds a task from the fields of a task file.
+
+    Errors name a field but never its value, which may be a secret.
 
     Raises:
         InvalidInput: A field is unknown, missing or out of bounds.

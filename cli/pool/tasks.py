@@ -1,4 +1,4 @@
-"""`muster pool run`, `tasks`, `task` and `groups`."""
+"""`muster pool run`, `tasks`, `task` and `groups`: post and show tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY_NODE: Literal["every-node"] = "every-node"
 async def tasks(
     context: typer.Context,
     *,
-    running: Annotated[bool, typer.Option("--running", help="Only tasks that are to run.")] = False,
+    running: Annotated[bool, typer.Option("--running", help="Only tasks that have not been stopped.")] = False,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
@@ -59,30 +59,41 @@ async def task(
 async def run(
     context: typer.Context,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE] [-- COMMAND...]", help="A task's file, and its command.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE] [-- COMMAND...]", help="A task's file (not with --image), and the task's command."
+        ),
     ] = None,
     *,
-    image: Annotated[str | None, typer.Option(help="Container image; then no file is read.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the task; by default from the image.")] = None,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
-    secret: Annotated[list[str] | None, typer.Option(help="NAME of a variable with a secret; may be repeated.")] = None,
+    image: Annotated[str | None, typer.Option(help="Container image; with this option, no file is read.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the task; default: from the image's name.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="Environment variable NAME=VALUE; may be repeated.")] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option(help="NAME of an environment variable with a secret; repeatable.")
+    ] = None,
     registry_user: Annotated[
         str | None,
         typer.Option(help="User name for a private image; the password is read from MUSTER_REGISTRY_PASSWORD."),
     ] = None,
-    replicas: Annotated[str | None, typer.Option(help="Number of nodes (or groups), or every-node.")] = None,
-    group_size: Annotated[int | None, typer.Option(min=1, help="Nodes that start together.")] = None,
+    replicas: Annotated[str | None, typer.Option(help="Number of nodes (or of groups), or every-node.")] = None,
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes in a group, which start together.")
+    ] = None,
     priority: Annotated[int | None, typer.Option(min=-100, max=100)] = None,
     cpus: Annotated[float | None, typer.Option(help="CPU cores.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory, for example 2GiB.")] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of one node.")] = None,
     gpu_memory: Annotated[str | None, typer.Option(help="Memory of each GPU, for example 24GiB.")] = None,
-    gpu_model: Annotated[list[str] | None, typer.Option(help="Accepted model; may be repeated.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="Only nodes with NAME=VALUE; may be repeated.")] = None,
+    gpu_model: Annotated[list[str] | None, typer.Option(help="Accepted GPU model; may be repeated.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Only nodes with this label, NAME=VALUE; repeatable.")] = None,
     restart: Annotated[RestartKind | None, typer.Option(help="When a container is restarted.")] = None,
     network: Annotated[NetworkMode | None, typer.Option(help="Network access of the container.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Path in the container for the task's own volume.")] = None,
-    shared: Annotated[list[str] | None, typer.Option(help="Path in the container for the shared volume.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Path in the container at which the task's own volume appears.")
+    ] = None,
+    shared: Annotated[
+        list[str] | None, typer.Option(help="Path in the container at which the shared volume appears.")
+    ] = None,
     writable_root: Annotated[bool, typer.Option("--writable-root", help="Let the container write anywhere.")] = False,
     where: Where = None,
     manager: Manager = None,
@@ -128,7 +139,7 @@ async def run(
 async def groups(
     context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
-    """List groups: nodes that run one task together."""
+    """List groups. A group consists of nodes that run one task together."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         found = await client.groups()
     if as_json:
@@ -172,7 +183,7 @@ def _size(text: str | None) -> int | None:
 
 
 def _over(fields: dict[str, Any], table: str, **said: object) -> dict[str, Any] | None:
-    """Returns a table of the task file, in which given options replace the file's values."""
+    """Returns a table of the task file, in which the options that are not None replace values."""
     merged = {**fields.get(table, {}), **{key: value for key, value in said.items() if value is not None}}
     return merged or None
 

@@ -1,4 +1,4 @@
-"""`muster pool logs` and `muster pool events`."""
+"""`muster pool logs` and `muster pool events`: show tasks' output and the pool's events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ app = CommandGroup()
 LOOK_FOR_NODES = timedelta(seconds=3)
 """Interval at which `logs --follow` searches for new nodes."""
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new ones until interrupted.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Also print new lines or events as they come, until interrupted.")
+]
 
 
 @app.command()
@@ -38,14 +40,16 @@ async def logs(
     *,
     follow: Follow = False,
     task: Annotated[str | None, typer.Option(help="Only nodes that run this task (id or name).")] = None,
-    assignment: Annotated[str | None, typer.Option(help="Id of a former assignment of the node.")] = None,
-    since: Annotated[int | None, typer.Option(min=0, help="Lines from this sequence number on.")] = None,
-    tail: Annotated[int, typer.Option(min=1, max=5000, help="Number of newest lines.")] = 200,
+    assignment: Annotated[
+        str | None, typer.Option(help="Id of an earlier assignment of the node, to show its lines.")
+    ] = None,
+    since: Annotated[int | None, typer.Option(min=0, help="Only lines from this sequence number on.")] = None,
+    tail: Annotated[int, typer.Option(min=1, max=5000, help="Number of stored lines to print, the newest ones.")] = 200,
     where: Where = None,
     manager: Manager = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Show logs of tasks: stored lines, and with --follow new lines as they come."""
+    """Show the output of tasks: the stored lines, and with --follow also new lines as they come."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         chosen = None if task is None else await find_task(client, task)
         if name is not None:
@@ -106,7 +110,7 @@ async def _show_one(
     if kept.assignment_id is None:
         note(f"{node} has not run anything yet")
     elif not kept.lines:
-        note(f"{node} has sent no lines yet; they arrive within two heartbeats: try again, or give --follow")
+        note(f"{node} has sent no lines yet; lines arrive within two heartbeats: try again, or give --follow")
     for line in kept.lines:
         _print_line(node, line, as_json=as_json, label=label)
 
@@ -126,7 +130,10 @@ async def _follow_one(
 
 
 async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, *, as_json: bool) -> None:
-    """Follows the logs of all present and later assignments; an error of one does not stop the others."""
+    """Follows the logs of all present and later assignments.
+
+    An error in one log does not stop the others.
+    """
     followed: set[str] = set()
     said = False
 
@@ -134,7 +141,7 @@ async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, 
         try:
             await _follow_one(client, node, assignment, None, tail, as_json=as_json, label=True)
         except (NotFound, Conflict):
-            followed.discard(assignment)  # the node is gone; it is followed again if it returns
+            followed.discard(assignment)  # the node is gone; its log is followed again if it returns
         except MusterError as error:
             warn(f"{short(node)}: {error.detail}")
             followed.discard(assignment)

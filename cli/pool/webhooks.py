@@ -1,4 +1,4 @@
-"""`muster pool webhooks`: delivers the pool's events to URLs."""
+"""`muster pool webhooks`, `add-webhook` and `delete-webhook`: manage the delivery of the pool's events to URLs."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ async def add_webhook(
     url: Annotated[str, typer.Argument(help="https URL that receives events by POST.")],
     *,
     event: Annotated[
-        list[str] | None, typer.Option(help="A kind, or a prefix that ends with a dot (node.); may be repeated.")
+        list[str] | None, typer.Option(help="Kind of event, or a prefix of kinds such as `node.`; repeatable.")
     ] = None,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver signed events to a URL."""
+    """Deliver the pool's events to a URL, in signed requests."""
     try:
         wanted = NewWebhook(url=url, events=tuple(event or ()))
     except ValidationError:
@@ -64,17 +64,17 @@ async def add_webhook(
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         made = await client.create_webhook(wanted)
     show_fields({"id": made.webhook.id, "secret": made.secret.get_secret_value()}, as_json=as_json)
-    note("the secret is shown once; it verifies X-Muster-Webhook-Signature (HMAC-SHA256) of a delivery")
+    note("the secret is not shown again; it verifies X-Muster-Webhook-Signature (HMAC-SHA256) of each delivery")
 
 
 @app.command(name="delete-webhook")
 async def delete_webhook(
     context: typer.Context,
-    webhook: Annotated[str, typer.Argument(help="Its id.")],
+    webhook: Annotated[str, typer.Argument(help="Id of the webhook.")],
     where: Where = None,
     manager: Manager = None,
 ) -> None:
-    """Stop delivering to a URL."""
+    """Delete a webhook, so that its URL receives no more events."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         await client.delete_webhook(webhook)
     say(f"{webhook} is deleted")

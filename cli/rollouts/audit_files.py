@@ -1,6 +1,6 @@
-"""Reads audit files for commands.
+"""Downloads audit files for commands.
 
-Audit files are public, so a new random key signs the requests and no token is needed.
+Audit files are public, so the requests need no token and are signed with a new random key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protocol.wire.uploads import ObjectKey
 
 
 class AuditFiles:
-    """The audit files of one pool. Made by `open_audit_files`."""
+    """Reader of the audit files of one pool; `open_audit_files` creates it."""
 
     def __init__(self, client: OrchestratorClient, transfer: ObjectTransfer, folder: Path, *, pool_id: int) -> None:
         self._client = client
@@ -35,8 +35,8 @@ class AuditFiles:
 
         Raises:
             NotFound: The file is not in the store.
-            InvalidInput: The verdict names no file, or the file is no audit file.
-            BytesRefused: The store sent bytes with another hash.
+            InvalidInput: The verdict names no file, or the file is not an audit file.
+            BytesRefused: The store sent bytes with another SHA-256.
             Unavailable: The orchestrator or the store can't be reached.
         """
         if sha256 == ZERO_DIGEST:
@@ -55,7 +55,7 @@ class AuditFiles:
 async def open_audit_files(
     configuration: Configuration, *, pool_id: int, where: str | None = None
 ) -> AsyncIterator[AuditFiles]:
-    """Opens the audit files of a pool, which are in the orchestrator's store.
+    """Yields a reader of a pool's audit files, which are in the orchestrator's store.
 
     Raises:
         InvalidInput: No orchestrator is configured.

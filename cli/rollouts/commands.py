@@ -1,7 +1,7 @@
 """`muster rollouts`: shows rollout files, and verifies them against the version that generated them.
 
-No command uses the network. `verify` exits with 0 if nothing is wrong, 1 if the file is rejected, and 2 if it could not
-be checked.
+No command uses the network. `verify` exits with 0 if no check failed, with 1 if the file is rejected, and with 2 if the
+file could not be checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def verify(
     ],
     lease: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The slot's grant as JSON: lease and beacon."),
+        typer.Option(exists=True, dir_okay=False, help="JSON file with the slot's signed lease and its beacon."),
     ] = None,
     chain_id: Annotated[int | None, typer.Option(min=1, help="Id of the pool's chain, if there is no --lease.")] = None,
     pool: Annotated[int | None, typer.Option(min=1, help="Pool that leased the slot, if there is no --lease.")] = None,
@@ -39,25 +39,28 @@ def verify(
     salt: Annotated[str | None, typer.Option(help="Salt of the lease, if there is no --lease.")] = None,
     units: Annotated[int | None, typer.Option(min=0, help="Work units that the node claimed for the file.")] = None,
     calibration: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Limits of the statistical checks.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Calibration file, with the limits of the statistical checks."),
     ] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Data type to compute in. Default: the file's.")] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Data type for the recomputation. Default: the one in the file.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N. Default: a GPU if there is one.")] = None,
     engine: Annotated[
         EngineName | None,
-        typer.Option(help="Engine to compute with. Default: vllm for a file of a numerics class, else torch."),
+        typer.Option(help="Engine that recomputes. Default: vllm for a file of a numerics class, else torch."),
     ] = None,
     vllm_python: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Python of an environment with vLLM. Default: this one."),
+        typer.Option(exists=True, dir_okay=False, help="Python interpreter with vLLM. Default: this interpreter."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a file against its version: prompts, draws, proofs, rewards and all other fields.
 
-    Without a lease, run, step, index and node are taken from the file. Prompts and draws are checked against the seed
-    only with a lease, or with all of --chain-id, --pool, --beacon and --salt. The event `WorkSubmitted` has the beacon
-    block and the salt of every submission.
+    Without --lease, the command takes run, step, index and node from the file. It checks prompts and draws against the
+    slot's seed only with --lease, or with all of --chain-id, --pool, --beacon and --salt. The ledger's event
+    `WorkSubmitted` has the beacon block and the salt of every submission.
     """
     from cli.rollouts.report import GivenParts, show_verification  # noqa: PLC0415  # loads torch, which the other commands do not need
     from cli.rollouts.report import verify as verified  # noqa: PLC0415
@@ -89,13 +92,14 @@ def show(
         Path | None, typer.Option(exists=True, file_okay=False, help="Folder of the version, for its tokenizer.")
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print token ids instead of text; needs no --model.")] = False,
-    group: Annotated[int | None, typer.Option(min=0, help="Only this group.")] = None,
+    group: Annotated[int | None, typer.Option(min=0, help="Print only this group.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of samples to print.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Print a file's samples: prompt, answer and reward.
 
-    A file holds tokens; the version's tokenizer decodes them. Control characters in the text are printed as escapes.
+    A file holds token ids, which the version's tokenizer decodes. Control characters in the text are printed as
+    escapes.
     """
     from cli.rollouts.report import show_samples  # noqa: PLC0415  # loads torch
 

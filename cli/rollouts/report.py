@@ -1,4 +1,4 @@
-"""Reads rollout files for `muster rollouts`; a module of its own because it loads torch."""
+"""Implements `muster rollouts`. This module is separate from the commands because it loads torch."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rollouts.sandboxed_decoder import Decoder
 from rollouts.verify import Verification, verify_file
 
 _READ_LIMITS = ReadLimits(rows=1 << 18, decoded_bytes=512 << 20)
-"""About thirty million tokens, for which the decoder takes at most 4 GiB and 90 seconds."""
+"""Limits of a file: about 30 million tokens. To decode them takes at most 4 GiB of memory and 90 seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenParts:
-    """Parts of a slot's seed, as given by options of a command; None for an option that was not given."""
+    """Parts of a slot's seed from the command's options; None for an option that was not given."""
 
     chain_id: int | None = None
     pool: int | None = None
@@ -94,18 +94,18 @@ def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None
     """Prints samples; implements `muster rollouts show`.
 
     Raises:
-        InvalidInput: The file is no rollout file or has no such group, or neither `model` nor `ids` is given.
+        InvalidInput: The file is not a rollout file or has no such group, or neither `model` nor `ids` is given.
     """
     if model is None and not ids:
         raise InvalidInput(
-            f"{file} holds tokens, and there is no tokenizer for their text",
+            f"{file} holds token ids, and no tokenizer is given to decode them",
             hint="name the version's folder with --model, or print token ids with --ids",
         )
     found = _read(file)
     tokenizer = None if model is None or ids else FolderTokenizer(model)
     chosen = [sample for sample in found.samples if group is None or sample.group == group]
     if not chosen:
-        raise InvalidInput(f"there is no group {group} in {file}", hint="leave --group out to see all of them")
+        raise InvalidInput(f"there is no group {group} in {file}", hint="omit --group to see all groups")
     shown = [_sample(sample, tokenizer) for sample in chosen[:limit]]
     if as_json:
         show_json({"header": found.header, "units": found.units, "samples": shown})
@@ -129,21 +129,21 @@ def _seed_parts(given: GivenParts) -> SeedParts | None:
     """Returns all parts of the seed; None if no part was given.
 
     Raises:
-        InvalidInput: Some parts are missing, or a part is no digest.
+        InvalidInput: Some parts are missing, or a part is not a digest.
     """
     if not given.given:
         return None
     if given.chain_id is None or given.pool is None or given.beacon is None or given.salt is None:
         raise InvalidInput(
             f"a seed has four parts, and only {', '.join(given.given)} is given",
-            hint="give --chain-id, --pool, --beacon and --salt, or the grant with --lease",
+            hint="give --chain-id, --pool, --beacon and --salt, or only --lease",
         )
     return SeedParts(chain_id=given.chain_id, pool_id=given.pool, beacon=digest(given.beacon), salt=digest(given.salt))
 
 
 @contextmanager
 def _decoder() -> Iterator[Decoder]:
-    """Opens a sandboxed decoder, because twelve kilobytes from a stranger can unpack to a hundred gigabytes."""
+    """Yields a sandboxed decoder, because an untrusted file of 12 kB can decompress to 100 GB."""
     with closing(Sandboxes()) as sandboxes:
         yield Decoder(sandboxes)
 
@@ -172,7 +172,7 @@ def _print(verification: Verification) -> None:
         if one.note:
             warn(f"{one.check}: {one.note}")
     if verification.not_accepted:
-        say(f"{verification.not_accepted}: not paid, and no slash")
+        say(f"{verification.not_accepted}: the work is not paid, and no stake is slashed")
     words = "rejected" if verification.rejected else "nothing is wrong with it"
     if verification.unknown and not verification.rejected:
         words += f", as far as it could be checked: not {', '.join(one.check for one in verification.unknown)}"
@@ -242,7 +242,7 @@ def _sample(sample: Sample, tokenizer: FolderTokenizer | None) -> dict[str, obje
 
 
 def _words(tokens: list[int], tokenizer: FolderTokenizer | None) -> str:
-    """Returns the decoded text; the token ids if there is no tokenizer or an id is negative."""
+    """Returns the decoded text, or the token ids if there is no tokenizer or an id is negative."""
     if tokenizer is not None and all(token >= 0 for token in tokens):
         return tokenizer.decode(tokens)
     return " ".join(map(str, tokens))

@@ -17,24 +17,25 @@ from protocol.runtime.clock import Clock, SystemClock
 from shardcast.allowlist import FirewallRules, Network, allowed_networks
 
 ROUND_TIMEOUT = timedelta(seconds=60)
-"""Time limit for reading all pages of the list."""
+"""Time limit for reading all pages of the orchestrator's list of node addresses."""
 
 
 async def allowlist(
     context: typer.Context,
     *,
-    nginx: Annotated[Path | None, typer.Option(help="File for the list, as a geo block of nginx.")] = None,
+    nginx: Annotated[Path | None, typer.Option(help="File to write with the list, as a geo block of nginx.")] = None,
     nginx_pid: Annotated[
         Path | None, typer.Option(help="Pid file of nginx, to reload its configuration after each change.")
     ] = None,
-    nftables: Annotated[Path | None, typer.Option(help="File for the sets of nftables.")] = None,
+    nftables: Annotated[Path | None, typer.Option(help="File to write with the list, as sets of nftables.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Run `nft -f` on the --nftables file.")] = False,
     also: Annotated[
         list[str] | None,
         typer.Option(metavar="NETWORK", help="Also admit this network: validators, other relays. May be repeated."),
     ] = None,
     every: Annotated[
-        float | None, typer.Option(min=0.2, help="Seconds between refreshes, until interrupted; default: once.")
+        float | None,
+        typer.Option(min=0.2, help="Seconds between two refreshes, which run until interrupted; default: write once."),
     ] = None,
     where: Where = None,
     manager: Manager = None,
@@ -42,7 +43,8 @@ async def allowlist(
 ) -> None:
     """Write the addresses of the pool's active nodes for nginx and nftables, and reload both.
 
-    Without an output file, the networks are printed. While the orchestrator is down, the last list stays in force.
+    Without an output file, the command prints the networks. While the orchestrator is down, the last list stays in
+    force.
     """
     if apply and nftables is None:
         raise InvalidInput("--apply needs --nftables", hint="give --nftables FILE, too")
@@ -56,7 +58,7 @@ async def allowlist(
         if nginx is None and nftables is None:
             _show(networks, as_json=as_json)
         else:
-            note(f"{len(networks)} networks are let in")
+            note(f"{len(networks)} networks are allowed")
         if every is not None:
             await keep_fresh(client, rules, also=extra, every=timedelta(seconds=every), clock=SystemClock())
 
@@ -96,7 +98,7 @@ async def keep_fresh(
             continue
         if len(networks) != count:
             count = len(networks)
-            note(f"{count} networks are let in")
+            note(f"{count} networks are allowed")
 
 
 def _show(networks: tuple[Network, ...], *, as_json: bool) -> None:

@@ -41,8 +41,8 @@ Signer = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="The publisher: an address, or the name of a key. By default the pool's publisher on the ledger, "
-        "which then also has the newest version.",
+        help="The publisher: an address, or the name of a key. Default: the pool's publisher on the ledger; the "
+        "newest version is then also read from the ledger.",
     ),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -54,7 +54,8 @@ RelayKeep = Annotated[
         min=1,
         max=64,
         help="Number of versions to keep, in addition to their bases and to versions that leases and open work need; "
-        "default: 5, or fewer within a tenth of the disk. With --signer and --keep, only these are kept.",
+        "default: 5, or fewer if these exceed a tenth of the disk. With both --signer and --keep, the relay keeps only "
+        "the given number and their bases.",
     ),
 ]
 ClocksDiffer = Annotated[
@@ -62,8 +63,8 @@ ClocksDiffer = Annotated[
     typer.Option(
         min=0,
         max=86400,
-        help="Tolerance between the chain's clock and this machine's, in seconds: needed versions stay this much "
-        "longer.",
+        help="Tolerance between the chain's clock and this machine's, in seconds; the relay keeps needed versions "
+        "this much longer.",
     ),
 ]
 Anchors = Annotated[
@@ -71,8 +72,8 @@ Anchors = Annotated[
     typer.Option(
         min=1,
         max=LONGEST_CHAIN,
-        help="Publish one version in so many as full files, the others as deltas, which are small if the "
-        "learning rate is small. If more than 1, a version is published only when it is complete.",
+        help="With N, publish every Nth version as full files and the others as deltas, which are small if the "
+        "learning rate is small. If N is more than 1, a version is published only when it is complete.",
     ),
 ]
 Certificate = Annotated[Path | None, typer.Option(help="Serve https with this certificate chain (PEM).")]
@@ -99,7 +100,7 @@ async def origin(
     run_name: Run = "default",
     key: Annotated[str, typer.Option(help="Name of the publisher's key.")] = "publisher",
     state: Annotated[
-        Path | None, typer.Option(help="The origin's own folder; default: .shardcast in the watched folder.")
+        Path | None, typer.Option(help="Folder for the origin's own data; default: .shardcast in the watched folder.")
     ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8400,
@@ -112,7 +113,8 @@ async def origin(
 ) -> None:
     """Publish the checkpoints that appear in a folder, until interrupted.
 
-    A checkpoint with a file `.writing` is published while it grows; it is complete when that file is removed.
+    A checkpoint folder with a file `.writing` is published while its files grow. The checkpoint is complete when its
+    writer removes `.writing`.
     """
     configure_logs(level=log_level)
     publisher = open_key(context.obj, key)
@@ -143,7 +145,7 @@ async def relay(
     context: typer.Context,
     *,
     upstream: Annotated[list[str], typer.Option(metavar="URL", help="The origin or a relay. May be repeated.")],
-    store: Annotated[Path, typer.Option(help="The relay's own folder, for its versions.")],
+    store: Annotated[Path, typer.Option(help="Folder in which the relay stores its versions.")],
     run_name: Run = "default",
     signer: Signer = None,
     pool: Pool = None,
@@ -160,7 +162,7 @@ async def relay(
         typer.Option(metavar="URL", help="Register with this orchestrator, which sends the relay's URL to nodes."),
     ] = None,
     public_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --orchestrator: where nodes reach the relay.")
+        str | None, typer.Option(metavar="URL", help="With --orchestrator: URL at which nodes reach the relay.")
     ] = None,
     key: Annotated[str, typer.Option(help="With --orchestrator: name of the relay's own key.")] = "relay",
     log_level: LogLevel = "INFO",
@@ -170,8 +172,8 @@ async def relay(
     if public_url is not None and orchestrator is None:
         raise InvalidInput("--public-url needs --orchestrator", hint="give --orchestrator URL, too")
     own = None if orchestrator is None else open_key(context.obj, key)
-    # With --signer and --keep the relay keeps exactly that many versions. With --signer alone it keeps each superseded
-    # version for `NEEDED_FOR`, because it has no ledger that would name the needed ones.
+    # With --signer and --keep, the relay keeps exactly that many versions. With --signer alone, it keeps each
+    # superseded version for `NEEDED_FOR`, because it can't read from a ledger which versions are needed.
     needs_followed = signer is None or keep is None
     rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2)
     tolerance = timedelta(seconds=clocks_differ)
@@ -293,7 +295,7 @@ def _show(fetched: Fetched, *, as_json: bool) -> None:
     rate = f"{format_size(int(fetched.received / seconds))}/s"
     say(
         f"version {fetched.version} is complete and verified in {fetched.path}: {format_size(fetched.size)}, of which "
-        f"{format_size(fetched.received)} came in {seconds:.1f} s ({rate}); digest {fetched.digest}"
+        f"{format_size(fetched.received)} were downloaded in {seconds:.1f} s ({rate}); digest {fetched.digest}"
     )
 
 
@@ -306,5 +308,5 @@ def _server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidInput(f"can't use {certificate} with {key}: {error}", hint="both are PEM files") from None
+        raise InvalidInput(f"can't use {certificate} with {key}: {error}", hint="both must be PEM files") from None
     return context

@@ -22,8 +22,8 @@ class Bars:
     """Shows progress bars on standard error while the context is entered; shows nothing without a terminal.
 
     Args:
-        versions: Versions to show; None shows the versions passed to `fetching`.
-        doing: Label of the bytes counted, such as `held`.
+        versions: Index of the versions to show; with None, the bars show the downloads passed to `fetching`.
+        doing: Label of the counted bytes, such as `held`.
     """
 
     def __init__(self, versions: VersionIndex | None = None, *, doing: str = "verified") -> None:

@@ -1,4 +1,4 @@
-"""Keeps a checkpoint relay on the pool's list while it serves, and removes it from the list when it ends."""
+"""Registers a checkpoint relay with the pool's orchestrator while the relay serves, and deregisters it at the end."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(seconds=60)
 
 _LEAVING = timedelta(seconds=3)
+"""Time limit for the deregistration."""
 
 _log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
 async def registered(client: RelayClient, url: str, *, clock: Clock) -> AsyncIterator[None]:
-    """Keeps the relay registered while the context is entered. If the orchestrator refuses, the relay still serves."""
+    """Keeps the relay registered while the context is entered.
+
+    If the orchestrator refuses the registration, the relay still serves.
+    """
     keeping = asyncio.create_task(keep_registered(client, url, clock=clock))
     try:
         yield
@@ -37,12 +41,17 @@ async def registered(client: RelayClient, url: str, *, clock: Clock) -> AsyncIte
                 await client.leave()
         except (MusterError, TimeoutError):
             _log.warning(
-                "relay-not-signed-off", reason="the orchestrator was not reached", hint="its lease ends by itself"
+                "relay-not-signed-off",
+                reason="the orchestrator was not reached",
+                hint="the relay's registration expires by itself",
             )
 
 
 async def keep_registered(client: RelayClient, url: str, *, clock: Clock) -> None:
-    """Registers the relay and renews its lease before the lease ends, with back-off after failures, until cancelled."""
+    """Registers the relay and renews its registration before it expires, until cancelled.
+
+    After a failure, tries again with back-off.
+    """
     failures, said = 0, ""
     while True:
         try:

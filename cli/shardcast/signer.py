@@ -1,6 +1,6 @@
-"""Ledger data for commands: the accepted publisher, the newest version, and needed versions.
+"""Reads from the ledger the accepted publisher, the newest version and the needed versions.
 
-Without a ledger the publisher is the address from the command line.
+If the command line names the publisher, the ledger is not read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from shardcast.freshness import AnnouncedVersion, Announcements
 from shardcast.manifest.signers import Signers
 
 ROTATION_SEEN_WITHIN = timedelta(seconds=15)
+"""Interval at which the publisher is read from the ledger again."""
 NEEDS_SEEN_WITHIN = timedelta(minutes=1)
+"""Interval at which the needed versions are read from the ledger again."""
 NEEDED_FOR = timedelta(hours=5)
 """Time for which a superseded version counts as needed if there is no ledger: the sum of a pool's default periods."""
 
@@ -37,14 +39,19 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The accepted publisher keys, and the readers of later changes on the ledger."""
+    """The accepted publisher keys, and functions that read later changes from the ledger.
+
+    Args:
+        signers: The accepted publisher keys.
+        announcements: Reader of the announced versions; None if the command line names the publisher.
+        now: Reads the publisher again, because its key may have been rotated; None if the command line names it.
+        needs: Returns which of the given versions leases and open work need; None without a ledger.
+    """
 
     signers: Signers
     announcements: Announcements | None
     now: Callable[[], Awaitable[Signers]] | None = None
-    """Reads the publisher again, since its key may have been rotated; None if an address was given."""
     needs: Callable[[Collection[int]], Awaitable[Needs]] | None = None
-    """Returns which of the given versions leases and open work need; None without a ledger."""
 
     async def watch(self, trust: Callable[[Signers], None], *, clock: Clock) -> None:
         """Calls `trust` after each rotation of the publisher's key, until cancelled."""
@@ -66,7 +73,7 @@ class Source:
     ) -> None:
         """Calls `need` every minute until cancelled; passes None while the ledger can't be read.
 
-        Without a ledger, passes needs by which each superseded version stays for `NEEDED_FOR`.
+        Without a ledger, passes `Needs` that keep each superseded version for `NEEDED_FOR`.
 
         Args:
             held: Returns the numbers of the versions on disk.
@@ -84,7 +91,11 @@ class Source:
                 except MusterError as error:
                     need(None)
                     if not silent:
-                        _log.warning("needs-not-read", why=error.detail, hint="no version is removed meanwhile")
+                        _log.warning(
+                            "needs-not-read",
+                            why=error.detail,
+                            hint="no version is removed until the ledger can be read again",
+                        )
                     silent = True
             await clock.sleep(NEEDS_SEEN_WITHIN)
 
@@ -144,10 +155,10 @@ async def source_of(
 
     Args:
         configuration: The user's configuration.
-        signer: The publisher as given by the user; None for the pool's.
-        pool: The pool as given by the user.
+        signer: The publisher that the user named; None for the pool's publisher on the ledger.
+        pool: Id of the pool that the user named; None for the configured pool.
         run_name: Name or id of the run.
-        clocks_differ: Tolerance between block time and this machine's clock, for the needed versions.
+        clocks_differ: Tolerance between block time and this machine's clock, used to find the needed versions.
 
     Raises:
         InvalidInput: Neither an address nor a ledger is configured.
@@ -174,6 +185,6 @@ async def source_of(
 
 
 def signers_at(role: RoleHolder) -> Signers:
-    """Returns the role's holder and, until the grace period ends, the former holder as signers."""
+    """Returns the role's holder as publisher, with the former holder and its grace period, if any."""
     former = None if role.previous == ZERO_ADDRESS else role.previous
     return Signers(publisher=role.holder, former=former, former_until=role.previous_until if former else None)

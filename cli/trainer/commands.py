@@ -28,16 +28,24 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an
 @app.command()
 def sft(
     *,
-    to: Annotated[Path, typer.Option(help="Folder of the new version; TO.training beside it holds the state.")],
-    preset: Annotated[str | None, typer.Option(help="Name of shipped settings, such as devnet.")] = None,
+    to: Annotated[
+        Path, typer.Option(help="Folder of the new version; the folder TO.training holds the training state.")
+    ],
+    preset: Annotated[
+        str | None, typer.Option(help="Name of a preset (a settings file that Muster ships), such as devnet.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="A TOML file of settings; see docs/trainer.md.")
     ] = None,
     start: Annotated[
-        Path | None, typer.Option("--from", exists=True, file_okay=False, help="A Hugging Face folder to train on.")
+        Path | None,
+        typer.Option(
+            "--from", exists=True, file_okay=False, help="Hugging Face model folder with the initial weights."
+        ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Examples: JSON lines or .parquet.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="File of training examples: JSON lines or .parquet."),
     ] = None,
     environment: Annotated[
         str | None, typer.Option(help="Environment that supplies demonstrations; NAME or NAME@VERSION.")
@@ -51,7 +59,7 @@ def sft(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of random weights and of the example order.")] = None,
     device: Device = None,
-    every: Annotated[int, typer.Option(min=1, help="Steps between lines of progress.")] = 25,
+    every: Annotated[int, typer.Option(min=1, help="Number of steps between two progress lines.")] = 25,
     as_json: JsonOption = False,
 ) -> None:
     """Warm a model up: supervised training on demonstrations or a file of examples, then write a version.
@@ -81,9 +89,9 @@ def sft(
         return
     say(f"{to} holds the version")
     if not (to / RECIPE_FILE).exists():
-        note(f"it has no {RECIPE_FILE}, which a run needs: muster recipe init {to} --environment NAME")
+        note(f"a run also needs a {RECIPE_FILE}; to write it: muster recipe init {to} --environment NAME")
     if found is not None:
-        say(f"right greedy answers: {found.greedy:.1%} of {counted(found.prompts, 'held-out prompt')}")
+        say(f"correct greedy answers: {found.greedy:.1%} of {counted(found.prompts, 'held-out prompt')}")
 
 
 @app.command(name="eval")
@@ -98,7 +106,7 @@ def eval_(
     samples: Annotated[int, typer.Option(min=0, help="Sampled answers per prompt, for pass@k.")] = 8,
     held_out: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Held-out share, at most the recipe's; default: the recipe's."),
+        typer.Option(min=0, max=1, help="Share of prompts that are held out; default and maximum: the recipe's share."),
     ] = None,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",

@@ -17,7 +17,7 @@ from protocol.errors import InvalidInput, NotFound, Unavailable
 
 PROGRESS_FILE = "progress.jsonl"
 _EXPORTED = frozenset({"step", "evaluation", "published"})
-"""Kinds of log lines that are exported; the line's version number is the x value of its points."""
+"""Kinds of log lines that are exported. The version number in a line is the x value of the line's points."""
 _NOT_CURVES = frozenset({"step", "version", "at_ms"})
 
 
@@ -26,10 +26,10 @@ class ExportedPoint:
     """One line of the progress log.
 
     Args:
-        number: Version of the policy after the step, or the evaluated version.
+        number: Version of the policy that the step produced, or version that was evaluated or published.
         at: Unix time in seconds.
         curves: Finite numbers by name, such as `step/figures/entropy`.
-        answers: Greedy answers to held-out prompts: prompt, answer, and whether it is correct.
+        answers: Greedy answers to held-out prompts: prompt, answer, and whether the answer is correct.
     """
 
     number: int
@@ -42,7 +42,9 @@ def export(
     folder: Annotated[Path, typer.Argument(exists=True, help="The trainer's state directory, or its progress.jsonl.")],
     tensorboard: Annotated[Path | None, typer.Option(help="Write event files to this new folder.")] = None,
     wandb: Annotated[str | None, typer.Option(help="Log a run to this project of Weights & Biases.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run there; default: the folder's name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run in Weights & Biases; default: the folder's name.")
+    ] = None,
 ) -> None:
     """Export a run's curves and sampled answers to TensorBoard or Weights & Biases.
 
@@ -50,7 +52,7 @@ def export(
     leaves this machine.
     """
     if tensorboard is None and wandb is None:
-        raise InvalidInput("nowhere to export to", hint="give --tensorboard DIR, or --wandb PROJECT")
+        raise InvalidInput("no destination of the export is given", hint="give --tensorboard DIR, or --wandb PROJECT")
     if tensorboard is not None and tensorboard.exists() and (not tensorboard.is_dir() or any(tensorboard.iterdir())):
         raise InvalidInput(f"{tensorboard} is not an empty folder", hint="give --tensorboard a new folder")
     points = read_points(folder / PROGRESS_FILE if folder.is_dir() else folder)
@@ -64,7 +66,9 @@ def export(
 
 
 def read_points(file: Path) -> list[ExportedPoint]:
-    """Returns the exported lines in order of their numbers; of a repeated step the last line counts.
+    """Returns the exported lines, ordered by version number.
+
+    If the log repeats a step, only the last line of this step is returned.
 
     Raises:
         NotFound: There is no such file.
@@ -83,7 +87,7 @@ def read_points(file: Path) -> list[ExportedPoint]:
                 number = int(parsed["version"])
                 found[parsed["kind"], number] = _point(parsed, number=number)
         except (ValueError, KeyError, TypeError):
-            broken += 1  # the trainer may still be writing the last line
+            broken += 1  # for example the last line, if the trainer is still writing it
     if broken:
         note(f"skipped {counted(broken, 'unreadable line')} of {file}")
     if not found:
@@ -93,7 +97,7 @@ def read_points(file: Path) -> list[ExportedPoint]:
 
 def write_events(folder: Path, points: Sequence[ExportedPoint]) -> None:
     """Writes TensorBoard event files."""
-    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - an extra
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - an optional dependency
     from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
     from tensorboard.plugins.text.summary_v2 import text_pb  # noqa: PLC0415
     from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415
@@ -111,7 +115,7 @@ def write_events(folder: Path, points: Sequence[ExportedPoint]) -> None:
 
 def log_run(points: Sequence[ExportedPoint], *, project: str, name: str) -> str:
     """Logs a run to Weights & Biases; returns the run's URL, or its folder in offline mode."""
-    import wandb  # noqa: PLC0415 - an extra
+    import wandb  # noqa: PLC0415 - an optional dependency
 
     # Only the run's figures and answers leave this machine: no host, command line, Git remote or console output.
     settings = wandb.Settings(
@@ -150,7 +154,7 @@ def _point(line: Mapping[str, Any], *, number: int) -> ExportedPoint:
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yields the numbers of nested tables with their paths."""
+    """Yields each finite number of nested tables with its path, such as `figures/entropy`."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}/")
@@ -159,7 +163,7 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _as_table(answers: Sequence[tuple[str, str, bool]]) -> str:
-    """Formats answers as a Markdown table, with unescaped text: TensorBoard itself escapes HTML."""
+    """Formats answers as a Markdown table. HTML is not escaped here, because TensorBoard escapes it."""
     rows = [
         f"| {_cell(prompt)} | {_cell(answer)} | {'right' if correct else 'wrong'} |"
         for prompt, answer, correct in answers

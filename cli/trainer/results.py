@@ -1,4 +1,4 @@
-"""Results of a mixture's environments as text."""
+"""Formats the results of each environment of a mixture."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ if TYPE_CHECKING:
 
 
 def solved_by_environment(results: Mapping[str, EnvironmentResult]) -> str:
-    """Returns the share of solved answers by environment, such as `letters 12.0%, arithmetic 3.1%`; may be empty."""
+    """Formats the share of solved answers by environment: `letters 12.0%, arithmetic 3.1%`."""
     return ", ".join(f"{label} {one.solved:.1%}" for label, one in results.items())

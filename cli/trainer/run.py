@@ -21,7 +21,7 @@ def run(
         Path | None, typer.Option("--from", exists=True, file_okay=False, help="Folder of the version to start from.")
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="The trainer's state directory; to continue, give the same.")
+        Path | None, typer.Option(help="The trainer's state directory; give the same one to continue a run.")
     ] = None,
     policies: Annotated[Path | None, typer.Option(help="Folder for versions, which the origin publishes.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Total number of steps.")] = None,
@@ -41,7 +41,7 @@ def run(
     """Train the run of a pool until its steps are done, or until Ctrl-C or SIGTERM.
 
     After an interruption, run the same command again to continue. `muster settings trainer` lists all settings. Under
-    torchrun all processes train together: docs/training-runs.md.
+    torchrun, all processes train one policy together (docs/training-runs.md).
     """
     from protocol.runtime.logs import configure_logs  # noqa: PLC0415 - the imports below load torch, which `--help` does not need
     from trainer.distributed.ranks import own_place  # noqa: PLC0415

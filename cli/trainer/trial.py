@@ -33,7 +33,7 @@ def try_(
     *,
     folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A model folder.")],
     environment: Annotated[
-        str | None, typer.Option(help="Its environment; default: what the folder's recipe.json says.")
+        str | None, typer.Option(help="Environment to train on; default: the one in the folder's recipe.json.")
     ] = None,
     option: OptionList = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="With --environment: longest answer.")] = None,
@@ -47,15 +47,16 @@ def try_(
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps; default: 10.")] = None,
     groups: Annotated[int | None, typer.Option(min=1, help="Groups with signal in a step; default: 16.")] = None,
     staleness: Annotated[
-        int | None, typer.Option(min=0, max=64, help="Steps between the policy that answers and the one that learns.")
+        int | None,
+        typer.Option(min=0, max=64, help="Steps by which the answering policy is older than the learning one."),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     prompts: Annotated[
-        int | None, typer.Option(min=1, help="Held-out prompts; default: 256, or 64 of a larger model.")
+        int | None, typer.Option(min=1, help="Number of held-out prompts; default: 256, or 64 for a large model.")
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=0, help="Sampled answers to each held-out prompt; default: 4, or 1 of a larger model."),
+        typer.Option(min=0, help="Sampled answers to each held-out prompt; default: 4, or 1 for a large model."),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of prompts and answers.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator.")] = None,
@@ -64,14 +65,14 @@ def try_(
 ) -> None:
     """Try a model, an environment and an algorithm: generate, reward, learn and evaluate in one process.
 
-    Prints a line and two sampled answers per step. Nothing is proved or paid: a run over the network is
-    `muster devnet --model FOLDER`. With --json, prints one JSON object per line.
+    Prints a line and two sampled answers per step. With --json, prints one JSON object per line. A trial makes no
+    proofs and pays nothing; `muster devnet --model FOLDER` makes a run with a whole network.
     """
-    import torch  # noqa: PLC0415 - `--help` can spare it
+    import torch  # noqa: PLC0415 - `--help` does not need it
 
     from trainer.trial import NoSignal, Trial  # noqa: PLC0415
 
-    torch.set_num_threads(1)  # as in a run; more threads change results in the last bits
+    torch.set_num_threads(1)  # as in a run, because with more threads the last bits of the results differ
     if to is not None and to.exists():
         raise InvalidInput(f"{to} exists already", hint="give --to a folder that does not exist")
     recipe = _recipe(folder, environment, option or [], max_new_tokens=max_new_tokens, group_size=group_size)
@@ -113,7 +114,9 @@ def try_(
 def _recipe(
     folder: Path, environment: str | None, option: list[str], *, max_new_tokens: int | None, group_size: int | None
 ) -> Recipe | None:
-    """Returns a recipe for the environment; None if the folder's recipe, after a check, is used.
+    """Returns a recipe for the environment.
+
+    If `environment` is None, checks the recipe in the folder and returns None.
 
     Raises:
         MusterError: The model, the environment or the recipe is not usable.
@@ -141,7 +144,9 @@ def _settings(
     recipe: Recipe | None,
     folder: Path,
 ) -> TrialSettings:
-    """Returns the settings of the file, changed by the options; other sizes follow from the model and the recipe.
+    """Returns the settings of the file, with the values of the options.
+
+    Sizes that neither gives are derived from the model and the recipe.
 
     Raises:
         InvalidInput: The file or a value is invalid.
@@ -181,7 +186,9 @@ def _settings(
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, found["loc"]))
-        raise InvalidInput(f"{place}: {plain_message(found['msg'])}", hint="docs/learning.md lists settings") from error
+        raise InvalidInput(
+            f"{place}: {plain_message(found['msg'])}", hint="docs/learning.md lists the settings"
+        ) from error
 
 
 def _show_step(step: TrialStep, *, as_json: bool) -> None:

@@ -54,12 +54,13 @@ class EvaluationChoices:
 
 
 def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> Evaluation | None:
-    """Trains and writes a version; returns its evaluation.
+    """Trains a model and writes it as a version; returns the version's evaluation.
 
     Raises:
         MusterError: Training failed; the last saved state is kept.
     """
-    torch.set_num_threads(1)  # more threads are slower on models that fit a CPU, and change results in the last bits
+    # With more threads, models that are small enough for a CPU train slower, and the last bits of the results differ.
+    torch.set_num_threads(1)
 
     def tell(done: WarmUpStep) -> None:
         if done.evaluation is not None or done.step % choices.every == 0 or done.step == done.steps:
@@ -69,7 +70,7 @@ def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> E
 
 
 def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
-    """Returns the settings of a preset or file, changed by the options.
+    """Returns the settings of the preset or file, with the values of the command's options.
 
     Raises:
         BadSettings: The settings are invalid.
@@ -146,7 +147,10 @@ def _environment(text: str) -> dict[str, object]:
 
 
 def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
-    """Returns the name of the preset or file, and its content; no content if neither is given."""
+    """Returns the content of the preset or settings file, preceded by its name for messages.
+
+    If the user gave neither, the content is empty.
+    """
     if choices.preset is None:
         return (
             ("the options", {}) if choices.config is None else (str(choices.config), read_settings_file(choices.config))
@@ -156,13 +160,13 @@ def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
     path = preset_file(choices.preset)
     values = read_settings_file(path)
     start = values.get("start")
-    if isinstance(start, dict) and start.get("kind") == "folder":  # the base is another preset in the same folder
+    if isinstance(start, dict) and start.get("kind") == "folder":  # a preset's start folder is relative to the preset
         values["start"] = {**start, "folder": path.parent / str(start["folder"])}
     return str(path), values
 
 
 def _set(values: dict[str, object], key: str, value: object) -> None:
-    """Sets the value at a dotted path."""
+    """Sets the value at a dotted path, such as `optimiser.learning_rate`; creates missing tables."""
     *path, last = key.split(".")
     at = values
     for part in path:

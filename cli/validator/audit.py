@@ -1,4 +1,4 @@
-"""`muster validator audit-log`: repeats the draws of a past epoch from public data."""
+"""`muster validator audit-log`: repeats a validator's row draws of a past epoch from public data."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ async def audit_log(
         str | None, typer.Option(help="Address or key name of the validator; default: all of them.")
     ] = None,
     epoch: Annotated[
-        int | None, typer.Option(min=1, help="Number of the epoch; default: the newest past one with verdicts.")
+        int | None, typer.Option(min=1, help="Number of the epoch; default: the newest past epoch with verdicts.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every past epoch.")] = False,
     pool: PoolOption = None,
     where: Where = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Repeat a validator's draws of rows in a past epoch. Exits 1 if the validator recomputed other rows or too few.
+    """Repeat a validator's draws of the rows to recompute, for a past epoch.
 
-    All data is public: secrets and verdicts on the ledger, audit files in the pool's store.
+    Exits with 1 if the validator recomputed other rows than the drawn ones, or too few. All data is public: secrets and
+    verdicts are on the ledger, audit files in the pool's store.
     """
     if every and epoch is not None:
         raise InvalidInput("--all and --epoch exclude each other", hint="give one of them")
@@ -58,7 +59,7 @@ async def audit_log(
         for log in logs:
             _show(log)
         if not logs:
-            note("no past epoch has verdicts yet; an epoch is over when the validator's next one begins")
+            note("no past epoch has verdicts yet; an epoch ends when the validator begins the next one")
     if any(log.differs for log in logs):
         raise typer.Exit(1)
 
@@ -74,7 +75,7 @@ def _epochs(history: AuditLog, validator: Address, *, epoch: int | None, every: 
 
 
 def _show(log: EpochLog) -> None:
-    shown = "not shown yet" if log.secret is None else f"0x{log.secret.hex()}"
+    shown = "not revealed yet" if log.secret is None else f"0x{log.secret.hex()}"
     say(f"validator {log.validator}, epoch {log.epoch}: submissions of the blocks {log.first} to {log.last}")
     say(f"secret {shown}")
     rows = []

@@ -1,4 +1,4 @@
-"""`muster validator calibrate`: measures honest work and derives limits of statistical checks."""
+"""`muster validator calibrate`: derives limits of statistical checks from honest work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from validator.calibration.measuring import MeasuredEntry
 
 ANOTHER_INTERPRETER = (
-    "vLLM has an environment of its own (docs/engines.md): run `PYTHON -m cli validator calibrate …` there"
+    "vLLM has its own Python environment (docs/engines.md): run `PYTHON -m cli validator calibrate …` with that Python"
 )
 
 
@@ -30,21 +30,25 @@ def calibrate(
     batches: Annotated[str, typer.Option(help="Numbers of answers generated at once, comma-separated.")] = "64,1",
     samples: Annotated[int, typer.Option(min=1, help="Honest samples for each engine, type and batch size.")] = 2048,
     groups: Annotated[int, typer.Option(min=1, help="Groups per file, as in the run's slots.")] = 4,
-    headroom: Annotated[float, typer.Option(min=1, help="Factor from the largest honest values to the limits.")] = 2.0,
+    headroom: Annotated[
+        float, typer.Option(min=1, help="Factor by which a limit exceeds the largest honest value.")
+    ] = 2.0,
     out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Calibration file; new entries replace its old ones.")
+        Path | None, typer.Option(dir_okay=False, help="Calibration file to write or extend; see --widen.")
     ] = None,
     widen: Annotated[
-        bool, typer.Option("--widen", help="Widen existing entries of OUT, for another version of the run.")
+        bool,
+        typer.Option("--widen", help="Widen existing entries of OUT instead of replacing them, for another version."),
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N. Default: a GPU if there is one.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Derive limits of the checks from honest work: each engine generates in each data type, and torch checks.
+    """Derive the limits of the statistical checks from measurements of honest work.
 
-    A validator judges only files whose model, engine and data type have limits. Run this on machines like the nodes,
-    with every engine that the pool allows; measurements of several machines are merged into one file.
+    Each engine generates samples in each data type, and torch checks them. A validator judges only files whose model,
+    engine and data type have limits. Run this command on machines like the nodes, with every engine that the pool
+    allows; with --widen, one file combines the measurements of several machines.
     """
     import torch  # noqa: PLC0415 - slow to load, and `--help` does not need it
 
@@ -72,9 +76,8 @@ def calibrate(
         measured = measure(wanted, progress=note)
         calibration = merged(before, [one.limits for one in measured], widen=widen)
         if out is not None:
-            write_atomically(
-                out, calibration.to_json(), mode=0o644
-            )  # so that a crash does not lose earlier measurements
+            # Atomically, so that a crash does not lose the file's earlier measurements.
+            write_atomically(out, calibration.to_json(), mode=0o644)
     except MusterError as error:
         missing_engine = isinstance(error, NotFound) and EngineName.VLLM.value in engines
         show_error(NotFound(error.detail, hint=ANOTHER_INTERPRETER) if missing_engine else error)
@@ -85,7 +88,7 @@ def calibrate(
     if out is not None:
         note(f"{out} has {len(calibration.entries)} entries; set the validator's `calibration` to this file")
     elif not as_json:
-        say("nothing was written: give --out FILE")
+        say("no file was written: --out FILE writes one")
 
 
 def _show(measured: list[MeasuredEntry], *, as_json: bool) -> None:
@@ -129,5 +132,5 @@ def _size(text: str) -> int:
     except ValueError:
         size = 0
     if size < 1:
-        raise InvalidInput(f"{text!r} is no batch size", hint="give numbers from 1 on, with commas")
+        raise InvalidInput(f"{text!r} is no batch size", hint="give numbers of at least 1, separated by commas")
     return size

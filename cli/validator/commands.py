@@ -1,4 +1,4 @@
-"""`muster validator`: runs the service; shows and decides its parked work."""
+"""`muster validator`: runs the service, and shows, retries and decides its parked work."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ app.command()(numerics)
 TOKEN_VARIABLE = "MUSTER_VALIDATOR_TOKEN"  # noqa: S105 - the variable's name
 
 SHORTEST_NAME = 8
+"""Minimum number of characters of a work key's prefix on the command line."""
 
-WhereOption = Annotated[str | None, typer.Option("--at", help="URL of the validator; default from its settings.")]
+WhereOption = Annotated[
+    str | None, typer.Option("--at", help="URL of the validator; default: from the validator's settings.")
+]
 
 
 class OperatorDecision(StrEnum):
@@ -62,7 +65,10 @@ async def status(config: ConfigOption = None, where: WhereOption = None, as_json
 
 @app.command()
 async def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
-    """List work that could not be judged, with reason and remedy. Without action the work expires unpaid."""
+    """List work that no validator could judge, with reason and remedy.
+
+    If the operator does nothing, the work expires unpaid.
+    """
     async with _opened(config, where) as client:
         found = (await client.call("GET", "/v1/parked")).read(ParkedList)
     if as_json:
@@ -73,7 +79,7 @@ async def parked(config: ConfigOption = None, where: WhereOption = None, as_json
 
 @app.command()
 async def retry(
-    item: Annotated[str | None, typer.Argument(help="Key of the work, or a prefix of it; none with --all.")] = None,
+    item: Annotated[str | None, typer.Argument(help="Key of the work, or a prefix of it; omit it with --all.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Retry all parked work.")] = False,
     code: Annotated[str | None, typer.Option(help="With --all: only work with this error code.")] = None,
@@ -83,25 +89,27 @@ async def retry(
     """Retry parked work."""
     if (item is None) != every or (code is not None and not every):
         raise InvalidInput(
-            "retry needs either one work key or --all, and --code only goes with --all",
+            "retry needs either one work key or --all, and --code needs --all",
             hint="`muster validator parked` lists the keys",
         )
     async with _opened(config, where) as client:
         path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
         query = {} if code is None else {"code": code}
         found = (await client.call("POST", path, query=query)).read(Unparked)
-    say(f"{len(found.ids)} to be examined again" if every else f"{found.ids[0]} is examined again")
+    say(f"{len(found.ids) if every else found.ids[0]} will be examined again")
 
 
 @app.command()
 async def resolve(
     item: Annotated[str, typer.Argument(help="Key of the work, or a prefix of it.")],
-    decision: Annotated[OperatorDecision, typer.Argument(help="Paid or unpaid; neither costs stake.")],
-    because: Annotated[str, typer.Option("--because", help="Reason in one line, for the contributor.")],
+    decision: Annotated[
+        OperatorDecision, typer.Argument(help="accepted: the work is paid; rejected: unpaid. Neither costs stake.")
+    ],
+    because: Annotated[str, typer.Option("--because", help="Reason in one line, which the contributor can read.")],
     config: ConfigOption = None,
     where: WhereOption = None,
 ) -> None:
-    """Decide parked work by hand. The verdict and its evidence record that a person decided."""
+    """Decide parked work by hand. The verdict and its audit file record that a person decided."""
     body = Resolve(outcome=decision.value, words=because)
     async with _opened(config, where) as client:
         path = f"/v1/parked/{await _named(client, item)}/resolve"
@@ -110,11 +118,11 @@ async def resolve(
 
 
 async def _named(client: ServiceClient, text: str) -> str:
-    """Returns the parked item with this id or prefix of an id.
+    """Returns the id of the parked item whose id equals `text` or begins with it.
 
     Raises:
-        NotFound: No parked item has this id or prefix.
-        InvalidInput: Several ids have this prefix, or the prefix is too short.
+        NotFound: No parked item has such an id.
+        InvalidInput: Several ids begin with `text`, or `text` is too short.
     """
     if len(text) < SHORTEST_NAME:
         raise InvalidInput(f"{text!r} is too short", hint=f"give at least {SHORTEST_NAME} characters of the work key")
@@ -125,17 +133,20 @@ async def _named(client: ServiceClient, text: str) -> str:
         return exact[0]
     if len(found) > 1:
         raise InvalidInput(
-            f"{len(found)} items begin with {text}",
+            f"the keys of {len(found)} parked items begin with {text}",
             hint="give more characters of the key; `muster validator parked --json` shows whole keys",
         )
     if not found:
-        raise NotFound(f"no parked work begins with {text}", hint="`muster validator parked` lists parked work")
+        raise NotFound(f"no key of parked work begins with {text}", hint="`muster validator parked` lists parked work")
     return found[0]
 
 
 @asynccontextmanager
 async def _opened(config: Path | None, where: str | None) -> AsyncIterator[ServiceClient]:
-    """Yields a client of the validator's API, with a token (`MUSTER_VALIDATOR_TOKEN`) or the validator's key."""
+    """Yields a client of the validator's API.
+
+    The client sends the token in `MUSTER_VALIDATOR_TOKEN`; without a token, it signs with the validator's key.
+    """
     settings = ValidatorSettings.load(file=config)
     url = where or f"http://{settings.host}:{settings.port}"
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():

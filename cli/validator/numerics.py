@@ -1,4 +1,4 @@
-"""`muster validator numerics`: numerics classes that this machine can verify."""
+"""`muster validator numerics`: lists the numerics classes that this machine can verify."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.errors import MusterError
 def numerics(
     vllm_python: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Python of an environment with vLLM. Default: this one."),
+        typer.Option(exists=True, dir_okay=False, help="Python interpreter with vLLM. Default: this interpreter."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda. Default: a GPU if there is one.")] = None,
     check: Annotated[
@@ -25,8 +25,8 @@ def numerics(
     """List the numerics classes whose files this machine can verify to the bit.
 
     A pool that pays for one of these classes names it in `arithmetic` of the run's recipe. With --check, vLLM
-    recomputes a recorded file of each class. If one differs, this machine must not judge the class, and the command
-    exits with 1.
+    recomputes a recorded file of each class. If a result differs from the recorded file, this machine must not judge
+    the class, and the command exits with 1.
     """
     from rollouts.recompute.classes import classes_at  # noqa: PLC0415 - loads torch, and `--help` does not need it
     from rollouts.recompute.reference import differences  # noqa: PLC0415
@@ -50,7 +50,7 @@ def numerics(
     else:
         show_table(("class", "state"), [tuple(row.values()) for row in rows])
         if not check:
-            note("check them with --check")
+            note("--check recomputes the recorded file of each class")
     if any(row["state"].startswith("DIFFERS") for row in rows):
-        say("set no vllm_python on this validator until the difference is explained")
+        say("do not set vllm_python on this validator until the difference is explained")
         raise typer.Exit(1)

@@ -11,11 +11,11 @@ from cli.quantities import ago, counted, format_span, moment
 from validator.api.views import LatencyView, MemberView, ParkedView, StatusView
 
 SHORT = 14
-"""Characters of a shortened work key."""
+"""Number of characters of a shortened work key."""
 
 
 def show_status(found: StatusView) -> None:
-    """Prints the status."""
+    """Prints a validator's own state, queue, verdicts, fellow validators and parked work."""
     now = datetime.now(UTC)
     queue, rates = found.queue, found.rates
     show_fields(
@@ -25,10 +25,10 @@ def show_status(found: StatusView) -> None:
             **(
                 {}
                 if found.seated is not False
-                else {"NOT SEATED": "the ledger refuses its verdicts: it is not a validator of the pool"}
+                else {"NOT SEATED": "the ledger refuses this validator's verdicts: it has no such role in the pool"}
             ),
             "ledger": _ledger(found),
-            "epoch": "-" if found.epoch is None else str(found.epoch) if found.epoch else "none begun yet",
+            "epoch": "-" if found.epoch is None else str(found.epoch) if found.epoch else "no epoch has begun",
             "queue": f"{queue.ready} ready · {queue.in_hand} in work · {queue.waiting} later · {queue.parked} parked",
             "not final": f"{queue.not_final} pieces of work",
             "latency": _latency(found.latency),
@@ -54,7 +54,7 @@ def show_status(found: StatusView) -> None:
 
 
 def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
-    """Returns the first row of the output if this validator does not judge: the state and its reason."""
+    """Returns a row with the reason why this validator takes no work; empty if it takes work."""
     for each in members:
         if each.is_this and each.state != "well":
             words = f"{each.state}, {ago(each.since_ms, now=now)}: {_trouble(each)}" if each.code else each.state
@@ -63,7 +63,10 @@ def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
 
 
 def _show_members(members: Sequence[MemberView], now: datetime) -> None:
-    """Prints the validator processes that share this Redis; nothing if one well process is alone."""
+    """Prints the validator processes that share this Redis.
+
+    Prints nothing if there is only one process and its state is `well`.
+    """
     if len(members) < 2 and all(each.state == "well" for each in members):
         return
     rows = [
@@ -109,7 +112,7 @@ def show_parked(items: Sequence[ParkedView]) -> None:
 
 def _ledger(found: StatusView) -> str:
     if found.chain_block is None or found.next_block is None:
-        return "not read yet by this process; another one on this Redis may read it"
+        return "not read yet by this process; another process on the same Redis may read it"
     behind = found.chain_block + 1 - found.next_block
     return f"block {found.chain_block}, " + (f"{counted(behind, 'block')} behind" if behind > 0 else "read to the end")
 

@@ -38,7 +38,10 @@ PARTS: Parts = {
         "cli.worker.dispute",
         "Dispute a verdict on your work within the challenge period. Another validator then decides.",
     ),
-    "rewards": ("cli.worker.rewards", "Show the earnings of your nodes: claimable now, and not final yet."),
+    "rewards": (
+        "cli.worker.rewards",
+        "Show the earnings of your nodes: claimable now, and from work that is not final yet.",
+    ),
     "claim": ("cli.ledger.work:claim", "Collect what your nodes have earned."),
     "keys": ("cli.keys", "Make, import and show keys."),
     "stake": ("cli.ledger.stake", "Add, show, unbond and withdraw stake."),

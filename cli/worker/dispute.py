@@ -1,4 +1,4 @@
-"""`muster worker dispute`: disputes a verdict. The pool's relayer sends the dispute, so that the node needs no gas."""
+"""`muster worker dispute`: disputes a verdict. The pool's relayer sends the dispute, so the node pays no gas."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ from protocol.wire.relayed import DisputeReceipt, ReceiptState, SignedDispute
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 
 VALID = timedelta(hours=1)
-"""Time for which a signed dispute is valid; the relayer has to send it before the end."""
+"""Validity of a signed dispute; the relayer must send the dispute within this time."""
 
 MOST_EVIDENCE = 16 * 1024 * 1024
 _POLLS = 120
+"""Maximum number of requests for the state of a queued dispute."""
 _PAUSE_S = 0.5
+"""Pause between two of these requests, in seconds."""
 
 
 async def dispute(
     context: typer.Context,
     key_text: Annotated[str, typer.Argument(metavar="KEY", help="The work's key, from `muster worker verdicts`.")],
     *,
-    because: Annotated[str, typer.Option(help="Your reasons; the pool stores them as evidence.")] = "",
+    because: Annotated[str, typer.Option(help="Your reasons, which the pool stores as evidence.")] = "",
     evidence: Annotated[
         Path | None, typer.Option(help="A file with your evidence, instead of --because.", exists=True, dir_okay=False)
     ] = None,
@@ -51,24 +53,29 @@ async def dispute(
         str | None, typer.Option(help="Name of a key that sends the dispute and pays for gas, instead of the pool.")
     ] = None,
     key: Annotated[
-        str, typer.Option("--key", help="Key name of the node, or of its provider or a validator, who pays for gas.")
+        str,
+        typer.Option(
+            "--key", help="Name of the node's, its provider's or a validator's key; the last two pay for gas."
+        ),
     ] = "node",
     where: Where = None,
 ) -> None:
     """Dispute a verdict on your work within the challenge period. Another validator then decides.
 
-    A dispute that succeeds, or that no validator decides, costs nothing. If a rejection is upheld, a tenth of the
-    work's penalty is taken from the provider's stake; if the work is judged forged, the whole penalty.
+    A dispute that succeeds, or that no validator decides, costs nothing. If the deciding validators uphold a rejection,
+    the provider loses a tenth of the work's penalty. If they judge the work forged, the provider loses the whole
+    penalty.
     """
     signer, work_key = open_key(context.obj, key), digest(key_text)
     async with open_ledger(context.obj, carrier or key) as ledger:
         work = _disputable(await ledger.work.get(work_key), work_key)
         if work.outcome is Outcome.REJECTED and signer.address in {work.node, work.provider}:
-            say(f"if the rejection is upheld, this costs {format_amount(work.lost_dispute_cost)} MUST of stake")
+            say(f"if the rejection is upheld, the dispute costs {format_amount(work.lost_dispute_cost)} MUST of stake")
         content = _evidence(work_key, signer, because=because, evidence=evidence)
         await _keep(context.obj, signer, content, where=where)
         hashed = digest(hashlib.sha256(content).digest())
-        # A node needs no gas: another account sends its signed dispute, unless --carrier names the node's own key.
+        # A node needs no gas, because another account sends its signed dispute. Only if --carrier names the node's own
+        # key does the node itself send the dispute and pay for the gas.
         if signer.address == work.node and carrier != key:
             await _send_signed(context.obj, ledger, signer, work_key, hashed, carrier=carrier, where=where)
         else:
@@ -92,7 +99,10 @@ def _disputable(work: WorkRecord | None, key: Digest) -> WorkRecord:
 
 
 def _evidence(key: Digest, signer: Key, *, because: str, evidence: Path | None) -> bytes:
-    """Returns the evidence, whose SHA-256 goes on the ledger: the given file, or the reasons as JSON."""
+    """Returns the evidence: the content of the given file, or the reasons as JSON.
+
+    The SHA-256 of the evidence goes on the ledger.
+    """
     if evidence is not None:
         if because:
             raise InvalidInput("--because and --evidence exclude each other", hint="write your reasons into the file")
@@ -108,7 +118,7 @@ def _evidence(key: Digest, signer: Key, *, because: str, evidence: Path | None) 
 async def _keep(configuration: Configuration, signer: Key, content: bytes, *, where: str | None) -> None:
     """Uploads the evidence to the pool's store, if the store accepts the evidence.
 
-    The dispute does not depend on the upload.
+    If the upload fails, the command prints a warning and continues: the ledger needs only the evidence's SHA-256.
     """
     location = where or configuration.pool.orchestrator
     if location is None:
@@ -147,7 +157,10 @@ async def _send_signed(
     carrier: str | None,
     where: str | None,
 ) -> None:
-    """Sends the node's signed dispute with the `carrier` key, else through the pool's relayer."""
+    """Sends the node's signed dispute with the `carrier` key, or through the pool's relayer.
+
+    The pool's relayer sends the dispute if `carrier` is None.
+    """
     deadline = max(datetime.now(UTC), await ledger.now()) + VALID
     statement = Dispute(key=key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
     signature = statement.sign(node, ledger.work.domain)
@@ -164,7 +177,7 @@ async def _send_signed(
     async with NodeClient(location, key=node) as client:
         receipt = await _relayed(client, signed)
     if receipt.state is not ReceiptState.CARRIED:
-        why = receipt.reason or "it is still queued"
+        why = receipt.reason or "the dispute is still queued"
         raise Unavailable(
             f"the pool has not relayed the dispute: {why}",
             hint="try again, or send it yourself with --carrier NAME, before the challenge period ends",

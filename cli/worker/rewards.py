@@ -20,7 +20,7 @@ ProviderOption = Annotated[str, typer.Option(help="Address or key name of the pr
 async def rewards(
     context: typer.Context, provider: ProviderOption = "provider", pool: PoolOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show the earnings of your nodes: claimable now, and not final yet."""
+    """Show the earnings of your nodes: claimable now, and from work that is not final yet."""
     async with open_ledger(context.obj) as ledger:
         address, pool_id = resolve_address(context.obj, provider), chosen_pool(context.obj, pool)
         accrued = await ledger.work.accrued(pool_id, address)

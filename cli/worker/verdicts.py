@@ -59,10 +59,10 @@ async def verdicts(
     *,
     node: Annotated[
         str | None,
-        typer.Option(help="Address or key name of the node; by default that of \\[worker] keystore."),
+        typer.Option(help="Address or key name of the node; default: the key in \\[worker] keystore."),
     ] = None,
     last: Annotated[int, typer.Option(min=1, max=1000, help="Number of newest submissions to show.")] = 20,
-    work: Annotated[str | None, typer.Option(help="Show only this work, with all findings.")] = None,
+    work: Annotated[str | None, typer.Option(help="Key of a work; shows only this work, with all findings.")] = None,
     pool: PoolOption = None,
     where: Where = None,
     as_json: JsonOption = False,
@@ -76,16 +76,16 @@ async def verdicts(
         try:
             files = await stack.enter_async_context(open_audit_files(context.obj, pool_id=pool_id, where=where))
         except InvalidInput:
-            note("no orchestrator is configured, so only what the ledger knows is shown; --orchestrator names one")
+            note("no orchestrator is configured, so only data from the ledger is shown; give --orchestrator URL")
         submitted = await ledger.history(WorkSubmitted, pool_id=pool_id, second=address, third=key)
         if not submitted and not as_json:
-            note(f"{address} has submitted no such work" if key else f"{address} has submitted no work yet")
+            note(f"{address} has not submitted this work" if key else f"{address} has submitted no work yet")
         found = await _reports(ledger, files, submitted[-last:], pool_id=pool_id, node=address)
     if as_json:
         show_json([_raw(each) for each in found])
         return
     columns = ("work", "step", "slot", "units", "status", "verdict", "reason", "money", "disputable_until")
-    show_table(columns, [_row(each) for each in found], empty="give --node for another node")
+    show_table(columns, [_row(each) for each in found], empty="no work; --node shows another node's work")
     for each in found:
         if work is not None or (each.work.outcome is not None and each.work.outcome is not Outcome.ACCEPTED):
             _explain(each, rows=None if work is not None else MOST_ROWS_SHOWN)
@@ -139,7 +139,7 @@ def _money(report: WorkReport) -> str:
     """Formats the reward or penalty under the newest verdict."""
     work = report.work
     if work.status is WorkStatus.EXPIRED:
-        return "unpaid, blameless"
+        return "unpaid, no penalty"
     final = "" if work.status is WorkStatus.FINAL else " when final"
     match work.outcome:
         case None:
@@ -153,7 +153,12 @@ def _money(report: WorkReport) -> str:
 
 
 def _explain(report: WorkReport, *, rows: int | None) -> None:
-    """Prints the verdict in plain words, with findings by row."""
+    """Prints the verdict and its findings as sentences.
+
+    Args:
+        report: The submission with its verdict.
+        rows: Maximum number of findings to print; None for all.
+    """
     say("")
     say(f"{report.submitted.key} (step {report.submitted.step}, slot {report.submitted.index})")
     if report.verdict is not None:
@@ -177,24 +182,24 @@ def _explain(report: WorkReport, *, rows: int | None) -> None:
     if report.disputable and report.work.deadline is not None:
         say(f"  Until {report.work.deadline:%Y-%m-%d %H:%M:%S} UTC: muster worker dispute {report.submitted.key}")
         if report.work.outcome is Outcome.REJECTED:
-            say(f"  That costs {format_amount(report.work.lost_dispute_cost)} MUST if the rejection is upheld.")
+            say(f"  A dispute costs {format_amount(report.work.lost_dispute_cost)} MUST if the rejection is upheld.")
 
 
 def _other_validators(report: WorkReport) -> list[str]:
-    """Returns the findings of further validators."""
+    """Returns sentences about the verdicts of validators other than the first judge."""
     work, verdict, lines = report.work, report.verdict, []
     if work.looker is not None:
-        lines.append(f"Confirmed by {work.looker}, which examined it again.")
+        lines.append(f"Confirmed by {work.looker}, which examined the work again.")
     if work.juror is not None and work.opinion is not None:
         lines.append(
-            f"Contradicted by {work.juror}, which found it {work.opinion.name.lower()}: "
+            f"Contradicted by {work.juror}, which judged the work {work.opinion.name.lower()}: "
             + ("a second validator decides." if work.status is WorkStatus.DISPUTED else "a second validator decided.")
         )
     if work.status is WorkStatus.FINAL and verdict is not None and verdict.outcome != work.outcome:
         if verdict.decisive:
             lines.append("The outcome is the median of the three verdicts.")
         else:
-            lines.append("It was disputed and no validator decided in time, so the penalty was released.")
+            lines.append("The work was disputed and no validator decided in time, so the penalty was released.")
     return lines
 
 
@@ -229,4 +234,4 @@ def reason_words(code: int) -> str:
     """Returns the sentence that explains a reason code."""
     if code in set(ReasonCode):
         return ReasonCode(code).words
-    return f"Reason {code}, which this release of muster does not know."
+    return f"Reason {code}; this release of muster has no description of it."

@@ -86,7 +86,7 @@ async def test_a_node_that_the_pool_removed_before_has_left(terminal: Terminal, 
 async def test_escrow_is_withdrawn_after_its_announcement_and_the_notice_period(terminal: Terminal) -> None:
     before = await terminal.balance()
     said = await terminal.muster("pool", "withdraw", "60")
-    assert "announced 60 MUST: run this again between" in said
+    assert "announced a withdrawal of 60 MUST: run this command again between" in said
     shown = await terminal.asks("pool", "show")
     assert shown["announced_withdrawal"] == str(60 * UNIT)
     assert shown["withdrawal_ready_at"][:10] in said
@@ -104,7 +104,7 @@ async def test_escrow_is_withdrawn_after_its_announcement_and_the_notice_period(
 
 async def test_an_announced_withdrawal_can_be_cancelled(terminal: Terminal) -> None:
     assert "has announced no withdrawal" in await terminal.muster("pool", "withdraw", "--cancel", expect=1)
-    assert "announced 100 MUST" in await terminal.muster("pool", "withdraw")
+    assert "announced a withdrawal of 100 MUST" in await terminal.muster("pool", "withdraw")
     assert "cancelled" in await terminal.muster("pool", "withdraw", "--cancel")
     assert "announced_withdrawal" not in await terminal.asks("pool", "show")
     assert "excludes an amount" in await terminal.muster("pool", "withdraw", "5", "--cancel", expect=1)
@@ -113,7 +113,9 @@ async def test_an_announced_withdrawal_can_be_cancelled(terminal: Terminal) -> N
 async def test_a_lapsed_announcement_is_replaced_by_a_new_one(terminal: Terminal) -> None:
     await terminal.muster("pool", "withdraw", "60")
     await terminal.world.warp(2 * TERMS.notice_period + SECOND)
-    assert "announced 40 MUST: run this again between" in await terminal.muster("pool", "withdraw", "40")
+    assert "announced a withdrawal of 40 MUST: run this command again between" in await terminal.muster(
+        "pool", "withdraw", "40"
+    )
 
 
 async def test_a_withdrawal_leaves_what_open_work_has_reserved(terminal: Terminal) -> None:

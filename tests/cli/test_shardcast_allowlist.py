@@ -69,7 +69,7 @@ def test_allowlists_are_written_for_nginx_and_nftables(orchestrator: str, tmp_pa
     nginx, nftables = tmp_path / "allowed.conf", tmp_path / "allowed.nft"
     said = allowlist("--orchestrator", orchestrator, "--nginx", str(nginx), "--nftables", str(nftables))
     assert said.code == 0, said
-    assert "2 networks are let in" in said.err
+    assert "2 networks are allowed" in said.err
     assert "203.0.113.6/31 1;" in nginx.read_text()
     assert "add element inet muster allowed6 { 2001:db8::7/128 }" in nftables.read_text()
 

@@ -68,7 +68,7 @@ def test_a_run_is_logged_offline(state: Path, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nowhere to export to"),
+        ([], "no destination of the export is given"),
         (["--tensorboard", "{full}"], "is not an empty folder"),
         (["--tensorboard", "{new}", "{new}"], ""),
     ],

@@ -131,7 +131,7 @@ async def test_the_last_list_is_kept_while_the_orchestrator_refuses(
         await pool.clock.turn(every)
         said = ""
         async with asyncio.timeout(90):
-            while ("are let in" if well else "was not refreshed") not in said:
+            while ("are allowed" if well else "was not refreshed") not in said:
                 await asyncio.sleep(0)
                 said += capsys.readouterr().err
         return [line.removesuffix(" 1;") for line in listed.read_text().splitlines()[1:]]

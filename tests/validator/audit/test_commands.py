@@ -104,9 +104,9 @@ async def test_a_contributor_sees_the_cost_of_disputing_a_rejection_before_and_a
     validator.examiner.answers[key] = concluded(Outcome.REJECTED, ReasonCode.BOUNDS_ENVIRONMENT)
     assert await validator.judge() == 1
     shown = await terminal.muster("worker", "verdicts")
-    assert "That costs 0.1 MUST if the rejection is upheld." in shown
+    assert "A dispute costs 0.1 MUST if the rejection is upheld." in shown
     said = await terminal.muster("worker", "dispute", key, "--key", "provider")
-    assert "if the rejection is upheld, this costs 0.1 MUST of stake" in said
+    assert "if the rejection is upheld, the dispute costs 0.1 MUST of stake" in said
     second = await pool.world.as_("second")
     await pool.world.warp(TERMS.dispute_period / 2)
     assert await second.work.judge([await verdict_on(second, key, Outcome.REJECTED, decisive=True)]) == []

@@ -124,12 +124,15 @@ def test_the_command_writes_the_file_and_reports_where_another_interpreter_is_ne
     assert "fewer than 32 files" in done.stderr
     refused = CliRunner().invoke(app, [*asked, "--engines", "vllm"])
     assert refused.exit_code == 1
-    assert "environment of its own" in refused.stderr
+    assert "its own Python environment" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("told", "words"),
-    [(["--engines", "torch,vllm"], "environment of its own"), (["--out", "no/such/folder/c.json"], "no/such/folder")],
+    [
+        (["--engines", "torch,vllm"], "its own Python environment"),
+        (["--out", "no/such/folder/c.json"], "no/such/folder"),
+    ],
     ids=["an engine that is not installed", "no output path"],
 )
 def test_options_that_would_spoil_a_calibration_are_refused_before_measuring(
