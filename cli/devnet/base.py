@@ -19,15 +19,16 @@ from trainer.presets import devnet_base
 _RECIPE_FILE = "recipe.json"
 _PROMPTS_FILE = "prompts.u64"
 _PARTS = ("*.safetensors", "*.safetensors.index.json", CONFIG_FILE, *COMPANION_FILES)
-"""Files that a version needs besides its recipe. A model's folder may hold other files, such as weights in other
-formats."""
+"""Patterns of the files that a version needs besides its recipe. A devnet ignores all other files of a model's folder,
+such as weights in other formats."""
 
 
 def bind_model(directory: DevnetDirectory, run: RunOptions) -> None:
-    """Records a new devnet's model and recipe; checks that a kept devnet has the same ones.
+    """Records the model and recipe of a new devnet, or checks those of a continued one.
 
     Raises:
-        Conflict: The kept devnet trains another model, or uses another recipe.
+        Conflict: The continued devnet (`--keep`) trains another model, or uses another recipe.
+        InvalidInput: The record of the continued devnet can't be read.
     """
     model = run.model or RunModel(folder=devnet_base())
     given = _record(run.name, model)
@@ -37,10 +38,10 @@ def bind_model(directory: DevnetDirectory, run: RunOptions) -> None:
         write_atomically(directory.model, json.dumps(given, indent=2) + "\n")
         return
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{directory.model} can't be read: {error}", hint="begin anew: leave out --keep") from error
+        raise InvalidInput(f"{directory.model} can't be read: {error}", hint="leave out --keep to start a new devnet") from error
     if not isinstance(kept, dict) or kept.keys() != given.keys():
         raise InvalidInput(
-            f"{directory.model} is not the record of a devnet's model", hint="begin anew: leave out --keep"
+            f"{directory.model} is not the record of a devnet's model", hint="leave out --keep to start a new devnet"
         )
     if all(kept.get(part) == given[part] for part in ("files", "recipe", "prompts")):
         return
@@ -59,9 +60,10 @@ def bind_model(directory: DevnetDirectory, run: RunOptions) -> None:
 
 
 def make_base(directory: DevnetDirectory, model: RunModel) -> Path:
-    """Returns the folder that the trainer starts from.
+    """Returns the folder of the model that the trainer starts from.
 
-    If the run has another recipe than the model's folder, makes a copy with the run's recipe.
+    If the run has a recipe of its own, this function copies the model to `directory.base` and writes that recipe there.
+    Otherwise the trainer starts from the model's own folder.
     """
     if model.recipe is None:
         return model.folder
@@ -73,12 +75,12 @@ def make_base(directory: DevnetDirectory, model: RunModel) -> Path:
             shutil.copyfile(path, base / path.name)
         if _names_prompts(json.loads(model.recipe)):
             shutil.copyfile(model.folder / _PROMPTS_FILE, base / _PROMPTS_FILE)
-        write_atomically(recipe, model.recipe + "\n")  # written last: a copy with a recipe is complete
+        write_atomically(recipe, model.recipe + "\n")  # written last, so that a copy with a recipe is complete
     return base
 
 
 def _record(name: str, model: RunModel) -> dict[str, Any]:
-    """Returns what identifies a run's model: its files by SHA-256, and its recipe."""
+    """Returns the record that identifies a run's model: the SHA-256 of each file, and the recipe."""
     recipe = json.loads((model.folder / _RECIPE_FILE).read_text() if model.recipe is None else model.recipe)
     return {
         "name": name,
@@ -90,7 +92,7 @@ def _record(name: str, model: RunModel) -> dict[str, Any]:
 
 
 def _names_prompts(recipe: Mapping[str, Any]) -> bool:
-    """Returns whether a recipe names a table of prompts beside it."""
+    """Returns whether a recipe takes its prompts from a table in the same folder."""
     return bool(recipe.get("prompts", {}).get("kind") == "table")
 
 
@@ -106,7 +108,7 @@ def _digest(path: Path) -> str:
 
 
 def _environment_of(recipe: object) -> str:
-    """Returns the environment of a recipe with its options, for messages."""
+    """Formats the environment of a recipe, with the environment's options, for an error message."""
     environment: Mapping[str, Any] = recipe.get("environment", {}) if isinstance(recipe, dict) else {}
     options = "".join(f" {name}={json.dumps(value)}" for name, value in environment.get("options", {}).items())
     return f"{environment.get('name')}{options}"

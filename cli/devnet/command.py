@@ -42,48 +42,48 @@ from trainer.run.gathering.asynchrony import AsynchronyName
 
 def devnet(
     *,
-    directory: Annotated[Path, typer.Option(help="Folder for its state, keys and logs.")] = Path(".devnet"),
-    chain: Annotated[ChainKind, typer.Option(help="Chain: the embedded one, or anvil.")] = ChainKind.EMBEDDED,
+    directory: Annotated[Path, typer.Option(help="Folder for the devnet's state, keys and logs.")] = Path(".devnet"),
+    chain: Annotated[ChainKind, typer.Option(help="Development chain to run.")] = ChainKind.EMBEDDED,
     block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Maximum seconds between blocks.")] = 0.5,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, max=50, help="Honest workers; default: 3, or with a larger model 1 (2 from 4 cores on)."),
+        typer.Option(min=0, max=50, help="Honest workers; default: 3, or with a larger model 2 (1 below 4 cores)."),
     ] = None,
-    cheat: Annotated[str, typer.Option(help="Attack of an additional worker; `none`: no such worker.")] = DEFAULT_CHEAT,
+    cheat: Annotated[str, typer.Option(help="Attack that an extra worker runs; `none`: no such worker.")] = DEFAULT_CHEAT,
     preset: Annotated[
         PresetName | None,
-        typer.Option(help="What the policy learns: right answers, or also their length; or a pretrained chat model."),
+        typer.Option(help="Task to learn: answers; answers of a wanted length; or sums, with a pretrained chat model."),
     ] = None,
     model: Annotated[
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Model folder to train instead of a preset's model."),
     ] = None,
     environment: Annotated[
-        str | None, typer.Option(help="Its environment; default: what the folder's recipe.json says.")
+        str | None, typer.Option(help="With --model: the environment; default: as in the folder's recipe.json.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="key=value or @FILE for the environment; repeatable.")
+        list[str] | None, typer.Option("--option", "-o", help="Environment option key=value, or @FILE; repeatable.")
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="With --environment: longest answer in tokens; default: 128.")
+        int | None, typer.Option(min=1, help="With --environment: maximum tokens per answer; default: 128.")
     ] = None,
     group_size: Annotated[
         int | None, typer.Option(min=2, max=4096, help="With --environment: samples per prompt; default: 8.")
     ] = None,
-    groups: Annotated[int | None, typer.Option(min=1, max=1 << 20, help="With --model: groups of a step.")] = None,
+    groups: Annotated[int | None, typer.Option(min=1, max=1 << 20, help="With --model: groups per step.")] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(min=1e-12, max=1, help="With --model: the learning rate; default: by its size.")
+        float | None, typer.Option(min=1e-12, max=1, help="With --model: learning rate; default: by the model's size.")
     ] = None,
     validators: Annotated[int, typer.Option(min=1, max=3, help="Validators to run.")] = 1,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
     asynchrony: Annotated[
         AsynchronyName | None,
         typer.Option(
-            help="Distance of generation ahead of learning; default: two-step, or one-step for larger models."
+            help="How far generation may run ahead of learning; default: two-step, or one-step for larger models."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the trainer.")] = 1,
-    engine: Annotated[EngineName, typer.Option(help="Engine that generates.")] = EngineName.TORCH,
+    engine: Annotated[EngineName, typer.Option(help="Engine that generates rollouts.")] = EngineName.TORCH,
     fast: Annotated[
         bool, typer.Option("--fast", help="Fewer steps: enough to see an improvement, not a good policy.")
     ] = False,
@@ -92,19 +92,19 @@ def devnet(
         typer.Option(
             min=-100,
             max=100,
-            help="Required rise of greedy accuracy in points; default: docs/devnet.md.",
+            help="Required rise of held-out greedy accuracy in percentage points; defaults: docs/devnet.md.",
         ),
     ] = None,
     distance: Annotated[
         float | None,
-        typer.Option(min=0, help="Allowed distance of answers from the wanted length, in tokens (--preset length)."),
+        typer.Option(min=0, help="With --preset length: allowed mean distance from the wanted length, in tokens."),
     ] = None,
     runtime: Annotated[
-        RuntimeKind | None, typer.Option(help="Sandbox of tasks; default: Docker if an engine answers.")
+        RuntimeKind | None, typer.Option(help="Sandbox of tasks; default: docker if available, else process.")
     ] = None,
-    task: Annotated[FirstTask, typer.Option(help="Task of the workers.")] = FirstTask.LEARN,
+    task: Annotated[FirstTask, typer.Option(help="Workers' task: generate rollouts, or print numbers.")] = FirstTask.LEARN,
     ledger_only: Annotated[
-        bool, typer.Option("--ledger-only", help="Chain, contracts and a pool; no services and no workers.")
+        bool, typer.Option("--ledger-only", help="Start only a chain, contracts and a pool.")
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Continue the last devnet of this folder.")] = False,
     keep_running: Annotated[
@@ -115,8 +115,9 @@ def devnet(
 ) -> None:
     """Run a whole network on this machine until its policy has learned; Ctrl-C stops everything.
 
-    Exits 0 only if the policy learned (held-out greedy accuracy rose; lengths came near the wanted ones), no honest
-    submission was judged forged, and the cheater was slashed and evicted. The report is in DIRECTORY/report.
+    After a complete run, the exit code is 0 only if the policy learned (held-out greedy accuracy rose; lengths came near
+    the wanted ones), no honest submission was judged forged, and the cheater was slashed and evicted. For an attack that
+    costs no stake, it is enough that the cheater was not paid. The report is in DIRECTORY/report.
     """
     _check_cheat(cheat)
     own = ModelFlags(
@@ -181,7 +182,7 @@ def _report(result: RunResult) -> None:
 
 
 def _check_extras(options: DevnetOptions) -> None:
-    """Checks that the packages for such a devnet are installed.
+    """Checks that the optional packages that these options need are installed.
 
     Raises:
         MissingExtra: A package is not installed.
@@ -196,7 +197,7 @@ def _check_extras(options: DevnetOptions) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlags:
-    """Flags for a model of the user's own, as given."""
+    """Command-line flags for the user's own model; None or empty where the user gave none."""
 
     model: Path | None
     environment: str | None
@@ -216,7 +217,7 @@ class ModelFlags:
             if given := [name for name in ("environment", "option", "groups", "learning_rate") if getattr(self, name)]:
                 raise InvalidInput(
                     f"--{given[0].replace('_', '-')} without --model",
-                    hint="a preset has all of it: add --model FOLDER",
+                    hint="add --model FOLDER, or omit this flag: a preset fixes its own settings",
                 )
         elif preset is not None:
             raise InvalidInput("--preset and --model are both given", hint="leave one out: a preset has a model")
@@ -227,11 +228,11 @@ class ModelFlags:
             )
 
     def check_absent(self, preset: PresetName | None, *, because: str) -> None:
-        """Checks that a devnet that trains no model is given none.
+        """Checks that the user gives no model and no preset for a devnet that trains no model.
 
         Args:
             preset: The preset, as given.
-            because: The flag for which the devnet trains no model.
+            because: The flag that makes the devnet train no model; the error text names it.
 
         Raises:
             InvalidInput: A model or a preset is given.
@@ -247,7 +248,7 @@ def _with_model(options: DevnetOptions, preset: Preset, own: ModelFlags) -> RunO
     """Returns the run's options with the model and the sizes that follow from it.
 
     Raises:
-        MusterError: The model, its environment or this machine does not suit.
+        MusterError: The devnet can't use the model or its environment, or this machine has too little memory or disk.
     """
     run = options.run
     if own.model is None and preset.base is not None:

@@ -23,7 +23,7 @@ def engine_answers() -> bool:
 
 
 def remove_containers(nodes: Iterable[str]) -> None:
-    """Removes the containers of these workers; does nothing without an engine."""
+    """Removes the containers of these nodes' workers; does nothing if no Docker engine responds."""
     with contextlib.suppress(DockerException, RequestException), _engine(timeout=30) as client:
         for node in nodes:
             for container in client.api.containers(all=True, filters={"label": f"{WORKER_LABEL}={node}"}):

@@ -1,4 +1,7 @@
-"""Folder of a devnet: one running devnet locks it, and a folder with other files is refused."""
+"""Paths of a devnet's folder, and its lock.
+
+A running devnet locks its folder. A devnet refuses a folder that holds files that no devnet made.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +50,19 @@ class DevnetDirectory:
 
     @property
     def policies(self) -> Path:
-        """Versions of the policy, each in a folder named by its number; the origin publishes them."""
+        """Versions of the policy, each in a folder named by the version's number; the origin publishes them."""
         return self.path / "policies"
 
     @property
     def relays(self) -> Path:
-        """Stores of the relays, each in a folder named by its number."""
+        """Stores of the relays, each in a folder named by the relay's number."""
         return self.path / "relays"
 
     @property
     def base(self) -> Path:
         """Copy of the model that the run starts from, with the run's recipe.
 
-        The copy exists only if the run's recipe differs from the one in the model's folder, or that folder has none.
+        The copy exists only if the run does not use the recipe in the model's folder.
         """
         return self.path / "base"
 
@@ -70,12 +73,12 @@ class DevnetDirectory:
 
     @property
     def trainer(self) -> Path:
-        """The trainer's state, with its journal and its log of steps."""
+        """Folder of the trainer's state, journal and log of steps."""
         return self.path / "trainer"
 
     @property
     def objects(self) -> Path:
-        """The pool's store of files."""
+        """The pool's object store, which holds uploaded files."""
         return self.path / "objects"
 
     @property

@@ -24,7 +24,7 @@ from protocol.identity.keys import Key
 from protocol.identity.keystores import read_keystore, write_keystore
 
 VALIDATORS = ("validator", "validator-2", "validator-3")
-"""Three validators, so that a third one can decide a dispute between two."""
+"""Key names of the pool's validators. There are three, so that the third can decide a dispute between two."""
 
 ROLES = ("governor", "owner", "manager", "orchestrator", "publisher", "discovery", *VALIDATORS)
 
@@ -45,7 +45,8 @@ TERMS = Terms.deterring(
         verdict_fee=UNIT // 1_000,
     )
 )
-"""Periods of seconds instead of hours, so that a user can try stake, rewards and withdrawal within minutes."""
+"""Terms of a pool that trains no model. Periods last seconds instead of hours, so that a user can try stake, rewards and
+withdrawal within minutes."""
 
 RUN_TERMS = replace(
     TERMS,
@@ -53,15 +54,15 @@ RUN_TERMS = replace(
     challenge_period=timedelta(seconds=5),
     dispute_period=timedelta(seconds=10),
 )
-"""Terms of a pool with validators. Periods are shorter than in `TERMS`, so that slashes become final within
-minutes. The penalty is large enough to be visible on a stake of 100 MUST."""
+"""Terms of a pool with running validators. The challenge and dispute periods are shorter than in `TERMS`, so that
+slashes become final within minutes. The penalty is large enough to be visible on a stake of 100 MUST."""
 
 CHEATER = ("cheater-provider", "cheater")
 """Names of the provider and node keys of the cheating worker."""
 CONTRIBUTOR = ("provider", "node")
 """Names of keys that have funds but no stake and no worker, for the user's own commands."""
 
-_SCRYPT_N = 2**12  # a low work factor: the keys protect nothing, and decryption has to be quick
+_SCRYPT_N = 2**12  # a low work factor: the keys protect nothing of value, and decryption must be quick
 _GAS_MONEY = UNIT
 _PROVIDER_MONEY = 1_000 * UNIT
 _STAKE = 100 * UNIT
@@ -72,7 +73,7 @@ _DEADLINE = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Economy:
-    """Result of `found_economy`."""
+    """The contracts' addresses, and all keys by name; the result of `found_economy`."""
 
     deployment: Deployment
     keys: dict[str, Key]
@@ -80,19 +81,19 @@ class Economy:
 
 def run_terms(scale: RunScale) -> Terms:
     """Returns the terms of a pool with validators, with periods that are long enough for the run's model."""
-    # The orchestrator leases no slot for longer than the notice of a change of terms.
+    # The orchestrator leases no slot for longer than the notice period, so this period must cover the run's leases.
     notice = max(RUN_TERMS.notice_period, scale.lease)
     return replace(RUN_TERMS, judge_period=scale.judge_period, notice_period=notice)
 
 
 def worker_names(count: int, *, cheater: bool = False) -> list[tuple[str, str]]:
-    """Returns names of the provider and node keys of the workers that the devnet runs."""
+    """Returns, for each worker of the devnet, the names of its provider key and its node key."""
     honest = [(f"worker-{i}-provider", f"worker-{i}") for i in range(1, count + 1)]
     return [*honest, CHEATER] if cheater else honest
 
 
 def make_keys(directory: DevnetDirectory, names: Iterable[str]) -> dict[str, Key]:
-    """Makes the keys that do not exist yet; returns all of them by name."""
+    """Makes the keystores that do not exist yet; returns the keys of all names, by name."""
     if not directory.password.exists():
         directory.password.touch(mode=0o600)
         directory.password.write_text(secrets.token_urlsafe(24) + "\n")
@@ -120,7 +121,7 @@ async def found_economy(
     """Deploys the contracts, makes a domain and a funded pool, and funds all accounts; safe to repeat.
 
     Args:
-        rpc: URL of a development chain, whose first account has gas money.
+        rpc: URL of a development chain; its first account pays for gas.
         chain_id: Id of the chain.
         directory: Folder of the devnet, for keys and addresses.
         workers: For each worker, the names of its provider's key and of its node's key. Each provider stakes and

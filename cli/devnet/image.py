@@ -1,9 +1,9 @@
 """Makes container images without a registry, from this machine's Python and shell.
 
-The images also contain the libraries of both.
+The images also contain the shared libraries that these programs load.
 
-`python -m cli.devnet.image hello` makes the image of the task `hello`. With `rollouts` instead of
-`hello`, it makes the image with torch and this code.
+`python -m cli.devnet.image hello` makes the image of the task `hello`. With the argument `rollouts` instead, the command
+makes the image of the task `rollouts`, which also contains torch and Muster's code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ _ETC = {
 
 
 def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterable[Path] = ()) -> str:
-    """Makes the image, about 75 MB, in a few seconds, and returns its tag.
+    """Makes an image with Python and a few shell programs, and returns its tag.
+
+    Without `packages`, the image has about 75 MB and is made in a few seconds.
 
     Args:
         client: Client of the local engine.
@@ -82,9 +84,9 @@ def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterabl
 def make_rollouts_image(client: docker.DockerClient) -> str:
     """Makes the image of the task `rollouts` and returns its tag.
 
-    The base image holds the packages installed on this machine; it is made again only when a file with locked package
-    versions changes (half a minute, 1.5 GB). This code is a layer on top of the base, as in
-    `deploy/images/rollouts/Dockerfile`.
+    The base image holds the packages installed on this machine (1.5 GB). Making it takes half a minute, so the function
+    makes a new base image only if a file with locked package versions, or the version of Python, has changed. Muster's
+    code is a layer on top of the base image (`deploy/images/rollouts/Dockerfile`).
     """
     root = Path(__file__).resolve().parents[2]
     locks = (
@@ -119,7 +121,7 @@ def _produce(writer: int, packages: tuple[Path, ...], failures: list[Exception])
     with os.fdopen(writer, "wb") as file:
         try:
             _write_archive(file, packages)
-        except BrokenPipeError:  # the engine refused the archive; the import call raises the reason
+        except BrokenPipeError:  # the engine refused the archive; the import call raises the error
             return
         except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
             failures.append(error)
@@ -196,7 +198,7 @@ def _of_package(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def main(task: str) -> None:
-    """Makes the image of the devnet's task of this name, `hello` or `rollouts`."""
+    """Makes the image of one of the devnet's tasks: `hello` or `rollouts`."""
     client = docker.from_env(timeout=600)
     try:
         make_image(client) if task == "hello" else make_rollouts_image(client)

@@ -1,4 +1,4 @@
-"""Sizes and costs of a devnet's run with a larger model: the user's own, or a pretrained chat model from PyPI.
+"""Sizes and costs of a run with the user's own model, or with a pretrained one from PyPI.
 
 Sizes of the run, such as batch, learning rate and memory, follow from the model. All checks happen before the devnet
 starts a process.
@@ -40,9 +40,10 @@ _SMOLLM2_ENVIRONMENT = RecipeChoices(
     held_out=0.4,
     count=1000,
 )
-"""Ten tokens suffice for `11 + 12 = 23`. Differences are left out: this model hardly ever finds a negative one, and a
-group without a right answer teaches nothing. At first about a tenth of the answers is right, and most groups of 16
-have a right one. Of 168 different prompts 64 are held out: of 25, each would count four points."""
+"""Sums up to 12 + 12. Ten tokens suffice for the answer `11 + 12 = 23`. The environment asks for no differences, because
+this model hardly ever finds a negative result, and a group without a right answer teaches nothing. Before training, about
+a tenth of the answers are right, and most groups of 16 contain a right answer. The recipe holds out 64 of the 168
+different prompts: with only 25, each prompt would change the measured accuracy by four percentage points."""
 _SMOLLM2_GROUPS = 4
 _SMOLLM2_OPTIMISER: Mapping[str, JsonValue] = {
     "learning_rate": 4e-5,
@@ -63,16 +64,17 @@ _SLOW_CORE = 20e9
 """Floating-point operations per second of a slow core. Periods follow from this figure, not from a measurement: the
 periods must be the same when a devnet is continued."""
 _SLOTS_PER_LEASE = 2
-"""A lease may take as long as a slow core needs to generate this many slots, because ten processes share the machine.
-A lease may not take longer, because a version stays on disk while a lease may name the version."""
+"""A lease lasts as long as a slow core needs to generate this many slots. One slot is too few, because ten processes
+share the machine. Longer leases would cost disk space, because a version stays on disk while a lease may name it."""
 _SLOTS_PER_VERDICT = 10
-"""A verdict may take as long as a slow core needs to generate and check this many slots."""
+"""Validators must give a verdict within the time in which a slow core generates and checks this many slots."""
 _GENERATED_PER_LEARNED = 1.7
-"""Number of generated groups for each group that the trainer learns from: some have no signal, or come too late."""
+"""Generated groups per group that the trainer learns from; the trainer drops groups without signal and late groups."""
 _FIRST_STEP = timedelta(seconds=120)
 """Time that `--check` allows for the first step, in addition to three steps on a slow core."""
 _EXAMINED_VERSIONS = 2
-"""Number of versions of a larger model whose weights an examiner keeps loaded: open work names the newest two."""
+"""Number of versions of a larger model that a validator's examiner keeps in memory. Two suffice, because work without a
+verdict comes from the newest two versions."""
 _MOST_KEPT = 16
 """Maximum number of versions of a small model that the trainer and a relay keep."""
 _STATE_BYTES = 12
@@ -90,7 +92,7 @@ class ModelChoices:
         max_new_tokens: Limit of answer tokens.
         group_size: Samples per prompt.
         learning_rate: Learning rate.
-        groups: Groups of a step.
+        groups: Number of groups per step.
     """
 
     folder: Path
@@ -155,7 +157,8 @@ def size_own_model(choices: ModelChoices, network: Network) -> SizedModel:
     """Checks the user's own model and environment, and computes the sizes of the run.
 
     Raises:
-        InvalidInput: The model, the environment or this machine does not suit; the message says what to change.
+        InvalidInput: The devnet can't use the model or the environment, or this machine has too little memory or disk; the
+            message says what to change.
         MusterError: The model can't be read, or the environment can't be loaded.
     """
     folder = choices.folder
@@ -181,8 +184,8 @@ def size_smollm2(network: Network, *, on_event: Callable[[str], None]) -> SizedM
     """Makes the folder of SmolLM2-135M-Instruct if it is missing, and computes the sizes of its run.
 
     Args:
-        network: The devnet.
-        on_event: Called with a line per step.
+        network: Other facts on which the costs of the run depend.
+        on_event: Called with one line of text per stage.
 
     Raises:
         Unavailable: The package can't be downloaded.
@@ -203,7 +206,11 @@ def size_smollm2(network: Network, *, on_event: Callable[[str], None]) -> SizedM
 def _sized(
     model: RunModel, recipe: Recipe, facts: ModelFacts, *, task: str, choices: ModelChoices, network: Network
 ) -> SizedModel:
-    """Computes sizes and costs, and compares the costs with the machine."""
+    """Computes sizes and costs of the run, and checks that this machine has enough memory and disk.
+
+    Raises:
+        InvalidInput: This machine has too little memory or disk.
+    """
     rate = default_learning_rate(facts.parameters) if choices.learning_rate is None else choices.learning_rate
     row = min(facts.context, recipe.max_prompt_tokens + recipe.sampling.max_new_tokens)
     rows = default_rows_at_once(row, vocabulary=facts.vocabulary)
@@ -272,7 +279,7 @@ def _memory(facts: ModelFacts, *, row: int, rows: int, network: Network) -> int:
     weights = 4 * facts.parameters  # every process computes in float32
     logits = 4 * row * rows * facts.vocabulary
     trainer = 4 * weights + 4 * logits  # weights, gradients and two moments
-    processes = network.workers + network.validators + 1  # the last one is the trainer's evaluation process
+    processes = network.workers + network.validators + 1  # the 1 is the trainer's evaluation process
     models = processes + (_EXAMINED_VERSIONS - 1) * network.validators
     return trainer + models * weights + (processes + 6) * _PROCESS_BYTES
 
@@ -280,23 +287,24 @@ def _memory(facts: ModelFacts, *, row: int, rows: int, network: Network) -> int:
 def _disk(facts: ModelFacts, *, scale: RunScale, seconds_per_step: float, network: Network) -> int:
     """Returns the estimated peak disk space of the devnet's folder in bytes.
 
-    The trainer and the relays keep a version until all leases for it have ended: one lease duration after two newer
-    versions have appeared. Workers hold a version and its successor. The trainer replaces its state as a whole.
+    The trainer and the relays keep a version until all leases for it have ended, which is one lease duration after two
+    newer versions have appeared. Each worker holds a version and its successor. The trainer writes a new state before it
+    removes the old one, so two states are on disk for a moment.
     """
     version = 4 * facts.parameters
     leased = 3 + math.ceil((scale.lease + CLOCKS_DIFFER).total_seconds() / seconds_per_step)
     held = min(leased if scale.keep_versions else _MOST_KEPT, network.steps + 1)
     copies = held * (1 + scale.relays) + 4 * network.validators
-    if scale.share_versions:  # a relay's copy is shared once it is complete; validators read the trainer's folder
+    if scale.share_versions:  # a relay's complete copy is a hard link to the trainer's; validators read the trainer's folder
         copies = held + scale.relays
     base = version  # the copy of the model, if the devnet writes a recipe beside it
     return base + version * (copies + 2 * network.workers) + 2 * _STATE_BYTES * facts.parameters
 
 
 def _on_slow_core(operations: float) -> timedelta:
-    """Returns the time for some operations on a slow core.
+    """Returns the time that a slow core takes for a number of floating-point operations.
 
-    The time is in whole seconds, because the ledger counts whole seconds.
+    The time is rounded up to whole seconds, because the ledger counts whole seconds.
     """
     return timedelta(seconds=math.ceil(operations / _SLOW_CORE))
 
@@ -305,17 +313,17 @@ def _locate_datasets(recipe: Recipe) -> tuple[Recipe, tuple[Path, ...]]:
     """Returns the recipe with absolute paths of its data sets, and these files.
 
     The workers make the files readable for their tasks at the same paths. A task has another working directory than the
-    devnet, so relative paths lead to other files there.
+    devnet, so relative paths would name other files.
 
     Raises:
-        InvalidInput: Tasks could not read a file, because they run as another user.
+        InvalidInput: A file is not readable by all users, but the devnet's user is root, so tasks run as another user.
     """
     chosen = recipe.environment
     options, files = locate_options(chosen.name, chosen.options)
     for file in files:
         if os.geteuid() == 0 and not file.stat().st_mode & stat.S_IROTH:
             raise InvalidInput(
-                f"tasks can't read {file}: if the devnet's user is root, they run as another user",
+                f"tasks can't read {file}: they run as another user, because the devnet's user is root",
                 hint=f"chmod a+r {file}",
             )
     if not files:
@@ -344,7 +352,7 @@ def _check_own_recipe(recipe: Recipe) -> None:
 
 
 def _operations(facts: ModelFacts, recipe: Recipe, *, groups: int) -> tuple[float, float, float]:
-    """Returns the costs of generating, validating and learning some groups.
+    """Returns the costs of generating, validating and learning a number of groups.
 
     The unit is one operation at a core's full throughput.
     """
@@ -370,7 +378,7 @@ def _seconds_per_step(facts: ModelFacts, recipe: Recipe, *, groups: int, workers
 
 def _core_throughput() -> float:
     """Measures the floating-point operations per second of one core, in a matrix product of float32."""
-    import torch  # noqa: PLC0415 - devnets of the shipped base models do without
+    import torch  # noqa: PLC0415 - devnets of the shipped base models do not need it here
 
     side = 768
     torch.set_num_threads(1)
