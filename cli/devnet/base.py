@@ -38,7 +38,9 @@ def bind_model(directory: DevnetDirectory, run: RunOptions) -> None:
         write_atomically(directory.model, json.dumps(given, indent=2) + "\n")
         return
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{directory.model} can't be read: {error}", hint="leave out --keep to start a new devnet") from error
+        raise InvalidInput(
+            f"{directory.model} can't be read: {error}", hint="leave out --keep to start a new devnet"
+        ) from error
     if not isinstance(kept, dict) or kept.keys() != given.keys():
         raise InvalidInput(
             f"{directory.model} is not the record of a devnet's model", hint="leave out --keep to start a new devnet"

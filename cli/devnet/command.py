@@ -49,7 +49,7 @@ def devnet(
         int | None,
         typer.Option(min=0, max=50, help="Honest workers; default: 3, or with a larger model 2 (1 below 4 cores)."),
     ] = None,
-    cheat: Annotated[str, typer.Option(help="Attack that an extra worker runs; `none`: no such worker.")] = DEFAULT_CHEAT,
+    cheat: Annotated[str, typer.Option(help="Attack that an extra worker runs; or `none`.")] = DEFAULT_CHEAT,
     preset: Annotated[
         PresetName | None,
         typer.Option(help="Task to learn: answers; answers of a wanted length; or sums, with a pretrained chat model."),
@@ -102,7 +102,7 @@ def devnet(
     runtime: Annotated[
         RuntimeKind | None, typer.Option(help="Sandbox of tasks; default: docker if available, else process.")
     ] = None,
-    task: Annotated[FirstTask, typer.Option(help="Workers' task: generate rollouts, or print numbers.")] = FirstTask.LEARN,
+    task: Annotated[FirstTask, typer.Option(help="Workers' task: rollouts, or print numbers.")] = FirstTask.LEARN,
     ledger_only: Annotated[
         bool, typer.Option("--ledger-only", help="Start only a chain, contracts and a pool.")
     ] = False,
@@ -115,9 +115,9 @@ def devnet(
 ) -> None:
     """Run a whole network on this machine until its policy has learned; Ctrl-C stops everything.
 
-    After a complete run, the exit code is 0 only if the policy learned (held-out greedy accuracy rose; lengths came near
-    the wanted ones), no honest submission was judged forged, and the cheater was slashed and evicted. For an attack that
-    costs no stake, it is enough that the cheater was not paid. The report is in DIRECTORY/report.
+    After a complete run, the exit code is 0 only if the policy learned (held-out greedy accuracy rose; lengths came
+    near the wanted ones), no honest submission was judged forged, and the cheater was slashed and evicted. For an
+    attack that costs no stake, it is enough that the cheater was not paid. The report is in DIRECTORY/report.
     """
     _check_cheat(cheat)
     own = ModelFlags(

@@ -45,8 +45,8 @@ TERMS = Terms.deterring(
         verdict_fee=UNIT // 1_000,
     )
 )
-"""Terms of a pool that trains no model. Periods last seconds instead of hours, so that a user can try stake, rewards and
-withdrawal within minutes."""
+"""Terms of a pool that trains no model. Periods last seconds instead of hours, so that a user can try stake, rewards
+and withdrawal within minutes."""
 
 RUN_TERMS = replace(
     TERMS,

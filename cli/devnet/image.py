@@ -2,8 +2,8 @@
 
 The images also contain the shared libraries that these programs load.
 
-`python -m cli.devnet.image hello` makes the image of the task `hello`. With the argument `rollouts` instead, the command
-makes the image of the task `rollouts`, which also contains torch and Muster's code.
+`python -m cli.devnet.image hello` makes the image of the task `hello`. With the argument `rollouts` instead, the
+command makes the image of the task `rollouts`, which also contains torch and Muster's code.
 """
 
 from __future__ import annotations

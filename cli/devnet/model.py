@@ -40,10 +40,10 @@ _SMOLLM2_ENVIRONMENT = RecipeChoices(
     held_out=0.4,
     count=1000,
 )
-"""Sums up to 12 + 12. Ten tokens suffice for the answer `11 + 12 = 23`. The environment asks for no differences, because
-this model hardly ever finds a negative result, and a group without a right answer teaches nothing. Before training, about
-a tenth of the answers are right, and most groups of 16 contain a right answer. The recipe holds out 64 of the 168
-different prompts: with only 25, each prompt would change the measured accuracy by four percentage points."""
+"""Sums up to 12 + 12. Ten tokens suffice for the answer `11 + 12 = 23`. The environment asks for no differences,
+because this model hardly ever finds a negative result, and a group without a right answer teaches nothing. Before
+training, about a tenth of the answers are right, and most groups of 16 contain a right answer. The recipe holds out 64
+of the 168 different prompts: with only 25, each prompt would change the measured accuracy by four percentage points."""
 _SMOLLM2_GROUPS = 4
 _SMOLLM2_OPTIMISER: Mapping[str, JsonValue] = {
     "learning_rate": 4e-5,
@@ -157,8 +157,8 @@ def size_own_model(choices: ModelChoices, network: Network) -> SizedModel:
     """Checks the user's own model and environment, and computes the sizes of the run.
 
     Raises:
-        InvalidInput: The devnet can't use the model or the environment, or this machine has too little memory or disk; the
-            message says what to change.
+        InvalidInput: The devnet can't use the model or the environment, or this machine has too little memory or disk;
+            the message says what to change.
         MusterError: The model can't be read, or the environment can't be loaded.
     """
     folder = choices.folder
@@ -288,14 +288,14 @@ def _disk(facts: ModelFacts, *, scale: RunScale, seconds_per_step: float, networ
     """Returns the estimated peak disk space of the devnet's folder in bytes.
 
     The trainer and the relays keep a version until all leases for it have ended, which is one lease duration after two
-    newer versions have appeared. Each worker holds a version and its successor. The trainer writes a new state before it
-    removes the old one, so two states are on disk for a moment.
+    newer versions have appeared. Each worker holds a version and its successor. The trainer writes a new state before
+    it removes the old one, so two states are on disk for a moment.
     """
     version = 4 * facts.parameters
     leased = 3 + math.ceil((scale.lease + CLOCKS_DIFFER).total_seconds() / seconds_per_step)
     held = min(leased if scale.keep_versions else _MOST_KEPT, network.steps + 1)
     copies = held * (1 + scale.relays) + 4 * network.validators
-    if scale.share_versions:  # a relay's complete copy is a hard link to the trainer's; validators read the trainer's folder
+    if scale.share_versions:  # relays link complete files to the trainer's; validators read the trainer's folder
         copies = held + scale.relays
     base = version  # the copy of the model, if the devnet writes a recipe beside it
     return base + version * (copies + 2 * network.workers) + 2 * _STATE_BYTES * facts.parameters
