@@ -35,7 +35,8 @@ NEVER_SLASHED = frozenset(
 """Attacks that earn nothing, but cost no stake either.
 
 Object store, orchestrator or ledger refuse most of them before there is a file to judge. In the others, the file
-declares a data type or an engine build that the recipe does not allow; validators reject such a file, but do not judge it forged.
+declares a data type or an engine build that the recipe does not allow; validators reject such a file, but do not judge
+it forged.
 """
 ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
 """Attacks of `NEVER_SLASHED` that only a verdict stops.

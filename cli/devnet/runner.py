@@ -102,7 +102,7 @@ class _Runner:
         self._recorder: RunRecorder | None = None
         self._reported = False
         self._finished = False
-        """True if a continued run (`--keep`) has no step left and has a report, which the runner then leaves unchanged."""
+        """True if a continued run (`--keep`) has no step left, and its report exists and stays unchanged."""
 
     async def run(self) -> RunResult | None:
         """Runs the devnet from start to end; `run_devnet` cancels it when the user stops the devnet."""

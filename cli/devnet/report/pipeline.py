@@ -23,7 +23,7 @@ WINDOW = 10.0
 
 
 def announcements(record: RunRecord) -> dict[int, tuple[Digest, float]]:
-    """Returns digest and announcement time of each version on the ledger."""
+    """Returns digest and announcement time of each version on the ledger, by version number."""
     return {
         event.version: (event.digest, record.blocks[event.log.block_number])
         for event in record.events
@@ -32,7 +32,7 @@ def announcements(record: RunRecord) -> dict[int, tuple[Digest, float]]:
 
 
 def learned_steps(record: RunRecord) -> dict[int, Mapping[str, Any]]:
-    """Returns the trainer's line of each step that was learned since this start of the devnet."""
+    """Returns the trainer's log line of each step learned since this start of the devnet, by step number."""
     return {
         int(line["step"]): line
         for line in record.progress
@@ -47,7 +47,7 @@ def steps_before(record: RunRecord) -> int:
 
 
 def stages(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> list[PipelineStage]:
-    """Returns one row per stage that did anything; empty if no step was learned."""
+    """Returns the throughput of each stage that did work; empty if the trainer has learned no step."""
     steps, versions = learned_steps(record), announcements(record)
     if not steps:
         return []
@@ -127,7 +127,7 @@ def _covered(spans: Sequence[tuple[float | None, float | None]]) -> float:
 
 
 def journey(record: RunRecord, work: Sequence[WorkTimeline]) -> Journey | None:
-    """Returns the path of a file from the middle of the run; None if no file has all its times recorded."""
+    """Returns the path of a file from the middle of the run; None if each file lacks some recorded time."""
     steps, versions = learned_steps(record), announcements(record)
     complete = [(one, legs) for one in work if (legs := _legs(record, one, steps, versions))]
     if not complete:
@@ -175,7 +175,7 @@ def _legs(
 
 
 def timeline(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> list[TimelineRow]:
-    """Returns the activity of each component in a window from the middle of the run."""
+    """Returns the activity of each component in a window of `WINDOW` seconds from the middle of the run."""
     ends = sorted(_end(line) for line in learned_steps(record).values())
     if not ends:
         return []

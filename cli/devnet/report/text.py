@@ -1,4 +1,4 @@
-"""The report as text, for a terminal and for `report.txt`, and the number formats that page and live view share."""
+"""The report as text for a terminal and `report.txt`, and formats shared with page and live view."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stake(node: NodeAccount) -> str:
 
 
 def membership(node: NodeAccount) -> str:
-    """Returns whether the node is still a member, or why it was evicted."""
+    """Returns `member`, or the reason for which the node was evicted."""
     return f"evicted: {node.evicted}" if node.evicted else "member"
 
 
@@ -56,7 +56,7 @@ def sparkline(values: Sequence[float], *, width: int = 60, top: float = 1.0) -> 
 
 
 def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
-    """Returns the whole report; lines of at most about 110 characters."""
+    """Returns the whole report as text with lines of at most about 110 characters."""
     sections = (
         ("", [f"{name}: {value}" for name, value in report.about.items()]),
         ("Criteria", [f"[{'yes' if one.met else ' NO'}] {one.name}: {one.found}" for one in criteria]),
@@ -153,7 +153,7 @@ def _journey(report: RunReport) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Formats aligned columns; empty without rows."""
+    """Formats aligned columns; returns no lines if there are no rows."""
     if not rows:
         return []
     cells = [list(head), *[[str(cell) for cell in row] for row in rows]]

@@ -16,7 +16,10 @@ _GENERATION_SECONDS = "seconds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTimeline:
-    """One file. Times are Unix times in seconds; None if the file did not reach the stage, or the time is unknown."""
+    """The stages of one rollout file.
+
+    Times are Unix times in seconds; None if the file did not reach the stage, or the time is unknown.
+    """
 
     key: Digest
     contributor: Contributor
@@ -39,7 +42,7 @@ class WorkTimeline:
 
 
 def work_timelines(record: RunRecord) -> list[WorkTimeline]:
-    """Returns every file that was submitted to the ledger, in ledger order."""
+    """Returns every rollout file that the devnet's nodes submitted to the ledger, in ledger order."""
     by_node = {one.node: one for one in record.contributors}
     leased = {
         (node, lease.step, lease.index): lease.granted_at_ms / 1000
