@@ -102,7 +102,9 @@ def devnet(
     runtime: Annotated[
         RuntimeKind | None, typer.Option(help="Sandbox of tasks; default: docker if available, else process.")
     ] = None,
-    task: Annotated[FirstTask, typer.Option(help="Workers' task: rollouts, or print numbers.")] = FirstTask.LEARN,
+    task: Annotated[
+        FirstTask, typer.Option(help="Workers' task: generate rollouts, or print numbers.")
+    ] = FirstTask.LEARN,
     ledger_only: Annotated[
         bool, typer.Option("--ledger-only", help="Start only a chain, contracts and a pool.")
     ] = False,
@@ -292,7 +294,7 @@ def _goal(preset: Goal, *, rise: int | None, distance: float | None) -> Goal:
 
 
 def _require_attacks() -> None:
-    """Checks that the attack kit is installed; it is a separate distribution, `muster-network-attacks`.
+    """Checks that the attack kit, the distribution `muster-network-attacks`, is installed.
 
     Raises:
         MissingExtra: The attack kit is not installed.

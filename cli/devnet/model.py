@@ -181,7 +181,7 @@ def size_own_model(choices: ModelChoices, network: Network) -> SizedModel:
 
 
 def size_smollm2(network: Network, *, on_event: Callable[[str], None]) -> SizedModel:
-    """Makes the folder of SmolLM2-135M-Instruct if it is missing, and computes the sizes of its run.
+    """Makes the folder of SmolLM2-135M-Instruct if missing, and computes the sizes of its run.
 
     Args:
         network: Other facts on which the costs of the run depend.
@@ -206,7 +206,7 @@ def size_smollm2(network: Network, *, on_event: Callable[[str], None]) -> SizedM
 def _sized(
     model: RunModel, recipe: Recipe, facts: ModelFacts, *, task: str, choices: ModelChoices, network: Network
 ) -> SizedModel:
-    """Computes sizes and costs of the run, and checks that this machine has enough memory and disk.
+    """Computes sizes and costs of the run, and checks this machine's memory and disk.
 
     Raises:
         InvalidInput: This machine has too little memory or disk.
@@ -377,7 +377,7 @@ def _seconds_per_step(facts: ModelFacts, recipe: Recipe, *, groups: int, workers
 
 
 def _core_throughput() -> float:
-    """Measures the floating-point operations per second of one core, in a matrix product of float32."""
+    """Measures one core's floating-point operations per second in a float32 matrix product."""
     import torch  # noqa: PLC0415 - devnets of the shipped base models do not need it here
 
     side = 768

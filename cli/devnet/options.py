@@ -89,7 +89,9 @@ class PresetName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScale:
-    """Sizes of a run that depend on the model. The defaults suit a model with less than a million parameters.
+    """Sizes of a run that depend on the model.
+
+    The defaults suit a model with less than a million parameters.
 
     Args:
         groups: Groups with a training signal in a step's batch.
@@ -145,8 +147,9 @@ class RunModel:
 
     Args:
         folder: The model's folder.
-        recipe: Recipe as JSON, which the devnet writes beside a copy of the model; None to use the recipe in the
-        folder. datasets: Files that the recipe's environment reads; workers make them readable for their tasks.
+        recipe: Recipe as JSON, which the devnet writes beside a copy of the model; None to use the folder's
+            own recipe.
+        datasets: Files that the recipe's environment reads; workers make them readable for their tasks.
     """
 
     folder: Path

@@ -48,7 +48,10 @@ class OrphanReaper:
         )
 
     def watch_containers(self, nodes: Iterable[str]) -> None:
-        """Makes the reaper remove the containers of these nodes, because Docker keeps them when a worker dies."""
+        """Makes the reaper remove the containers of these nodes, too.
+
+        Docker keeps a worker's containers when the worker dies.
+        """
         if self._process.stdin is not None:
             self._process.stdin.writelines(f"{node}\n" for node in nodes)
             self._process.stdin.flush()
@@ -73,7 +76,7 @@ def processes_of(network_id: str) -> Iterator[psutil.Process]:
 
 
 def end_network(network_id: str) -> int:
-    """Ends every process of the network by SIGTERM, then SIGKILL; returns the number of processes."""
+    """Ends every process of the network by SIGTERM, then SIGKILL; returns how many there were."""
     first = list(processes_of(network_id))
     for process in first:
         _deliver(process.terminate)
@@ -94,7 +97,10 @@ def _deliver(send: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Reads node addresses until standard input ends, then ends the network whose id is the first argument."""
+    """Reads node addresses until standard input ends, then ends the network.
+
+    The first command-line argument is the network's id.
+    """
     nodes = [line.strip() for line in sys.stdin if line.strip()]
     end_network(sys.argv[1])
     if nodes:

@@ -1,4 +1,4 @@
-"""Observes a devnet run: chain, disks, processes, the trainer's log, and the orchestrator's lists."""
+"""Observes a run: chain, disks, processes, the trainer's log, and the orchestrator's lists."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class ArrivalWatch:
 
 
 def _versions(folder: Path) -> Iterator[Digest]:
-    """Yields the digests of complete versions; skips partial versions, which are not named by a digest."""
+    """Yields the digests of complete versions; the name of a partial version is no digest."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
@@ -261,7 +261,10 @@ class ProcessWatch:
 
     @property
     def known(self) -> list[ProcessCost]:
-        """CPU time and memory of each process with its descendants, highest CPU time first; excludes containers."""
+        """CPU time and memory of each process with its descendants, highest CPU time first.
+
+        Processes in containers are not included.
+        """
         return sorted(self._known.values(), key=lambda one: -one.cpu_seconds)
 
     async def run(self) -> None:
@@ -303,7 +306,7 @@ def stored_at(objects: Path) -> dict[Digest, float]:
 
 
 def read_progress(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of the trainer's `progress.jsonl`, without a line that is still being written."""
+    """Returns the complete lines of the trainer's `progress.jsonl`."""
     try:
         text = path.read_text()
     except FileNotFoundError:

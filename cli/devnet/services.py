@@ -47,7 +47,7 @@ def orchestrator_spec(directory: DevnetDirectory, places: ServicePlaces) -> Proc
 
 
 def origin_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
-    """Returns the spec of the process `muster shardcast origin`, which watches the folder of versions."""
+    """Returns the spec of `muster shardcast origin`, which watches the folder of versions."""
     directory.policies.mkdir(exist_ok=True, mode=0o700)
     return _shardcast_spec(directory, "origin", places.origin_port, "origin", "--watch", directory.policies)
 
@@ -80,7 +80,7 @@ def _shardcast_spec(directory: DevnetDirectory, name: str, port: int, *arguments
 
 
 def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOptions) -> ProcessSpec:
-    """Returns the spec of the process `muster trainer run`, which ends after the run's last step."""
+    """Returns the spec of `muster trainer run`, which ends after the run's last step."""
     settings = write_trainer_settings(directory, places, run)
     return ProcessSpec(
         name="trainer",
@@ -115,7 +115,7 @@ def _computing(scale: RunScale) -> dict[str, str]:
 
 
 def worker_spec(name: str, settings: Path, *, cheat: str = "") -> ProcessSpec:
-    """Returns the spec of a worker's process: `muster worker run`, or a worker that runs an attack."""
+    """Returns the spec of `muster worker run`, or of a worker that runs an attack."""
     command = _python("cli", "worker", "run", "--config", settings)
     if cheat:
         command = _python("cli.devnet.attacks", "run", "--cheat", cheat, "--config", settings)

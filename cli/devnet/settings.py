@@ -1,6 +1,7 @@
-"""Settings files of the devnet's services: TOML, readable by the owner only, written atomically.
+"""Settings files of the devnet's services.
 
-Settings files hold no secrets; keys and tokens are in separate files.
+The files are TOML, readable by the owner only, and written atomically. They hold no secrets; keys and tokens are in
+separate files.
 """
 
 from __future__ import annotations
@@ -272,7 +273,10 @@ def write_validator_settings(
 
 
 def _token_table(directory: DevnetDirectory) -> str:
-    """Returns the TOML table with the hash of the pool owner's token; makes the token on the first call."""
+    """Returns the TOML table with the hash of the pool owner's token.
+
+    The first call makes the token.
+    """
     if not directory.owner_token.exists():
         directory.owner_token.touch(mode=0o600)
         directory.owner_token.write_text(new_token() + "\n")

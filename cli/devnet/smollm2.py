@@ -53,9 +53,10 @@ dependencies."""
 
 
 def smollm2_folder(on_event: Callable[[str], None], *, package: ModelPackage = SMOLLM2) -> Path:
-    """Returns the folder of the converted model; the first call makes the folder in the user's cache.
+    """Returns the folder of the converted model.
 
-    If another process is making the folder, this function waits for it.
+    The first call makes the folder in the user's cache. If another process is making the folder, this function waits
+    for that process.
 
     Args:
         on_event: Called with a line per stage.

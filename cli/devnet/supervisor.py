@@ -1,4 +1,4 @@
-"""Starts processes, restarts those that end, and stops all of them in reverse order of starting.
+"""Starts processes, restarts those that end, and stops all in reverse order of starting.
 
 `await supervisor.start(...)` returns when the process is healthy, so that the caller's next line may rely on the
 process. Every process leads its own session, so that Ctrl-C in the terminal reaches the supervisor alone. Every process
@@ -206,7 +206,10 @@ class Supervisor:
         return await asyncio.shield(self._failure)
 
     async def stop(self) -> None:
-        """Stops all processes: SIGTERM, a wait of at most `grace`, then SIGKILL to the group; safe to call twice."""
+        """Stops all processes; safe to call twice.
+
+        A process gets SIGTERM. After at most `grace`, its whole process group gets SIGKILL.
+        """
         self._stopping = True
         together = groupby(reversed(self.processes), key=lambda process: process.spec.kind or process.name)
         for processes in [list(each) for _, each in together]:
@@ -262,7 +265,7 @@ class Supervisor:
         )
 
     async def _watch(self, process: SupervisedProcess) -> None:
-        """Restarts the process whenever it ends, until it is done or its policy allows no further restart."""
+        """Restarts the process whenever it ends, until it is done or has no restarts left."""
         policy = process.spec.restart
         consecutive = 0
         while process.handle is not None:

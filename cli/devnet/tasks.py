@@ -66,7 +66,10 @@ for count in range(10**9):
 
 
 async def choose_runtime(requested: RuntimeKind | None) -> RuntimeKind:
-    """Returns the requested runtime; by default Docker if an engine responds, else the process sandbox."""
+    """Returns the requested runtime.
+
+    The default is Docker if an engine responds, else the process sandbox.
+    """
     return requested or (RuntimeKind.DOCKER if await asyncio.to_thread(engine_answers) else RuntimeKind.PROCESS)
 
 

@@ -1,4 +1,4 @@
-"""Saves disk space: replaces the relays' copies of versions by hard links to the trainer's files.
+"""Saves disk space: replaces relays' copies of versions by hard links to the trainer's.
 
 A relay holds each version that the trainer holds, byte for byte. Once a relay's copy of a file is complete,
 `share_versions` replaces the copy by a hard link. Sharing is safe, because trainer and relay write only bytes that the

@@ -1,4 +1,4 @@
-"""Computes a run's report from its record, in pure functions: the same record gives the same report."""
+"""Computes a run's report from its record; the same record always gives the same report."""
 
 from __future__ import annotations
 

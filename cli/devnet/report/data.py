@@ -1,4 +1,4 @@
-"""Plain values of a run: the record of observations, and the report that is computed from it.
+"""Plain values of a run: the record of observations, and the report computed from it.
 
 In a report, times are seconds since the first lease of the run. In a record, times are Unix times in seconds. In both,
 money is in units of 10⁻¹⁸ MUST, and shares are from 0 to 1.
@@ -210,7 +210,10 @@ class RunReport:
 
     @property
     def answer_pairs(self) -> tuple[tuple[ReportedAnswer, ReportedAnswer], ...]:
-        """Answers to the same held-out prompts in the first and last evaluation; empty if there is only one."""
+        """Answers to the same held-out prompts in the first and the last evaluation.
+
+        Empty if there are fewer than two evaluations.
+        """
         if len(self.evaluations) < 2:
             return ()
         after = {one.prompt: one for one in self.evaluations[-1].answers}
@@ -218,7 +221,10 @@ class RunReport:
 
     @property
     def distance(self) -> tuple[float, float] | None:
-        """Distance of held-out answers from the wanted length, first and last; None if not measured twice."""
+        """First and last mean distance of held-out answers from the requested length.
+
+        None if fewer than two evaluations measured the distance.
+        """
         known = [one.distance for one in self.evaluations if one.distance is not None]
         return (known[0], known[-1]) if len(known) > 1 else None
 

@@ -1,4 +1,4 @@
-"""The report as text for a terminal and `report.txt`, and formats shared with page and live view."""
+"""The report as text, and formats of numbers that the HTML page and the live view share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def membership(node: NodeAccount) -> str:
 
 
 def lengths(one: ReportedEvaluation) -> str:
-    """Formats answer lengths: `0.42 tokens off; wanted 1: 1.1, 3: 3.0`; empty if no length is requested."""
+    """Formats answer lengths: `0.42 tokens off; wanted 1: 1.1, 3: 3.0`.
+
+    The text is empty if prompts request no length.
+    """
     if one.distance is None:
         return ""
     means = ", ".join(f"{wanted}: {mean:.1f}" for wanted, mean in one.lengths.items())
