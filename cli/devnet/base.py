@@ -1,4 +1,7 @@
-"""Prepares the model that a devnet's run starts from, and checks that a continued devnet has the same model."""
+"""Prepares the model that a devnet's run starts from.
+
+A continued devnet must have the same model as before.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def make_base(directory: DevnetDirectory, model: RunModel) -> Path:
 
 
 def _record(name: str, model: RunModel) -> dict[str, Any]:
-    """Returns the record that identifies a run's model: the SHA-256 of each file, and the recipe."""
+    """Returns the record that identifies a run's model: SHA-256 of each file, and the recipe."""
     recipe = json.loads((model.folder / _RECIPE_FILE).read_text() if model.recipe is None else model.recipe)
     return {
         "name": name,

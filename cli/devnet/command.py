@@ -49,9 +49,7 @@ def devnet(
         int | None,
         typer.Option(min=0, max=50, help="Honest workers; default: 3, or with a larger model 2 (1 below 4 cores)."),
     ] = None,
-    cheat: Annotated[
-        str, typer.Option(help="Attack that an extra worker runs; `none`: no such worker.")
-    ] = DEFAULT_CHEAT,
+    cheat: Annotated[str, typer.Option(help="Attack that an extra worker runs; or `none`.")] = DEFAULT_CHEAT,
     preset: Annotated[
         PresetName | None,
         typer.Option(help="Task to learn: answers; answers of a wanted length; or sums, with a pretrained chat model."),
@@ -296,7 +294,7 @@ def _goal(preset: Goal, *, rise: int | None, distance: float | None) -> Goal:
 
 
 def _require_attacks() -> None:
-    """Checks that the attack kit is installed; it is a separate distribution, `muster-network-attacks`.
+    """Checks that the attack kit, the distribution `muster-network-attacks`, is installed.
 
     Raises:
         MissingExtra: The attack kit is not installed.

@@ -50,7 +50,7 @@ class DevnetDirectory:
 
     @property
     def policies(self) -> Path:
-        """Versions of the policy, each in a folder named by the version's number; the origin publishes them."""
+        """Versions of the policy, in folders named by version number; the origin publishes them."""
         return self.path / "policies"
 
     @property

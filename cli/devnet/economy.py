@@ -1,4 +1,4 @@
-"""Initial state of a devnet: keys of every role, money, the contracts, a domain and an active pool."""
+"""Initial state of a devnet: keys, money, the contracts, a domain and an active pool."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Economy:
 
 
 def run_terms(scale: RunScale) -> Terms:
-    """Returns the terms of a pool with validators, with periods that are long enough for the run's model."""
+    """Returns the terms of a pool with validators; their periods suit the run's model."""
     # The orchestrator leases no slot for longer than the notice period, so this period must cover the run's leases.
     notice = max(RUN_TERMS.notice_period, scale.lease)
     return replace(RUN_TERMS, judge_period=scale.judge_period, notice_period=notice)
@@ -93,7 +93,7 @@ def worker_names(count: int, *, cheater: bool = False) -> list[tuple[str, str]]:
 
 
 def make_keys(directory: DevnetDirectory, names: Iterable[str]) -> dict[str, Key]:
-    """Makes the keystores that do not exist yet; returns the keys of all names, by name."""
+    """Makes the keystores that do not exist yet, and returns all keys by name."""
     if not directory.password.exists():
         directory.password.touch(mode=0o600)
         directory.password.write_text(secrets.token_urlsafe(24) + "\n")
@@ -118,7 +118,7 @@ async def found_economy(
     terms: Terms = TERMS,
     on_event: Callable[[str], None],
 ) -> Economy:
-    """Deploys the contracts, makes a domain and a funded pool, and funds all accounts; safe to repeat.
+    """Deploys the contracts, makes a domain and a pool, and funds all accounts; safe to repeat.
 
     Args:
         rpc: URL of a development chain; its first account pays for gas.
@@ -181,7 +181,10 @@ async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) ->
 
 
 def _unbonding(terms: Terms) -> timedelta:
-    """Returns the unbonding period: stake must stay slashable for longer than it takes until work is final."""
+    """Returns the unbonding period.
+
+    Stake must stay slashable for longer than it takes until work is final.
+    """
     final = terms.judge_period + terms.challenge_period + terms.dispute_period + terms.notice_period
     return max(UNBONDING, final + timedelta(seconds=1))
 

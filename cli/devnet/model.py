@@ -181,7 +181,7 @@ def size_own_model(choices: ModelChoices, network: Network) -> SizedModel:
 
 
 def size_smollm2(network: Network, *, on_event: Callable[[str], None]) -> SizedModel:
-    """Makes the folder of SmolLM2-135M-Instruct if it is missing, and computes the sizes of its run.
+    """Makes the folder of SmolLM2-135M-Instruct if missing, and computes the sizes of its run.
 
     Args:
         network: Other facts on which the costs of the run depend.
@@ -206,7 +206,7 @@ def size_smollm2(network: Network, *, on_event: Callable[[str], None]) -> SizedM
 def _sized(
     model: RunModel, recipe: Recipe, facts: ModelFacts, *, task: str, choices: ModelChoices, network: Network
 ) -> SizedModel:
-    """Computes sizes and costs of the run, and checks that this machine has enough memory and disk.
+    """Computes sizes and costs of the run, and checks this machine's memory and disk.
 
     Raises:
         InvalidInput: This machine has too little memory or disk.
@@ -295,8 +295,7 @@ def _disk(facts: ModelFacts, *, scale: RunScale, seconds_per_step: float, networ
     leased = 3 + math.ceil((scale.lease + CLOCKS_DIFFER).total_seconds() / seconds_per_step)
     held = min(leased if scale.keep_versions else _MOST_KEPT, network.steps + 1)
     copies = held * (1 + scale.relays) + 4 * network.validators
-    # A relay's complete copy is a hard link to the trainer's, and validators read the trainer's folder.
-    if scale.share_versions:
+    if scale.share_versions:  # relays link complete files to the trainer's; validators read the trainer's folder
         copies = held + scale.relays
     base = version  # the copy of the model, if the devnet writes a recipe beside it
     return base + version * (copies + 2 * network.workers) + 2 * _STATE_BYTES * facts.parameters
@@ -378,7 +377,7 @@ def _seconds_per_step(facts: ModelFacts, recipe: Recipe, *, groups: int, workers
 
 
 def _core_throughput() -> float:
-    """Measures the floating-point operations per second of one core, in a matrix product of float32."""
+    """Measures one core's floating-point operations per second in a float32 matrix product."""
     import torch  # noqa: PLC0415 - devnets of the shipped base models do not need it here
 
     side = 768

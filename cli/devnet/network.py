@@ -47,8 +47,8 @@ from protocol.wire.nodes import RuntimeKind
 
 CHAIN_ID = 31_337
 GATHER = timedelta(milliseconds=25)
-"""Time a transaction waits for others to share its block. The time is short, because a verdict needs two blocks in
-sequence."""
+"""Time for which the chain collects transactions before it makes a block. The time is short, because a verdict needs
+two successive blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,9 @@ class RunningNetwork:
     economy: Economy
     runtime: RuntimeKind
     places: ServicePlaces | None = None
-    """Addresses of its services; None without services."""
+    """Addresses of the devnet's services; None without services."""
     workers: Sequence[tuple[str, str]] = ()
-    """Names of the provider and node keys of its workers."""
+    """For each worker, the names of its provider key and its node key."""
 
 
 class NetworkStart:
@@ -70,7 +70,7 @@ class NetworkStart:
     Args:
         options: Options of the devnet.
         directory: Folder of the devnet.
-        supervisor: Owner of the processes.
+        supervisor: Starts and restarts the processes.
         reaper: Ends the processes and containers if this process dies.
         view: Shows events.
     """
@@ -132,7 +132,7 @@ class NetworkStart:
         return RunningNetwork(rpc=rpc, economy=economy, runtime=runtime, places=places, workers=workers)
 
     async def services(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """Starts services, validators, trainer and workers, and waits for the nodes' first work.
+        """Starts services, validators, trainer and workers, and waits until the nodes work.
 
         Returns when every honest node has submitted work, or when all nodes run the task `hello`.
 
@@ -163,7 +163,10 @@ class NetworkStart:
             await cancel_all([self._image])
 
     async def _await_work(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """Returns when all honest nodes have submitted work, or the run is over; a cheater may never submit any."""
+        """Waits until every honest node has submitted work, or the run is over.
+
+        Does not wait for a cheater, because some attacks never submit work.
+        """
         keys = network.economy.keys
         honest = [keys[node].address for provider, node in network.workers if (provider, node) != CHEATER]
         over = self.trainer.done if self.trainer is not None else asyncio.Event()
@@ -192,14 +195,14 @@ class NetworkStart:
         for pair in network.workers:
             name = pair[1]
             cheat = self._options.cheat if pair == CHEATER else ""
-            # The attack kit replaces the task's program, and only the process sandbox lets a machine's owner do this.
+            # The attack kit replaces the task's program, which is possible only in the process sandbox.
             runtime = RuntimeKind.PROCESS if cheat else network.runtime
             settings = write_worker_settings(self._directory, places, name, runtime, self._options.run)
             specs.append(worker_spec(name, settings, cheat=cheat))
         await asyncio.gather(*[self._supervisor.start(spec) for spec in specs])
 
     async def _post_task(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """Posts the task that nodes run once they have joined."""
+        """Posts the task, which each node runs after it has joined the pool."""
         if self._image is not None:
             await self._image
         learns = self._options.task is FirstTask.LEARN
@@ -211,12 +214,12 @@ class NetworkStart:
     async def _make_image(self, runtime: RuntimeKind) -> None:
         """Makes the containers' image while the services start.
 
-        A separate process makes the image, so that the build can be cancelled.
+        A separate process makes the image, so that this process can cancel the build.
         """
         options = self._options
         if runtime is RuntimeKind.PROCESS or options.ledger_only or not options.workers:
             return
-        self._view.event("making a container image from this machine's own Python (the first time, up to a minute)")
+        self._view.event("making a container image from this machine's Python (takes up to a minute the first time)")
         await self._supervisor.complete(image_spec("hello" if options.task is FirstTask.HELLO else "rollouts"))
 
     async def _start_chain(self) -> str:

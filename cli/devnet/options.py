@@ -32,18 +32,22 @@ NEVER_SLASHED = frozenset(
         "unleased-upload",
     }
 )
-"""Attacks that are unpaid and not slashed: store, orchestrator or ledger refuse them before there is a file to judge,
-or the file only declares a type or build that the recipe does not allow."""
-ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
-"""Attacks of `NEVER_SLASHED` that are stopped only by a verdict.
+"""Attacks that earn nothing, but cost no stake either.
 
-A run in which no file of such an attack was judged therefore says nothing about the attack.
+Object store, orchestrator or ledger refuse most of them before there is a file to judge. In the others, the file
+declares a data type or an engine build that the recipe does not allow; validators reject such a file, but do not judge
+it forged.
+"""
+ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
+"""Attacks of `NEVER_SLASHED` that only a verdict stops.
+
+A run in which the attacker submitted no file therefore shows nothing about the attack.
 """
 NOT_SHOWN: Mapping[str, str] = {
-    "banned-in-between": "a devnet bans no node, and until its ban this node works honestly",
+    "banned-in-between": "a devnet bans no node, and this node works honestly until it is banned",
     "slot-shopper": "its work is honest and is paid; its predictions of seeds have no effect",
-    "slow": "its work is honest and is paid; only the duration of steps would show it",
-    "skipped-index": "its work is honest and is paid; only a longer run would throttle the node",
+    "slow": "its work is honest and is paid; the attack only makes steps take longer",
+    "skipped-index": "its work is honest and is paid; the orchestrator throttles the node only in a longer run",
 }
 """Attacks whose outcome a devnet's run can't show, each with the reason."""
 
@@ -54,7 +58,7 @@ class FirstTask(StrEnum):
     LEARN = "learn"
     """Generate rollouts that a validator checks and a trainer learns from, until all steps are done."""
     HELLO = "hello"
-    """Print the node's address, then a rising number; this exercises nodes, tasks, logs and events."""
+    """Print the node's address, then a rising number; this tests nodes, tasks, logs and events without a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +76,11 @@ class Goal:
 
 
 LEARNING: Mapping[str, object] = {"optimiser": {"learning_rate": 2e-4, "clip": 0.1}}
-"""Learning settings of all presets."""
+"""Learning settings of the presets with a shipped base model."""
 
 
 class PresetName(StrEnum):
-    """Task that the policy learns."""
+    """Name of a preset; each preset is a task that the policy learns."""
 
     ANSWERS = "answers"
     LENGTH = "length"
@@ -85,31 +89,33 @@ class PresetName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScale:
-    """Sizes of a run that depend on the model. The defaults suit a model with less than a million parameters.
+    """Sizes of a run that depend on the model.
+
+    The defaults suit a model with less than a million parameters.
 
     Args:
         groups: Groups with a training signal in a step's batch.
-        groups_per_slot: Groups of a lease, so of a rollout file.
-        slots_per_node: Leases that a node may hold at a time.
-        evaluate_every: Steps between evaluations.
-        evaluation_prompts: Held-out prompts of an evaluation.
-        evaluation_samples: Sampled answers to each held-out prompt, in addition to the greedy one.
+        groups_per_slot: Number of groups in a slot, and so in a rollout file.
+        slots_per_node: Number of leases that a node may hold at a time.
+        evaluate_every: Number of steps between evaluations.
+        evaluation_prompts: Number of held-out prompts per evaluation.
+        evaluation_samples: Number of sampled answers to each held-out prompt, in addition to the greedy answer.
         relays: Number of relays; each holds several versions.
-        keep_versions: Versions that trainer and relays keep on disk, besides those that leases or open work need; None
-            keeps the defaults of trainer and relays.
-        share_versions: Whether validators read the trainer's versions, relays share their files with the trainer, and
-            tasks keep no version but the one in use.
-        state_every: Steps between two full states of the trainer.
-        return_memory: Whether the trainer returns freed tensors to the system at once, so that its memory does not grow
-            by fragmentation.
-        lease: Longest time for a slot.
-        judge_period: Time for a verdict on a file, on the ledger.
-        polling: Factor of the pauses between polls of chain, orchestrator and validator. Short pauses cost CPU time,
-            which a long step needs.
+        keep_versions: Number of versions that trainer and relays keep on disk, in addition to the versions that leases
+            or unjudged work need; None for the defaults of trainer and relays.
+        share_versions: Whether the devnet saves disk space: validators read versions from the trainer's folder, relays'
+            copies become hard links to the trainer's files, and tasks keep only the version in use.
+        state_every: Number of steps after which the trainer saves its full state.
+        return_memory: Whether trainer and validators return the memory of freed tensors to the operating system at
+            once, so that fragmentation does not increase their memory.
+        lease: Time within which a node must deliver a leased slot.
+        judge_period: Time within which validators must judge a file; a term of the pool on the ledger.
+        polling: Factor by which the services lengthen their pauses between polls. Short pauses cost CPU time that a
+            long step needs.
         first_rollouts: Longest time until each honest node has submitted work.
-        first_step: Longest time from those submissions until a step was learned, with `--check`.
+        first_step: Longest time from these first submissions until the trainer has learned a step; only for `--check`.
         task_memory: Memory limit of a worker's task in bytes.
-        policy_memory: Maximum size of the weights that a validator's examiner keeps loaded, in bytes; None for the
+        policy_memory: Maximum size, in bytes, of the weights that a validator's examiner keeps in memory; None for the
             validator's default, which is a share of the machine's memory.
         learning: Learning settings that differ from the defaults in `trainer.learning.settings`.
     """
@@ -141,8 +147,9 @@ class RunModel:
 
     Args:
         folder: The model's folder.
-        recipe: Recipe as JSON, which the devnet writes beside a copy of the model; None if the folder's own is used.
-        datasets: Files that the recipe's environment reads, which tasks must be able to read.
+        recipe: Recipe as JSON, which the devnet writes beside a copy of the model; None to use the folder's
+            own recipe.
+        datasets: Files that the recipe's environment reads; workers make them readable for their tasks.
     """
 
     folder: Path
@@ -156,18 +163,18 @@ _LARGE_MODEL_WORKERS = 1 if usable_cores() < 4 else 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Settings of a run.
+    """Default settings of a run.
 
     Args:
         task: Description for the report.
-        base: Name of the shipped base model: `trainer.presets.devnet_base`; None for the pretrained SmolLM2.
+        base: Name of the shipped base model, for `trainer.presets.devnet_base`; None if Muster ships no such model.
         steps: Number of steps.
         goal: Required quality after `steps`.
         fast_steps: Number of steps with `--fast`: enough to show that the policy learns, not to reach `goal`.
         fast_goal: Required quality after `fast_steps`.
         workers: Number of honest workers.
-        asynchrony: Distance of generation ahead of learning. On one machine a larger model keeps all cores busy anyway,
-            so more asynchrony would only make its rollouts older.
+        asynchrony: How far generation may run ahead of learning. On one machine a larger model keeps all cores busy
+            anyway, so more asynchrony would only make the rollouts staler.
     """
 
     task: str
@@ -225,7 +232,7 @@ OWN_MODEL = Preset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Settings of the run."""
+    """Settings of one run."""
 
     name: str = PresetName.ANSWERS.value
     """Name of the preset, or of the model's folder if `own_model`."""
@@ -257,7 +264,7 @@ class RunOptions:
 
     @property
     def async_level(self) -> int:
-        """Number of steps beyond the newest version for which slots may be leased."""
+        """Number of steps ahead of the newest version for which the orchestrator may lease slots."""
         return {"on-policy": 0, "periodic": 0, "one-step": 1, "two-step": 2, "off-policy": 8}[self.asynchrony]
 
 
@@ -280,9 +287,9 @@ class DevnetOptions:
     keep_running: bool = False
     """Keep the network up after the run, until Ctrl-C."""
     ledger_only: bool = False
-    """Start the chain with its contracts and a pool, but no services; the user registers nodes by commands."""
+    """Start only the chain with its contracts and a pool; the user registers nodes with `muster` commands."""
     only_check: bool = False
-    """Start everything, check that it works, stop."""
+    """Start everything, check that the network works, and stop."""
 
     @property
     def learns(self) -> bool:

@@ -1,7 +1,7 @@
 """Ends all processes and containers of a network when its supervisor dies, even by `kill -9`.
 
 The supervisor starts the reaper with a pipe as standard input. The system closes the pipe when the supervisor dies,
-also by a signal. The reaper then ends every process that has the network's id in its environment, descendants
+even by a signal. The reaper then ends every process that has the network's id in its environment, descendants
 included, and exits. Ids are random, so that the reaper can't mistake another network for its own.
 
     python -m cli.devnet.orphan_reaper NETWORK_ID
@@ -30,7 +30,7 @@ _ROUNDS = 20
 class OrphanReaper:
     """Runs the reaper as a separate process.
 
-    Leaving the context lets the reaper clean up once more and end.
+    Leaving the context closes the reaper's pipe. The reaper then cleans up once more and exits.
 
     Args:
         network_id: Id in the environment of the network's processes.
@@ -48,7 +48,10 @@ class OrphanReaper:
         )
 
     def watch_containers(self, nodes: Iterable[str]) -> None:
-        """Adds workers whose containers the reaper removes too; a Docker engine keeps containers of a dead worker."""
+        """Makes the reaper remove the containers of these nodes, too.
+
+        Docker keeps a worker's containers when the worker dies.
+        """
         if self._process.stdin is not None:
             self._process.stdin.writelines(f"{node}\n" for node in nodes)
             self._process.stdin.flush()
@@ -73,7 +76,7 @@ def processes_of(network_id: str) -> Iterator[psutil.Process]:
 
 
 def end_network(network_id: str) -> int:
-    """Ends every process of the network by SIGTERM, then SIGKILL; returns their number."""
+    """Ends every process of the network by SIGTERM, then SIGKILL; returns how many there were."""
     first = list(processes_of(network_id))
     for process in first:
         _deliver(process.terminate)
@@ -94,7 +97,10 @@ def _deliver(send: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Reads node addresses until standard input ends, then ends the network whose id is the first argument."""
+    """Reads node addresses until standard input ends, then ends the network.
+
+    The first command-line argument is the network's id.
+    """
     nodes = [line.strip() for line in sys.stdin if line.strip()]
     end_network(sys.argv[1])
     if nodes:

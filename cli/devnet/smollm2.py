@@ -48,13 +48,15 @@ SMOLLM2 = ModelPackage(
     folder="smollm2-135m-instruct",
     size="93 MB",
 )
-"""SmolLM2-135M-Instruct (Apache-2.0). The package's dependencies are not needed."""
+"""SmolLM2-135M-Instruct (Apache-2.0). Only the GGUF file in the wheel is used, not the package's
+dependencies."""
 
 
 def smollm2_folder(on_event: Callable[[str], None], *, package: ModelPackage = SMOLLM2) -> Path:
-    """Returns the folder of the converted model, which the first call makes in the user's cache.
+    """Returns the folder of the converted model.
 
-    If another process is making the folder, waits for that process.
+    The first call makes the folder in the user's cache. If another process is making the folder, this function waits
+    for that process.
 
     Args:
         on_event: Called with a line per stage.
@@ -74,11 +76,11 @@ def smollm2_folder(on_event: Callable[[str], None], *, package: ModelPackage = S
     except OSError as error:
         raise InvalidInput(f"{cache} can't be made: {error.strerror}", hint="set XDG_CACHE_HOME") from error
     with _turn(cache / "models.lock", on_event), tempfile.TemporaryDirectory(dir=cache) as scratch:
-        if folder.is_dir():  # another process has made it meanwhile
+        if folder.is_dir():  # another process made the folder while this one waited for the lock
             return folder
         on_event(f"downloading {package.requirement} ({package.size})")
         wheel = _download(package, Path(scratch))
-        on_event("converting the model (the first time, half a minute)")
+        on_event("converting the model (half a minute, only the first time)")
         with zipfile.ZipFile(wheel) as archive:
             name = next((each for each in archive.namelist() if each.endswith(".gguf")), None)
             if name is None:
@@ -124,7 +126,7 @@ def _turn(lock: Path, on_event: Callable[[str], None]) -> Iterator[None]:
 
 
 def _download(package: ModelPackage, scratch: Path) -> Path:
-    if find_spec("pip") is None:  # environments made by uv have none
+    if find_spec("pip") is None:  # environments made by uv contain no pip
         raise InvalidInput(
             f"{sys.executable} has no pip, which downloads the model",
             hint=f"install it: `uv pip install pip`, or `{sys.executable} -m ensurepip`",
@@ -147,6 +149,6 @@ def _download(package: ModelPackage, scratch: Path) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    from cli.devnet.services import environment  # noqa: PLC0415 - only for the conversion
+    from cli.devnet.services import environment  # noqa: PLC0415 - needed only for the conversion
 
     return {**os.environ, **environment(), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}

@@ -1,4 +1,4 @@
-"""Starts processes, restarts those that end, and stops all of them in reverse order of starting.
+"""Starts processes, restarts those that end, and stops all in reverse order of starting.
 
 `await supervisor.start(...)` returns when the process is healthy, so that the caller's next line may rely on the
 process. Every process leads its own session, so that Ctrl-C in the terminal reaches the supervisor alone. Every process
@@ -25,7 +25,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.waiting import cancel_all
 
 Gate = Callable[[], Awaitable[bool]]
-"""Returns True if a process is ready; an exception counts as not ready."""
+"""Function that returns True if a process is ready; an exception counts as not ready."""
 
 _GATE_POLL = timedelta(milliseconds=50)
 
@@ -50,9 +50,9 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Restart policy: number of restarts, and the pause before each.
+    """Maximum number of consecutive restarts of a process, and the pause before each.
 
-    The pause doubles from `first` to `longest`; the count starts again after a process stayed up for `reset_after`.
+    The pause doubles from `first` to `longest`. The count starts again once a process has run for `reset_after`.
     """
 
     attempts: int = 5
@@ -74,12 +74,13 @@ class ProcessSpec:
         command: Program and arguments; secrets belong in `environment` or in files.
         environment: Variables in addition to the supervisor's own.
         gate: Checks whether the process is ready; None: the process is ready as soon as it runs.
-        ready_within: Time within which `gate` must report that the process is ready; long, because all processes of a
-            network start at once, and a machine with few cores may also do other work.
+        ready_within: Time within which `gate` must report that the process is ready. The default is long, because many
+            processes of a network start at once, and a machine with few cores may also do other work.
         restart: Restart policy for a process that ends by itself.
         grace: Time between SIGTERM and SIGKILL.
-        ends: The process is expected to end with exit code 0; it is not restarted then.
-        kind: Consecutively started processes of one kind are independent, so they are stopped at the same time.
+        ends: Whether the process ends by itself when its work is done; after exit code 0 it is not restarted.
+        kind: Kind of process. Processes of one kind do not depend on each other, so the supervisor stops them at the
+            same time if they were started one after the other.
     """
 
     name: str
@@ -94,7 +95,7 @@ class ProcessSpec:
 
 
 class SupervisedProcess:
-    """A supervised process with its state. Made by `Supervisor.start`."""
+    """A supervised process with its state; `Supervisor.start` returns it."""
 
     def __init__(self, spec: ProcessSpec, log_path: Path) -> None:
         self.spec = spec
@@ -134,7 +135,7 @@ class Supervisor:
 
     Args:
         directory: Parent of `logs/`.
-        network_id: Id of the network, in the environment of every process.
+        network_id: Id of the network; the supervisor puts it into the environment of every process.
         clock: Source of time for back-off and gates.
         on_event: Called with one line per event.
     """
@@ -169,10 +170,10 @@ class Supervisor:
         return list(self._processes.values())
 
     async def start(self, spec: ProcessSpec) -> SupervisedProcess:
-        """Starts a process and returns when its gate says that it is ready.
+        """Starts a process and returns when its gate reports that the process is ready.
 
         Raises:
-            ProcessFailed: The process ended, or was not ready in time; the message quotes the end of its log.
+            ProcessFailed: The process ended, or was not ready in time; the message quotes the end of the process's log.
         """
         if spec.name in self._processes:
             raise ProcessFailed(f"there is a process called {spec.name} already", hint="give each process its own name")
@@ -187,7 +188,7 @@ class Supervisor:
         """Runs a process to its end.
 
         Raises:
-            ProcessFailed: The exit code is not 0; the message quotes the end of its log.
+            ProcessFailed: The exit code is not 0; the message quotes the end of the process's log.
         """
         process = SupervisedProcess(spec, self._logs / f"{spec.name}.log")
         await self._spawn(process)
@@ -199,20 +200,23 @@ class Supervisor:
                 _kill_group(process.handle.pid)
 
     async def failure(self) -> MusterError:
-        """Waits until a process has failed for good, and returns the error."""
+        """Waits until a process has ended and has no restarts left, and returns the error."""
         if self._failure is None:
             raise RuntimeError("the supervisor is not running")
         return await asyncio.shield(self._failure)
 
     async def stop(self) -> None:
-        """Stops everything: SIGTERM, a wait of `grace`, then SIGKILL to the process group. Safe to call twice."""
+        """Stops all processes; safe to call twice.
+
+        A process gets SIGTERM. After at most `grace`, its whole process group gets SIGKILL.
+        """
         self._stopping = True
         together = groupby(reversed(self.processes), key=lambda process: process.spec.kind or process.name)
         for processes in [list(each) for _, each in together]:
             watchers = [process.watcher for process in processes if process.watcher is not None]
             await cancel_all(watchers)
             await asyncio.gather(*[self._end(process) for process in processes])
-        await asyncio.to_thread(end_network, self._network_id)  # reaches descendants that have sessions of their own
+        await asyncio.to_thread(end_network, self._network_id)  # ends descendants that have sessions of their own, too
 
     async def _spawn(self, process: SupervisedProcess) -> None:
         spec = process.spec
@@ -261,12 +265,12 @@ class Supervisor:
         )
 
     async def _watch(self, process: SupervisedProcess) -> None:
-        """Restarts the process whenever it ends, until its policy has no attempts left."""
+        """Restarts the process whenever it ends, until it is done or has no restarts left."""
         policy = process.spec.restart
         consecutive = 0
         while process.handle is not None:
             process.exit_code = await process.handle.wait()
-            _kill_group(process.handle.pid)  # descendants of the ended one must not disturb the restarted process
+            _kill_group(process.handle.pid)  # descendants of the ended process must not disturb the restarted one
             if self._stopping:
                 return
             if process.spec.ends and process.exit_code == 0:
@@ -322,6 +326,6 @@ async def _open(gate: Gate) -> bool:
 
 
 def _kill_group(pid: int) -> None:
-    """Kills the remaining processes of the session that the process led."""
+    """Kills the remaining processes of the group that a process led."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)

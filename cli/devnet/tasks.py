@@ -1,4 +1,4 @@
-"""Tasks that the devnet's nodes run: `rollouts`, which generates for the run, and `hello`, which counts."""
+"""Tasks that a devnet's nodes run: `rollouts` generates for the run, `hello` prints numbers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ for count in range(10**9):
 
 
 async def choose_runtime(requested: RuntimeKind | None) -> RuntimeKind:
-    """Returns the requested runtime; by default Docker if an engine responds, else the process sandbox."""
+    """Returns the requested runtime.
+
+    The default is Docker if an engine responds, else the process sandbox.
+    """
     return requested or (RuntimeKind.DOCKER if await asyncio.to_thread(engine_answers) else RuntimeKind.PROCESS)
 
 
@@ -74,7 +77,7 @@ def check_engine(engine: EngineName, runtime: RuntimeKind) -> None:
     """Checks that tasks can generate with this engine on this machine.
 
     Raises:
-        InvalidInput: The runtime or this machine has no such engine.
+        InvalidInput: The runtime's image or this machine does not contain the engine.
     """
     if engine is not EngineName.VLLM:
         return
@@ -87,7 +90,7 @@ def check_engine(engine: EngineName, runtime: RuntimeKind) -> None:
 
 
 def hello_task() -> TaskSpec:
-    """Returns the task that prints the node's name and then numbers, one per second."""
+    """Returns the task that prints the node's address and then a rising number every second."""
     return TaskSpec(
         name=HELLO,
         image=TAG,
@@ -122,7 +125,7 @@ def rollouts_task(runtime: RuntimeKind, engine: EngineName, scale: RunScale = Ru
 
 
 def open_orchestrator(directory: DevnetDirectory, places: ServicePlaces) -> OrchestratorClient:
-    """Returns a client with the owner's token."""
+    """Returns a client of the orchestrator that uses the pool owner's token."""
     return OrchestratorClient(places.orchestrator, token=directory.owner_token.read_text().strip())
 
 
@@ -134,7 +137,7 @@ async def post_task(directory: DevnetDirectory, places: ServicePlaces, spec: Tas
 
 
 class FailureWatch:
-    """Reports failures of a task on the devnet's nodes as soon as the pool knows them.
+    """Reports failures of a task on the devnet's nodes as soon as the orchestrator lists them.
 
     Args:
         task: Name of the task.
@@ -147,10 +150,10 @@ class FailureWatch:
         self._reported: set[Address] = set()
 
     def check(self, nodes: Iterable[NodeView]) -> None:
-        """Checks the reports of nodes.
+        """Checks the states that the orchestrator lists for these nodes.
 
         Raises:
-            ProcessFailed: A node has given the task up; the message quotes the last lines of its output.
+            ProcessFailed: A node has given the task up; the message quotes the last lines of the task's output.
         """
         for node in nodes:
             assignment, failure = node.assignment, printable(failure_of(node))
@@ -158,7 +161,8 @@ class FailureWatch:
                 continue
             if assignment.state is AssignmentState.FAILED:
                 raise ProcessFailed(
-                    f"{node.address} has given up its task: {failure}", hint="`muster pool logs` has all of its output"
+                    f"{node.address} has given up its task: {failure}",
+                    hint="`muster pool logs` shows the whole output of the task",
                 )
             if node.address not in self._reported and assignment.exit_code != 0:
                 self._reported.add(node.address)
@@ -204,15 +208,15 @@ async def await_first_rollouts(
     within: timedelta = RunScale().first_rollouts,
     clock: Clock | None = None,
 ) -> None:
-    """Returns when each of these nodes has work on the ledger.
+    """Returns when each of these nodes has submitted work.
 
     Args:
         directory: Folder of the devnet.
-        places: Addresses of its services.
+        places: Addresses of the devnet's services.
         nodes: Nodes to wait for.
         on_event: Called with the task's first failure on each of these nodes.
-        within: Longest time between the first files of two nodes; a busy machine takes minutes to start ten processes
-            that import torch.
+        within: Longest wait for the first file of a further node. The default is long, because a busy machine takes
+            minutes to start ten processes that import torch.
         clock: Source of time.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Lets relays share the bytes of versions with the trainer's folder, by hard links, so that a devnet needs less disk.
+"""Saves disk space: replaces relays' copies of versions by hard links to the trainer's.
 
-A relay holds each version that the trainer holds, byte for byte. Once a relay's copy of a file is complete, the copy is
-replaced by a hard link to the trainer's file. Both sides only ever write bytes that the trainer published. Workers'
-copies stay separate, because the workers' tasks are not trusted.
+A relay holds each version that the trainer holds, byte for byte. Once a relay's copy of a file is complete,
+`share_versions` replaces the copy by a hard link. Sharing is safe, because trainer and relay write only bytes that the
+trainer published. Workers' copies stay separate, because the workers' tasks are not trusted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from cli.devnet.directory import DevnetDirectory
 
 _SMALLEST = 1 << 20
-"""Smaller files are not worth a link."""
+"""Size in bytes below which a file is not worth a link."""
 _PIECE = 1 << 20
 _LINK_NAME = ".shared"
 
 
 def share_versions(directory: DevnetDirectory) -> int:
-    """Replaces complete copies by hard links; returns how many bytes of disk this freed.
+    """Replaces complete copies by hard links; returns the number of freed bytes.
 
-    Files that disappear or still grow meanwhile are left for the next call.
+    Skips files that disappear during the call or are still incomplete; the next call tries them again.
     """
     freed = 0
     for copy, original in _pairs(directory):

@@ -31,7 +31,7 @@ _WIDTH = 40
 _RECENT = 8
 _SHOWN_ANSWERS = 2
 _TALL = 38
-"""Terminal height in lines that fits the whole screen; a lower terminal shows less."""
+"""Terminal height in lines from which the whole display fits; a lower terminal shows less."""
 _PROCESS_COLOURS = {
     ProcessState.STARTING: "yellow",
     ProcessState.HEALTHY: "green",
@@ -53,7 +53,7 @@ class Dashboard:
     evaluations: Sequence[ReportedEvaluation]
     nodes: Sequence[NodeAccount]
     states: Mapping[str, str]
-    """State of each node in the orchestrator, by address."""
+    """State of each node as the orchestrator lists it, by node address."""
     verdict_latency: Latency | None
     versions: int
     broadcast_seconds: float | None
@@ -64,7 +64,7 @@ class Dashboard:
 
     @classmethod
     def of(cls, record: RunRecord, *, wanted_steps: int, states: Mapping[str, str]) -> Dashboard:
-        """Returns the present state of a recorded run."""
+        """Returns the present state of a run, computed from the run's record."""
         work, versions = work_timelines(record), announcements(record)
         broadcasts = [
             max(arrived.values()) - at
@@ -148,7 +148,7 @@ class PlainView:
         """Prints nothing, because the supervisor also reports each change as an event."""
 
     def dashboard(self, dashboard: Dashboard) -> None:
-        """Prints each learned step, each evaluation, and each node that is found forging or evicted."""
+        """Prints each new step and evaluation, and each node's forged files, slashes and eviction."""
         for line in news(self._dashboard, dashboard):
             self.event(line)
         self._dashboard = dashboard
@@ -174,7 +174,7 @@ class LiveView:
         self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
 
     def event(self, text: str) -> None:
-        """Adds the event to the recent ones."""
+        """Adds the event to the recent events."""
         self._events.append(f"{self._clock.monotonic() - self._began:6.1f} s  {text}")
 
     def facts(self, facts: Mapping[str, str]) -> None:
@@ -182,11 +182,11 @@ class LiveView:
         self._facts = dict(facts)
 
     def processes(self, processes: list[SupervisedProcess]) -> None:
-        """Sets the processes."""
+        """Sets the processes that the screen lists."""
         self._processes = processes
 
     def dashboard(self, dashboard: Dashboard) -> None:
-        """Sets the state of the run, and adds what is new in it to the recent events."""
+        """Sets the shown state of the run, and adds the changes in it to the recent events."""
         for line in news(self._dashboard, dashboard):
             if not line.startswith("step "):  # the progress bar shows each step
                 self.event(line)
@@ -292,7 +292,7 @@ def _nodes(dashboard: Dashboard) -> RenderableType:
 
 
 def news(before: Dashboard | None, now: Dashboard) -> list[str]:
-    """Returns what is new since the previous dashboard, one line per fact."""
+    """Returns the changes since the previous dashboard, one line per change."""
     steps_before = 0 if before is None else len(before.steps)
     lines = [
         f"step {step.step + 1} of {now.wanted_steps}: reward {step.reward:.2f}"

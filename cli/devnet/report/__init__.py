@@ -1,1 +1,1 @@
-"""Report on a devnet run: the record of the run, the computation of the report, and its output as text and HTML."""
+"""Report on a devnet run: record of the run, computation of the report, and its output."""

@@ -1,4 +1,4 @@
-"""Computes the report from the record of a run; pure, so that the same record always gives the same report."""
+"""Computes a run's report from its record; the same record always gives the same report."""
 
 from __future__ import annotations
 
@@ -45,13 +45,16 @@ def assemble(record: RunRecord) -> RunReport:
 
 
 def _last_of(progress: Sequence[Mapping[str, Any]], kind: str, key: str) -> list[Mapping[str, Any]]:
-    """Returns the lines of one kind in order of a number; of several lines with one number, only the last."""
+    """Returns the lines of one kind, sorted by the number under `key`.
+
+    If several lines have the same number, returns only the last of them.
+    """
     found = {int(line[key]): line for line in progress if line.get("kind") == kind and key in line}
     return [found[number] for number in sorted(found)]
 
 
 def learned(record: RunRecord, *, began: float) -> list[ReportedStep]:
-    """Returns the trainer's steps, in order."""
+    """Returns the steps that the trainer has learned, in order; their times count from `began`."""
     return [
         ReportedStep(
             step=int(line["step"]),
@@ -104,7 +107,7 @@ def _verdicts(work: Sequence[WorkTimeline]) -> list[ReportedVerdicts]:
 
 
 def accounts(record: RunRecord, work: Sequence[WorkTimeline]) -> list[NodeAccount]:
-    """Returns the work and the money of every contributor."""
+    """Returns results and balance of every worker."""
     return [
         _account(record, one, [file for file in work if file.contributor.node == one.node])
         for one in record.contributors

@@ -1,7 +1,7 @@
-"""Plain values of a run: the record of what was observed, and the report that is computed from it.
+"""Plain values of a run: the record of observations, and the report computed from it.
 
-In a report times are seconds since the first lease of the run, money is in the smallest unit of the token, and shares
-are 0 to 1. In a record times are Unix times in seconds.
+In a report, times are seconds since the first lease of the run. In a record, times are Unix times in seconds. In both,
+money is in units of 10⁻¹⁸ MUST, and shares are from 0 to 1.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class ReportedStep:
     at: float
     """Time at which the trainer finished the step."""
     reward: float
-    """Mean over the rollouts of the step."""
+    """Mean reward of the rollouts of the step."""
     staleness: Mapping[int, int]
-    """Number of groups by staleness. The staleness of a group is the number of steps by which its policy is older than
-    the trained one."""
+    """Number of groups by staleness: the number of steps by which the policy that generated the group is older than the
+    policy that learns from it."""
     distance: float | None = None
     """Mean distance of the step's rollouts from the requested length in tokens; None if no length is requested."""
 
@@ -71,12 +71,12 @@ class PipelineStage:
     idle: float
     """Share of the run in which the stage had no work."""
     predicted_idle: float | None = None
-    """Idle share predicted from the stages' mean times."""
+    """Idle share that the mean times of all stages predict; None if the stage has no prediction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedVerdicts:
-    """Numbers of honest and of cheating files with one outcome and reason."""
+    """Number of files with one outcome and reason, from honest nodes and from cheating nodes."""
 
     outcome: Outcome
     reason: str
@@ -86,7 +86,7 @@ class ReportedVerdicts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAccount:
-    """Results of a node's work, and the balance of its provider."""
+    """Results of a node's work, and the stake and rewards of its provider."""
 
     name: str
     address: str
@@ -119,7 +119,7 @@ class NodeAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Latency of one path through the system."""
+    """Latency of one path through the system: median and 99th percentile in seconds."""
 
     name: str
     count: int
@@ -129,7 +129,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """One part of a rollout's path; begins at the end of the previous part."""
+    """One part of a rollout file's path; begins when the previous part ends."""
 
     name: str
     begin: float
@@ -141,7 +141,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journey:
-    """Path of one rollout file through the system; times count from its lease."""
+    """Path of one rollout file through the system; times are seconds since the file's lease."""
 
     node: str
     step: int
@@ -161,7 +161,7 @@ class TimeSpan:
 
 
 KINDS = ("generate", "verify", "learn", "broadcast", "wait")
-"""Kinds of spans and legs; the page has one colour for each."""
+"""Kinds of spans and legs; the HTML page has one colour for each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,10 @@ class RunReport:
 
     @property
     def answer_pairs(self) -> tuple[tuple[ReportedAnswer, ReportedAnswer], ...]:
-        """Answers to the same held-out prompts in the first and the last evaluation; empty unless measured twice."""
+        """Answers to the same held-out prompts in the first and the last evaluation.
+
+        Empty if there are fewer than two evaluations.
+        """
         if len(self.evaluations) < 2:
             return ()
         after = {one.prompt: one for one in self.evaluations[-1].answers}
@@ -218,7 +221,10 @@ class RunReport:
 
     @property
     def distance(self) -> tuple[float, float] | None:
-        """Distance of held-out answers from the requested length, before and after; None unless measured twice."""
+        """First and last mean distance of held-out answers from the requested length.
+
+        None if fewer than two evaluations measured the distance.
+        """
         known = [one.distance for one in self.evaluations if one.distance is not None]
         return (known[0], known[-1]) if len(known) > 1 else None
 
@@ -244,7 +250,7 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """A requirement of a good run, whether the run met it, and what was found."""
+    """A requirement of a good run, whether the run met it, and the run's result as text."""
 
     name: str
     met: bool
@@ -273,12 +279,12 @@ class RunRecord:
         ended: End of the run.
         contributors: All workers.
         events: Ledger events in chain order.
-        blocks: Time at which each block was first seen.
+        blocks: Time at which the recorder first saw each block, by block number.
         progress: Lines of the trainer's `progress.jsonl`.
         rollouts: Files that the orchestrator lists, with any outcome.
-        leases: Leases of each node.
+        leases: Leases of each node, by node address.
         stored: Arrival time of each object in the store, by SHA-256.
-        arrivals: Time at which each node had a version, by version digest.
+        arrivals: Time at which each node had a complete version, by version digest and node name.
         steps_under_way: Number of steps that may be in progress at a time.
         processes: Resource use of the processes.
     """

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: no scripts, and no fonts or images from elsewhere.
+"""The report as one self-contained HTML page without scripts and external fonts or images.
 
 The templates in `templates/` hold the markup; this module computes the coordinates of the charts.
 """
@@ -28,7 +28,7 @@ class Series:
         name: Label at the line's end.
         colour: Name of a CSS variable, without the dashes.
         points: (x, y) values.
-        noisy: Draw the line thin, with a running mean on top and no dots at the points.
+        noisy: Whether to draw a thin line with a running mean on top of it, and no dots at the points.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Axis:
 
     top: float
     step: float
-    """Distance of two ticks."""
+    """Distance between two ticks."""
     spec: str
     """Format specification of values."""
 
@@ -52,7 +52,7 @@ _SHARES = Axis(top=1, step=0.25, spec=".0%")
 
 
 def as_page(report: RunReport, criteria: Sequence[Criterion]) -> str:
-    """Returns the whole page."""
+    """Returns the report as an HTML page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - a plain installation has no jinja2
 
     environment = Environment(
@@ -88,7 +88,7 @@ def _learning(report: RunReport) -> dict[str, object]:
 
 
 def _path_rows(report: RunReport) -> list[TimelineRow]:
-    """Returns the parts of the shown rollout's path, one row each."""
+    """Returns one row for each part of the path of the report's example rollout file."""
     legs = () if report.journey is None else report.journey.legs
     return [
         TimelineRow(

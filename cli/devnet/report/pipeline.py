@@ -1,4 +1,4 @@
-"""Throughput, idle time and timeline of the pipeline's stages, and the path of one rollout through them.
+"""Throughput, idle time and timeline of the pipeline's stages, and one rollout file's path.
 
 The idle share of a stage is predicted from the mean times of all stages. The predicted time of a step is the largest
 of three: generation divided by the number of nodes, the trainer's own work, and the latency of one step through the
@@ -23,7 +23,7 @@ WINDOW = 10.0
 
 
 def announcements(record: RunRecord) -> dict[int, tuple[Digest, float]]:
-    """Returns digest and announcement time of each version on the ledger."""
+    """Returns digest and announcement time of each version on the ledger, by version number."""
     return {
         event.version: (event.digest, record.blocks[event.log.block_number])
         for event in record.events
@@ -32,7 +32,7 @@ def announcements(record: RunRecord) -> dict[int, tuple[Digest, float]]:
 
 
 def learned_steps(record: RunRecord) -> dict[int, Mapping[str, Any]]:
-    """Returns the trainer's line of each step that was learned since this start of the devnet."""
+    """Returns the trainer's log line of each step since this start of the devnet, by step."""
     return {
         int(line["step"]): line
         for line in record.progress
@@ -47,7 +47,7 @@ def steps_before(record: RunRecord) -> int:
 
 
 def stages(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> list[PipelineStage]:
-    """Returns one row per stage that did anything; empty if no step was learned."""
+    """Returns the throughput of each stage that did work; empty if no step was learned."""
     steps, versions = learned_steps(record), announcements(record)
     if not steps:
         return []
@@ -127,7 +127,10 @@ def _covered(spans: Sequence[tuple[float | None, float | None]]) -> float:
 
 
 def journey(record: RunRecord, work: Sequence[WorkTimeline]) -> Journey | None:
-    """Returns the path of a file from the middle of the run; None if no file has all its times recorded."""
+    """Returns the path of a file from the middle of the run.
+
+    None if each file lacks at least one recorded time.
+    """
     steps, versions = learned_steps(record), announcements(record)
     complete = [(one, legs) for one in work if (legs := _legs(record, one, steps, versions))]
     if not complete:
@@ -175,7 +178,7 @@ def _legs(
 
 
 def timeline(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> list[TimelineRow]:
-    """Returns the activity of each component in a window from the middle of the run."""
+    """Returns each component's activity in the `WINDOW` seconds in the middle of the run."""
     ends = sorted(_end(line) for line in learned_steps(record).values())
     if not ends:
         return []

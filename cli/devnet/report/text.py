@@ -1,4 +1,4 @@
-"""The report as text, for a terminal and for `report.txt`, and the number formats that page and live view share."""
+"""The report as text, and formats of numbers that the HTML page and the live view share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ def stake(node: NodeAccount) -> str:
 
 
 def membership(node: NodeAccount) -> str:
-    """Returns whether the node is still a member, or why it was evicted."""
+    """Returns `member`, or the reason for which the node was evicted."""
     return f"evicted: {node.evicted}" if node.evicted else "member"
 
 
 def lengths(one: ReportedEvaluation) -> str:
-    """Formats answer lengths: `0.42 tokens off; wanted 1: 1.1, 3: 3.0`; empty if no length is requested."""
+    """Formats answer lengths: `0.42 tokens off; wanted 1: 1.1, 3: 3.0`.
+
+    The text is empty if prompts request no length.
+    """
     if one.distance is None:
         return ""
     means = ", ".join(f"{wanted}: {mean:.1f}" for wanted, mean in one.lengths.items())
@@ -56,7 +59,7 @@ def sparkline(values: Sequence[float], *, width: int = 60, top: float = 1.0) -> 
 
 
 def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
-    """Returns the whole report; lines of at most about 110 characters."""
+    """Returns the whole report as text with lines of at most about 110 characters."""
     sections = (
         ("", [f"{name}: {value}" for name, value in report.about.items()]),
         ("Criteria", [f"[{'yes' if one.met else ' NO'}] {one.name}: {one.found}" for one in criteria]),
@@ -153,7 +156,7 @@ def _journey(report: RunReport) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Formats aligned columns; empty without rows."""
+    """Formats aligned columns; returns no lines if there are no rows."""
     if not rows:
         return []
     cells = [list(head), *[[str(cell) for cell in row] for row in rows]]

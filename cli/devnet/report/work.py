@@ -1,4 +1,7 @@
-"""Path of each rollout file, joined from leases, the object store, the ledger and the orchestrator's list."""
+"""Path of each rollout file through the network.
+
+The path is joined from leases, the object store, the ledger and the orchestrator's list.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _GENERATION_SECONDS = "seconds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTimeline:
-    """One file. Times are Unix times in seconds; None if the file did not reach the stage, or the time is unknown."""
+    """The stages of one rollout file.
+
+    Times are Unix times in seconds; None if the file did not reach the stage, or the time is unknown.
+    """
 
     key: Digest
     contributor: Contributor
@@ -39,7 +45,7 @@ class WorkTimeline:
 
 
 def work_timelines(record: RunRecord) -> list[WorkTimeline]:
-    """Returns every file that was submitted to the ledger, in ledger order."""
+    """Returns every rollout file that the nodes submitted to the ledger, in ledger order."""
     by_node = {one.node: one for one in record.contributors}
     leased = {
         (node, lease.step, lease.index): lease.granted_at_ms / 1000

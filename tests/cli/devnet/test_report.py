@@ -38,7 +38,7 @@ def changed(report: RunReport, name: str, **values: object) -> RunReport:
         pytest.param(changed(a_report(), "cheater", evicted=""), "still a member", id="the attacker stayed a member"),
         pytest.param(
             changed(a_report(), "cheater", accepted=0, forged=0, slashed=0, evicted=""),
-            "it submitted nothing, so nothing was shown",
+            "it submitted nothing, so the run shows nothing",
             id="the cheat came too late",
         ),
         pytest.param(replace(a_report(), nodes=()), "none of 0 files", id="no worker delivered"),
@@ -141,7 +141,7 @@ def test_an_attack_that_only_a_verdict_stops_must_have_submitted_work(cheat: str
     for node, met in ((late, False), (replace(late, rejected=1), True)):
         *_, last = judge(replace(a_report(), nodes=(*honest, node)), goal=GOAL)
         assert last.met is met
-        assert ("nothing was shown" in last.found) is not met
+        assert ("shows nothing" in last.found) is not met
 
 
 def test_the_html_report_is_self_contained_and_escapes_node_names() -> None:
