@@ -25,8 +25,8 @@ def numerics(
     """List the numerics classes whose files this machine can verify to the bit.
 
     A pool that pays for one of these classes names it in `arithmetic` of the run's recipe. With --check, vLLM
-    recomputes a recorded file of each class. If a result differs from the recorded file, this machine must not judge
-    the class, and the command exits with 1.
+    recomputes a recorded file of each class. If a result differs from the recorded file, or vLLM fails, this machine
+    must not judge the class, and the command exits with 1.
     """
     from rollouts.recompute.classes import classes_at  # noqa: PLC0415 - loads torch, and `--help` does not need it
     from rollouts.recompute.reference import differences  # noqa: PLC0415
@@ -38,9 +38,12 @@ def numerics(
         for one in classes_at(place):
             state = "recorded file not checked"
             if check:
-                with VllmProcess(place, one) as process:
-                    found = differences(process)
-                state = f"DIFFERS: {found[0]}" if found else "equals the recorded file to the bit"
+                try:
+                    with VllmProcess(place, one) as process:
+                        found = differences(process)
+                    state = f"DIFFERS: {found[0]}" if found else "equals the recorded file to the bit"
+                except MusterError as error:  # the other classes are checked nevertheless
+                    state = f"FAILED: {error.detail}"
             rows.append({"class": str(one), "state": state})
     except MusterError as error:
         show_error(error)
@@ -51,6 +54,6 @@ def numerics(
         show_table(("class", "state"), [tuple(row.values()) for row in rows])
         if not check:
             note("--check recomputes the recorded file of each class")
-    if any(row["state"].startswith("DIFFERS") for row in rows):
-        say("do not set vllm_python on this validator until the difference is explained")
+    if any(row["state"].startswith(("DIFFERS", "FAILED")) for row in rows):
+        say("do not set vllm_python on this validator until each class equals its recorded file")
         raise typer.Exit(1)

@@ -108,7 +108,7 @@ class ManyRows(Trick):
 
 
 class Bomb(Trick):
-    """Submits a small file that becomes gigabytes when it is decoded.
+    """Submits a small file that becomes half a gigabyte when it is decoded.
 
     A repeated token compresses to almost nothing, and the footer states the small encoded size.
 

@@ -130,7 +130,7 @@ _DRAWS = (
         name="near-ties",
         action="picks the best-rewarded one of tokens that are almost equally likely",
         motive="higher rewards; in bfloat16 each such token is within the limits",
-        defence=f"{_BY_REPLAY}; in bfloat16, a limit on near-ties over all files of the node (reason 903)",
+        defence=f"{_BY_REPLAY}; in bfloat16, a limit on near-ties over the newest files of the node (reason 903)",
         reasons=_REPLAY,
         trick=draws.NearTies,
     ),
@@ -388,7 +388,7 @@ _ENCODINGS = (
     ),
     Attack(
         name="bomb",
-        action="submits a kilobyte that decompresses to a gigabyte",
+        action="submits a kilobyte that decompresses to half a gigabyte",
         motive="a validator that crashes judges nobody",
         defence=_BY_FORMAT,
         reasons=_SIZE,
@@ -434,7 +434,7 @@ _COPIES = (
 _REFUSED = (
     Attack(
         name="skipped-index",
-        action="leases slots, and submits the better half of them only",
+        action="leases slots, and submits only those with a higher mean reward than earlier slots",
         motive="higher mean reward",
         end=End.REFUSED,
         defence="the orchestrator: throttles nodes that deliver too small a share of their leases",

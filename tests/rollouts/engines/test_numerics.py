@@ -100,6 +100,21 @@ def test_a_process_with_limited_torch_has_no_class_by_default(as_class: pytest.M
     assert numerics.own_device_class(GPU) is None, "batch-invariant mode is slower, so a GPU's class is opt-in"
 
 
+@pytest.mark.parametrize(
+    ("device_class", "head_width", "most"),
+    [
+        ("cpu-avx2", 64, 1920),  # (128 KiB - 8 bytes * 16 queries * 64) / (4 bytes * 16 queries)
+        ("cpu-avx512", 128, 1792),
+        ("cpu-amx", 64, 896),
+        ("sm_90", 64, None),
+    ],
+)
+def test_rows_of_a_cpus_class_fit_in_the_tile_of_the_smallest_cache(
+    device_class: str, head_width: int, most: int | None
+) -> None:
+    assert numerics.most_positions(device_class, head_width=head_width) == most
+
+
 def test_another_library_than_the_classs_is_detected(as_class: pytest.MonkeyPatch) -> None:
     as_class.setattr(numerics, "used_extension", lambda: "_C_AVX2")
     numerics.check_used(CPU, "cpu-avx2")
