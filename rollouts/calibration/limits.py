@@ -159,9 +159,9 @@ class RolloutCalibration(Calibration):
 
 
 FLOAT32_SAMPLING = SamplingLimits(mismatch_share=1e-3, largest=1e-3, largest_sum=2e-3)
-"""In float32 the logits of two honest machines differ by about 1e-5. Only closer near-ties are drawn differently: about
-one token in 100,000. The limits allow a hundred times as many such tokens, which are still too few to steer a
-policy."""
+"""In float32 the logits of two honest machines differ by about 1e-5. So the machines draw different tokens only at
+near-ties closer than this: about one token in 100,000. The limits allow a hundred times as many such tokens, which are
+still too few to steer a policy."""
 
 _ONE_PROOF = Thresholds(
     exponent_mismatches=0.05,

@@ -7,8 +7,9 @@ file's size and a false-alarm rate:
 
 - The mean distance of proofs over independent groups follows a gamma distribution. Its quantile is approximated through
   the cube root, which is nearly normal (Wilson and Hilferty 1931).
-- Replay deviations come from near-ties, occur independently and are exponential. The sum of a Poisson number of them
-  exceeds s with a probability of at most exp(-(√(s/size) - √number)²) (Chernoff 1952).
+- Replay deviations come from near-ties, occur independently and are exponential. If their number follows a Poisson
+  distribution with mean n, and their mean size is m, their sum exceeds s >= n·m with a probability of at most
+  exp(-(√(s/m) - √n)²) (Chernoff 1952).
 """
 
 from __future__ import annotations

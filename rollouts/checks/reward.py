@@ -33,7 +33,7 @@ RowScore = Mapping[str, Figure]
 
 `limited`: the environment scores the row under time or memory limits. `slow`: such a limit ended the scoring.
 `unscored`: the validator's total time was over before the row had a score. `task` and `reward` are None if the row is
-undecided.
+undecided: it is slow or unscored, or it claims less reward than the validator computed.
 """
 Scores = Mapping[int, RowScore]
 """Scores by row number."""

@@ -116,7 +116,7 @@ def reward_of(score: Score, *, rule: LengthReward | None, target: int | None, ou
 
 
 def measured_length(score: Score, *, output_tokens: int) -> int:
-    """Returns the answer's length for the length reward: the environment's `length`, else the number of tokens."""
+    """Returns the answer's length for the length reward: `length` of the score's parts, else the number of tokens."""
     return int(score.parts.get("length", output_tokens))
 
 

@@ -1,1 +1,1 @@
-"""Policy models: folder facts, tokenizer, weights and forward pass."""
+"""Policy models: properties read from a version's folder, tokenizer, weights and forward pass."""

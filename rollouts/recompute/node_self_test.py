@@ -1,7 +1,7 @@
 """Proof by a generating engine that it computes in its numerics class, before its files name the class.
 
-A node whose files name a class that it does not compute in loses its stake. So the task generates the shipped recording
-of the class first, and names no class if a row differs.
+If files name a class in which their node did not compute, they are judged forged and the node is slashed. So the task
+generates the shipped recording of the class first, and names no class if a row differs.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ MOST_IN_FRONT = 1 / 8
 """Largest share of a vocabulary that may be in front; above it, computing all noise of the row costs hardly more."""
 
 BY_THEIR_WORDS = 16
-"""Default of `by_words`: expected candidates per row from the comparison of words, without tokens in front."""
+"""Default of `by_words`: expected candidates per row that the comparison of words yields, besides tokens in front."""
 _SLACK = 1e-4
 _SLACK_PER_SCORE = 2.0**-20
 """The tolerance of the comparison, in units of scores, is `_SLACK` plus `_SLACK_PER_SCORE` times |s|. Rounding changes
@@ -81,7 +81,7 @@ def bar(vocabulary: int, *, by_words: int = BY_THEIR_WORDS) -> np.uint32:
 def edges(scores_r: _Singles, vocabulary: int, *, by_words: int = BY_THEIR_WORDS) -> _Singles:
     """Returns for each row the scaled logit above which a token is in front, float32 [R]."""
     down_r = _SLACK + _SLACK_PER_SCORE * np.abs(scores_r.astype(np.float64)) - math.log(by_words / vocabulary)
-    with np.errstate(invalid="ignore"):  # an infinite score can't come from a draw
+    with np.errstate(invalid="ignore"):  # inf - inf is NaN; callers compute all noise of such rows
         return (scores_r - down_r).astype(np.float32)
 
 

@@ -15,7 +15,8 @@ _BATCH = 128
 """Number of chunks computed together: enough to amortise the cost of a call, few enough for the core's cache."""
 
 SMALLEST_ROOM = 4096
-"""Single chunks are padded to at least this many values, because the padding costs less than a separate call."""
+"""A stretch with a single chunk is padded to at least this many values. So single chunks of different sizes share one
+call, which costs less than a call for each size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ from trainer.learning.packing import NOTHING, Placed, place
 _MATRICES = 6
 """Cost of a layer's weight matrices per token, as a multiple of the model's width.
 
-The unit of cost is one token's attention to one other token: 2 width multiplications, for score and weighted sum, also
-if the other token is masked. The matrices take about 12 width^2 multiplications per token, which is 6 width units.
+The unit of cost is the attention of one token to one other token, which takes 2 * width multiplications (score and
+weighted sum); a masked token costs the same. The matrices take about 12 * width^2 multiplications per token, which is
+6 * width units.
 """
 
 PREFIX = -1

@@ -65,7 +65,7 @@ class Importance(StrEnum):
     """
 
     NONE = "none"
-    """The constant 1 with the gradient of log pi: answers count as on-policy."""
+    """exp(log pi - detach(log pi)): the value 1 with the gradient of log pi, so answers are treated as on-policy."""
     TOKEN = "token"  # noqa: S105 - a unit of text, no secret
     """pi/mu of each token."""
     SEQUENCE = "sequence"

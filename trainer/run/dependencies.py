@@ -35,7 +35,7 @@ class Dependencies:
     learner: PolicyLearner
     learner_thread: LearnerThread
     candidates: NDArray[np.uint64] | None
-    """Indices of the prompts from which each version's table is chosen; None if versions have no table."""
+    """Prompts from which each version's eligible prompts are selected by difficulty; None for too many to list."""
     parts: Parts
     """Assigns prompt indices to the recipe's environments."""
     journal: Journal

@@ -31,7 +31,7 @@ class StepTimes:
     """Listing, fetching and checking new files."""
     learn: float = 0.0
     write: float = 0.0
-    """Writing the version and waiting for the saved state."""
+    """Writing the version, and waiting before the optimiser step until a save in progress has finished."""
     total: float = 0.0
 
 

@@ -31,7 +31,7 @@ def write_state(
     Args:
         path: Path of the file.
         tensors: Tensors of the state.
-        about: Settings that determine the result.
+        about: Settings that determine the outcome of the saved work; `read_state` requires equal ones.
         facts: The rest of the state, as JSON.
 
     Raises:

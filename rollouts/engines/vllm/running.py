@@ -139,7 +139,7 @@ class RunningVllm:
 
 
 def _pack_shared(model: torch.nn.Module) -> None:
-    """Repacks the weights that vLLM multiplies with on a CPU.
+    """Repacks weights into the layout of vLLM's matrix products on a CPU.
 
     Reloading repacks each layer that has its own weights. An output layer that shares the embedding's weights has no
     weights of its own, so without this call that layer would keep the previous version's weights.

@@ -182,7 +182,8 @@ def next_move(
         useful: Number of groups with differing rewards that were received.
         coming: Number of accepted groups that are not received yet.
         held_up: Number of accepted groups that are unavailable because chain or store is down. They don't count
-            towards the batch, but the step does not end without them.
+            towards the batch. If the batch is not full and the demand can't be raised any more, the step waits for
+            them.
         share: Expected share of groups whose rewards differ, in (0, 1].
         max_rounds: Maximum number of times the demand may be raised.
         lingered: Whether the step has waited `linger_s` for outstanding work since its batch was full.

@@ -1,6 +1,7 @@
 """Processes of a mesh other than process 0: hold a shard of the policy and execute the commands of process 0.
 
-These processes read the base; they use no key, chain, orchestrator or state directory.
+These processes read the base (the version that training starts from); they use no key, chain, orchestrator or state
+directory.
 """
 
 from __future__ import annotations

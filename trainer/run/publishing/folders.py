@@ -114,7 +114,8 @@ class VersionFolders:
     async def tidy(self, newest: int, *, used: Collection[int] = ()) -> int:
         """Removes folders of versions that are not needed any more; the base stays.
 
-        Nothing is removed while the versions that leases and open work need can't be read from the ledger.
+        Nothing is removed while the ledger can't be read, because then it is unknown which versions leases and
+        unfinished work need.
 
         Args:
             newest: Newest version that may be removed.
