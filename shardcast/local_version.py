@@ -74,7 +74,7 @@ class LocalVersion:
         self._log.write_bytes(b"")
 
     def resume(self) -> list[BlockSpan]:
-        """Reads the manifest log from an earlier run, and returns the blocks that it announces.
+        """Reads the manifest log that an earlier process left, and returns the blocks that its valid lines announce.
 
         Each line is verified like a line from a peer. The log is truncated before the first invalid line, such as one
         that a crash left incomplete; peers send the rest again.

@@ -247,8 +247,8 @@ class Relay:
     def _kept(self) -> list[LocalVersion]:
         """Returns the versions to keep.
 
-        The method also records the newest version that the disk budget removes: the relay fetches no version again that
-        is as old or older.
+        The method also records the number of the newest version that the disk budget removes. Afterwards the relay
+        fetches neither that version nor an older one, except as the base of a held version.
         """
         ranked = self.versions.ranked(self._catalog.accepted_signers())
         choice = self._keep.choose(self._stored_versions(ranked))

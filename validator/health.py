@@ -113,7 +113,7 @@ class Health:
         """
         async with self._testing:
             if not self.well and self._clock.monotonic() >= self._due:
-                # Announced before the self-test, too: the test may outlast the previous announcement.
+                # Announce before the self-test, too: an announcement expires, and the test may take longer.
                 await self._members.announce(self._condition, since=self.since)
                 await self._run_test()
         await self._members.announce(self._condition, since=self.since)

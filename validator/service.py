@@ -174,7 +174,7 @@ async def check_pool(settings: ValidatorSettings) -> None:
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Locks a state directory for one validator, so that this validator may remove files of an earlier run.
+    """Locks a state directory for one validator process, which may then remove files that an earlier process left.
 
     Raises:
         DirectoryInUse: Another process holds the lock.

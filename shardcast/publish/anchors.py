@@ -16,7 +16,7 @@ class Form:
     """Form in which a version is published: as deltas, as whole files, or both."""
 
     base: int | None
-    """Number of the version that the deltas are applied to; None publishes no deltas."""
+    """Number of the version that the deltas are applied to; None if the version is published without deltas."""
     full: bool
     """Whether every file is published whole."""
 

@@ -53,9 +53,9 @@ def gated(
 class _Gate(asyncio.Protocol):
     """Wraps the protocol of one connection, and enforces limits of connections and answers.
 
-    The gate counts the connection from its start to its end. While the reader leaves more than `HIGH_WATER` bytes
-    unread, the connection counts towards the memory budget; after the budget's time-out, the gate aborts the
-    connection.
+    The connection counts towards the connection limits from its start to its end. While the reader leaves more than
+    `HIGH_WATER` bytes unread, the connection counts towards the memory budget; after the budget's time-out, the gate
+    aborts the connection.
     """
 
     def __init__(self, guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]) -> None:

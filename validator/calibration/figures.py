@@ -27,7 +27,7 @@ class CalibrationFigures:
         files: Results of the TOPLOC proofs, aggregated for each file.
         samples: Results of the TOPLOC proofs, aggregated for each row.
         errors: Absolute differences between recorded and recomputed log-probabilities, one array for each file.
-        groups: Measurements of each group, for the model of honest noise.
+        groups: Measurements of each group, from which `HonestNoise` derives limits that depend on a file's size.
     """
 
     replays: list[Replay] = field(default_factory=list)

@@ -51,9 +51,9 @@ class ArithmeticPair:
 def limits_around(
     honest: CalibrationFigures, *, model: str, pair: ArithmeticPair, headroom: float = HEADROOM
 ) -> CheckLimits:
-    """Returns the limits for one pair of arithmetics: the largest measurements times `headroom`, or those of float32.
+    """Returns the limits for one pair of arithmetics: the largest honest measurements times `headroom`.
 
-    Each limit is the larger of the two.
+    A measured limit below that of float32 is replaced by that of float32.
 
     Args:
         honest: Measurements of honest files.

@@ -64,7 +64,7 @@ class ReorgTracker:
         self._looking = asyncio.Lock()
 
     def mark(self) -> ChainVersion:
-        """Returns the present chain version, which callers take before they read chain data to cache."""
+        """Returns the present chain version. Callers get it before they read chain data, and pass it to the cache."""
         return ChainVersion(self._branch, -1 if self._newest is None else self._newest.number)
 
     async def observe(self, newest: Header) -> None:

@@ -83,7 +83,8 @@ class ExaminerProcess:
     async def examine(self, order: Order, *, is_copy: IsCopy, within: timedelta) -> Conclusion | NotJudged:
         """Runs one examination.
 
-        An error during the examination kills the process; the next examination starts another process.
+        If the call fails, times out or is cancelled before the reply, the process is killed, and the next examination
+        starts another one.
 
         Args:
             order: The examination.

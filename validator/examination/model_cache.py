@@ -16,7 +16,7 @@ from rollouts.precision import Dtype
 from validator.examination.interface import NotJudged
 
 MOST_OPEN = 16
-"""Maximum number of opened versions: recipe, tokenizer and table of prompts, without weights."""
+"""Maximum number of opened versions. An opened version holds recipe, tokenizer and prompt table, but no weights."""
 
 MOST_LOADED = 4
 """Maximum number of policies with loaded weights.

@@ -53,7 +53,7 @@ AskCopy = Callable[[Digest], bool]
 
 
 class _CannotJudgeError(Exception):
-    """Ends an examination without a conclusion; raised within a stage."""
+    """Ends an examination without a conclusion; `Procedure.examine` catches it and returns `why`."""
 
     def __init__(self, why: NotJudged) -> None:
         super().__init__(why.why)

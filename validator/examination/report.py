@@ -71,7 +71,7 @@ def _measured(results: Sequence[CheckResult], row: int, score: Mapping[str, Figu
 
 
 class RewardsRewritten(AssertionError):
-    """A bug in the validator: an accepted file's audit file would have a reward that is neither the file's nor None."""
+    """A bug in the validator: the audit file would have a reward that contradicts the accepted rollout file."""
 
 
 def check_rewards(file: RolloutFile, rows: Sequence[AuditRow]) -> None:

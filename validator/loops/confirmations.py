@@ -1,4 +1,4 @@
-"""Sends confirmations of first verdicts to the ledger in batches, one transaction at a time."""
+"""Sends second looks that agree with the first verdict to the ledger in batches, one transaction at a time."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ twice for the second, and so on."""
 MOST_SENT = 8
 """Maximum number of transactions by which this process tries to record the order of one dispute.
 
-Usually one transaction is enough, or two where the order needs one more block. The maximum limits the gas that is
-spent if the transactions have no effect.
+Usually one transaction is enough, or two where the order needs one more block. This bounds the gas that is wasted
+if the transactions have no effect.
 """
 
 MOST_WATCHED = 4096
