@@ -100,7 +100,7 @@ async def test_a_late_upload_arrives_after_its_submission(stage: Stage) -> None:
     stage.hand_over(grant)
     waiting = await stage.deliver(ATTACKS["late-upload"].delivery)
     assert waiting is not None
-    assert "not known yet" in waiting.error
+    assert "may not be public yet" in waiting.error
     assert await submitted(stage, stage.run.signed(stage.key, grant)) is WorkStatus.SUBMITTED
     assert stage.objects() == []
     await stage.run.sync.round()

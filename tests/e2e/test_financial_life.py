@@ -73,7 +73,7 @@ def test_stake_escrow_work_and_rewards_run_through_the_command_line(devnet: Devn
     )
     muster("pool", "fund", "10", "--pool", "2")
     muster("pool", "end", "--pool", "2")
-    assert "announced 10 MUST" in muster("pool", "withdraw", "--pool", "2").out
+    assert "announced a withdrawal of 10 MUST" in muster("pool", "withdraw", "--pool", "2").out
     assert "is ready at" in muster("pool", "withdraw", "--pool", "2", expect=1).err
     devnet.warp(timedelta(seconds=6))
     assert "withdrew 10 MUST" in muster("pool", "withdraw", "--pool", "2").out

@@ -31,7 +31,7 @@ def changed(report: RunReport, name: str, **values: object) -> RunReport:
     ("report", "missed"),
     [
         pytest.param(a_report(), "", id="all goals met"),
-        pytest.param(a_report(steps=14), "measured before and after", id="never evaluated again"),
+        pytest.param(a_report(steps=14), "not two evaluations to compare", id="never evaluated again"),
         pytest.param(replace(a_report(), evaluations=a_report().evaluations[:2]), "64.2%", id="learned too little"),
         pytest.param(changed(a_report(), "worker-2", forged=1), "worker-2 (1)", id="an honest file judged forged"),
         pytest.param(changed(a_report(), "cheater", slashed=0), "no stake slashed", id="the attacker kept its stake"),
@@ -57,8 +57,8 @@ def test_a_run_meets_its_goals_if_it_learned_blamed_no_honest_node_and_caught_th
     [
         pytest.param(with_lengths(a_report()), 0.5, "", id="close to the target"),
         pytest.param(with_lengths(a_report()), 0.3, "from 2.40 to 0.40 tokens off", id="far from the target"),
-        pytest.param(with_lengths(a_report(steps=14)), 3.0, "measured before and after", id="measured once"),
-        pytest.param(a_report(), 3.0, "measured before and after", id="no target length"),
+        pytest.param(with_lengths(a_report(steps=14)), 3.0, "not two evaluations to compare", id="measured once"),
+        pytest.param(a_report(), 3.0, "not two evaluations to compare", id="no target length"),
     ],
 )
 def test_with_target_lengths_answers_have_to_come_close_to_them(report: RunReport, wanted: float, missed: str) -> None:

@@ -118,7 +118,7 @@ def test_rows_of_a_cpus_class_fit_in_the_tile_of_the_smallest_cache(
 def test_another_library_than_the_classs_is_detected(as_class: pytest.MonkeyPatch) -> None:
     as_class.setattr(numerics, "used_extension", lambda: "_C_AVX2")
     numerics.check_used(CPU, "cpu-avx2")
-    with pytest.raises(EngineFailed, match="vLLM loaded _C_AVX2, and cpu-avx512 needs _C_AVX512"):
+    with pytest.raises(EngineFailed, match="vLLM loaded _C_AVX2, but cpu-avx512 needs _C_AVX512"):
         numerics.check_used(CPU, "cpu-avx512")
 
 

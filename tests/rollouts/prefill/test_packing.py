@@ -87,5 +87,5 @@ def test_answers_much_longer_than_their_prompts_are_batched_in_rows_of_similar_l
 
 @pytest.mark.parametrize(("prompt", "length"), [(0, 1), (1, 0)])
 def test_an_empty_prompt_or_answer_is_refused(prompt: int, length: int) -> None:
-    with pytest.raises(InvalidInput, match="tokens"):
+    with pytest.raises(InvalidInput, match="at least one token of prompt and answer"):
         answer(prompt, length)

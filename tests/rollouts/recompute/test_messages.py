@@ -93,7 +93,7 @@ def test_a_message_is_read_whole_or_not_at_all() -> None:
 def test_lengths_beyond_the_limits_are_refused() -> None:
     with pytest.raises(EngineFailed, match="bytes of head"):
         lengths((LARGEST_HEAD + 1).to_bytes(4, "little") + bytes(8), most=0)
-    with pytest.raises(EngineFailed, match="and 2 of body"):
+    with pytest.raises(EngineFailed, match="and 2 bytes of body"):
         lengths(bytes(4) + (2).to_bytes(8, "little"), most=1)
 
 

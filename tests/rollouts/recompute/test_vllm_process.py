@@ -72,6 +72,6 @@ def test_a_reply_beyond_the_size_of_any_evidence_is_not_read(
     file = read_rollout_bytes(trial_file(), limits=TRIAL_LIMITS)
     with (
         VllmProcess(hanging(tmp_path, replies=encode(Opened(arithmetic=own)) + huge), own) as process,
-        pytest.raises(EngineFailed, match="1073741824 of body"),
+        pytest.raises(EngineFailed, match="1073741824 bytes of body"),
     ):
         process.compare(file, [0], seed=None, parameters=SamplingParameters(max_new_tokens=1))

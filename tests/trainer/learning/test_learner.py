@@ -245,7 +245,7 @@ def test_a_sequence_longer_than_a_row_is_refused_before_any_learning(llama: Path
 def test_a_step_without_groups_is_refused(llama: Path) -> None:
     learner = learner_of(llama)
     learner.begin(step=0)
-    with pytest.raises(InvalidInput, match="without a group"):
+    with pytest.raises(InvalidInput, match="the step has no group"):
         learner.finish()
 
 
