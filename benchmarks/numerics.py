@@ -60,6 +60,8 @@ from validator.examination.vllm_cache import VllmCache
 
 SEED = bytes(range(32))
 CPU = torch.device("cpu")
+PROGRESS = 25
+"""Files after which `close` prints its counts so far, so that a run ended early has a result."""
 PLACE = VllmPlace(python=PYTHON, device="cpu")
 SHAPES: Mapping[str, dict[str, Any]] = {
     "0.4 M": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2, "vocab_size": 64},
@@ -215,6 +217,8 @@ def close(console: Console, own: Arithmetic, *, tries: int, honest: int, home: P
                 found = procedure.examine(order, is_copy=lambda _: False)
                 outcomes[found.outcome.name if isinstance(found, Conclusion) else "NOT_JUDGED"] += 1
                 work.path.unlink()
+                if outcomes.total() % PROGRESS == 0:
+                    console.log(f"{name}: {outcomes.total()} of {wanted} files: {dict(outcomes)}")
             counts = [str(outcomes[each]) for each in ("ACCEPTED", "REJECTED", "FORGED", "NOT_JUDGED")]
             table.add_row(name, str(outcomes.total()), *counts)
     cache.close()

@@ -75,6 +75,11 @@ class Arithmetic(BaseModel):
         return bool(self.device)
 
     @property
+    def has_wide_limits(self) -> bool:
+        """True if validators can't reproduce the rounding, so that their limits let small cheats pass (decision 83)."""
+        return self.dtype is Dtype.BFLOAT16 and not self.is_class
+
+    @property
     def pair(self) -> Arithmetic:
         """The engine and data type alone."""
         return Arithmetic(engine=self.engine, dtype=self.dtype)

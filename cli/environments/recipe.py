@@ -15,6 +15,7 @@ from cli.groups import CommandGroup
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from protocol.errors import Conflict, InvalidInput, plain_message
 from protocol.runtime.files import write_atomically
+from rollouts.precision import Arithmetic
 
 if TYPE_CHECKING:
     from rollouts.models.chat import ChatFormat
@@ -165,6 +166,12 @@ def _cautions(proposed: ProposedRecipe) -> Iterator[str]:
         yield (
             f"{proposed.recipe.environment.name} demonstrates an answer of {demonstrated} tokens with the end of "
             f"sequence, and answers have up to {answer}; a cut-off answer is never right: raise --max-new-tokens"
+        )
+    if wide := [name for name in proposed.recipe.arithmetic if Arithmetic.parse(name).has_wide_limits]:
+        yield (
+            f"files of {', '.join(wide)} are checked with wide limits: weights in eight bits, older versions and "
+            "chosen near-ties can pass (docs/attacks.md); float32 and numerics classes have narrow limits "
+            "(docs/engines.md)"
         )
     if not proposed.recipe.held_out:
         yield "no prompts are held out, so nothing can be evaluated: give --held-out 0.02"

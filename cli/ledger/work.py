@@ -51,7 +51,10 @@ _VERDICT_REFUSALS = {
         "another validator must give this verdict: name that validator's key with --key",
     ),
     "NotYourTurn": ("it is another validator's turn to decide", "`muster work show` lists the turns"),
-    "OtherSubmission": ("the node submitted another file", "`muster work show` shows the SHA-256 of that file"),
+    "OtherSubmission": (
+        "the node submitted another file, or claimed other work units",
+        "`muster work show` shows the SHA-256 and the work units that it submitted",
+    ),
     "TooLate": ("the deadline for this verdict has passed", "`muster work finalize` finalises the work"),
 }
 """Message and hint for each error with which the ledger can refuse a verdict.

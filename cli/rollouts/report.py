@@ -121,7 +121,7 @@ def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None
 
 
 def _facts(lease: Path, units: int | None) -> SlotFacts:
-    grant = read_document(lease, SlotGrant, made_by="the task that leased the slot")
+    grant = read_document(lease, SlotGrant, made_by="POST /v1/slots")
     return SlotFacts.of_lease(grant.lease.lease, chain_id=grant.lease.chain_id, beacon=grant.beacon, units=units)
 
 

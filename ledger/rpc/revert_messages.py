@@ -49,6 +49,11 @@ MESSAGES: Mapping[str, tuple[str, str]] = {
     "NotOffered": ("pool {poolId} was not offered to {caller}", "its owner offers it with `muster pool transfer`"),
     "GraceTooLong": ("the previous key may stay valid until {latest} at most", "give a shorter --grace"),
     "NothingAsked": ("the amount is zero", "give an amount above zero"),
+    "NoCommitment": ("the commitment is zero", "commit to the hash of a secret"),
+    "RevealedAlready": (
+        "the secret of epoch {epoch} was already revealed",
+        "reveal each secret once",
+    ),
     "EpochNotNewer": ("epoch {epoch} is not after {latest}", "commit to a later epoch"),
     "EpochNotOver": ("epoch {epoch} is not over", "commit to the next epoch first"),
     "WrongSecret": ("this is not the secret that was committed for epoch {epoch}", "reveal the committed secret"),

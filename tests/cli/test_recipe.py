@@ -51,7 +51,8 @@ def test_a_written_recipe_is_accepted_by_the_trainer_and_the_tasks(model: Path) 
 def test_recipe_options_are_written_to_the_recipe(model: Path) -> None:
     options = ["--max-new-tokens", "9", "--max-prompt-tokens", "20", "--group-size", "4", "--held-out", "0.1"]
     prompts = ["--first", "5", "--count", "7", "--arithmetic", "vllm/bfloat16", "--temperature", "0.8"]
-    run_muster("recipe", "init", str(model), "--environment", "letters", *options, *prompts)
+    written = run_muster("recipe", "init", str(model), "--environment", "letters", *options, *prompts)
+    assert "files of vllm/bfloat16 are checked with wide limits" in " ".join(written.err.split())
     recipe = read_recipe(model)
     assert (recipe.sampling.max_new_tokens, recipe.max_prompt_tokens, recipe.group_size) == (9, 20, 4)
     assert (recipe.held_out, recipe.arithmetic, recipe.sampling.temperature) == (0.1, ("vllm/bfloat16",), 0.8)

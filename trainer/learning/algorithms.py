@@ -26,13 +26,13 @@ _Ratio = Annotated[float, Field(ge=0, le=1e6)]
 _Coefficient = Annotated[float, Field(ge=0, le=1e3)]
 
 
-class _LearningModel(BaseModel):
+class LearningModel(BaseModel):
     """Base class of the `learning` settings: immutable, and rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ClippedTerm(_LearningModel):
+class ClippedTerm(LearningModel):
     """PPO's clipped surrogate; may bound the ratio of tokens with a negative advantage."""
 
     kind: Literal["clipped"] = "clipped"
@@ -49,7 +49,7 @@ class ClippedTerm(_LearningModel):
         return clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high, cap=self.cap)
 
 
-class TruncatedTerm(_LearningModel):
+class TruncatedTerm(LearningModel):
     """Policy gradient with a bounded importance weight."""
 
     kind: Literal["truncated"] = "truncated"
@@ -65,7 +65,7 @@ class TruncatedTerm(_LearningModel):
         )
 
 
-class MaskedTerm(_LearningModel):
+class MaskedTerm(LearningModel):
     """Policy gradient that masks tokens whose trainer and sampler probabilities differ too much."""
 
     kind: Literal["masked"] = "masked"
@@ -121,7 +121,7 @@ NAMED: dict[str, dict[str, Any]] = {
 """Named algorithms, as differences from the defaults of `Algorithm`. The defaults are the algorithm `grpo`."""
 
 
-class Algorithm(_LearningModel):
+class Algorithm(LearningModel):
     """The parts of a loss. Omitted fields have the values of the algorithm that `name` selects."""
 
     name: str = "grpo"

@@ -11,18 +11,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rollouts.precision import Dtype
-from trainer.learning.algorithms import Algorithm
+from trainer.learning.algorithms import Algorithm, LearningModel
 from trainer.learning.layout import Layout
 from trainer.learning.schedules import LearningRateSchedule
 
 _Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-
-
-class _LearningModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class OptimiserKind(StrEnum):
@@ -42,7 +38,7 @@ class OldPolicy(StrEnum):
     """The trainer's own log-probabilities at the start of the step. As each batch has one step, every ratio is 1."""
 
 
-class LearningOptimiser(_LearningModel):
+class LearningOptimiser(LearningModel):
     """Settings of the optimiser."""
 
     kind: OptimiserKind = OptimiserKind.ADAMW
@@ -64,7 +60,7 @@ class LearningOptimiser(_LearningModel):
     """Maximum number of consecutive skipped steps; one more ends the run."""
 
 
-class LearningSettings(_LearningModel):
+class LearningSettings(LearningModel):
     """Settings of the learner."""
 
     algorithm: Algorithm = Algorithm()
