@@ -1,6 +1,6 @@
 """Measures verification within a numerics class by vLLM on this machine's CPU; `python -m benchmarks.numerics`.
 
-1. `differences`: vLLM generates in batches of 1, 7 and 64, for two sizes of models, before and after ten weight
+1. `differences`: vLLM generates in batches of 1 to 64, for two sizes of models, before and after ten weight
    updates in place; another process prefills the answers in other batches. Every differing bit is counted.
 2. `close`: attacks that bfloat16's calibrated limits let through (`python -m benchmarks.validator --only close`),
    judged by vLLM of the same class, and honest files.
@@ -67,6 +67,9 @@ SHAPES: Mapping[str, dict[str, Any]] = {
     "0.4 M": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2, "vocab_size": 64},
     "2 M": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "vocab_size": 8192},
 }
+CASES = ((1, 64, False), (7, 128, False), (64, 512, False), (4, 1800, False), (16, 64, True))
+"""Answers at once, maximum tokens of an answer, and whether vLLM caches prefixes, of `differences`. Prefix caching is
+off in the product."""
 ATTACKS: Mapping[str, Callable[[], Trick]] = {
     "int8": lambda: OtherWeights("int8", quantised(8)),
     "one step at 2e-4 behind": lambda: Earlier(1),
@@ -108,10 +111,11 @@ class RemoteEngine:
         """Does nothing: the process has an owner."""
 
 
-def requests_of(vocabulary: int, answers: int) -> list[SampleRequest]:
-    """Makes prompts of 3 to 60 tokens, each for four answers."""
+def requests_of(vocabulary: int, answers: int, *, shortest: int = 3, longest: int = 60) -> list[SampleRequest]:
+    """Makes prompts of `shortest` to `longest` tokens, each for four answers."""
     draws = np.random.default_rng(0)
-    prompts = [tuple(draws.integers(3, vocabulary, size=int(draws.integers(3, 60))).tolist()) for _ in range(answers)]
+    sizes = draws.integers(shortest, longest, size=answers)
+    prompts = [tuple(draws.integers(3, vocabulary, size=int(size)).tolist()) for size in sizes]
     return [SampleRequest(sample=at, prompt_tokens=prompts[at // 4], seed=SEED) for at in range(answers)]
 
 
@@ -136,7 +140,17 @@ def differing(file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> Counter
 def differences(console: Console, own: Arithmetic, *, tokens: int, home: Path) -> None:
     """Prints the table of differences."""
     table = Table(title=f"{own}: generated and prefilled in two processes")
-    for column in ("model", "batch", "answers of", "weights", "tokens", "draws", "log-probabilities", "proofs differ"):
+    for column in (
+        "model",
+        "batch",
+        "answers of",
+        "prefix caching",
+        "weights",
+        "tokens",
+        "draws",
+        "log-probabilities",
+        "proofs differ",
+    ):
         table.add_column(column)
     for name, shape in SHAPES.items():
         folders = [
@@ -153,8 +167,8 @@ def differences(console: Console, own: Arithmetic, *, tokens: int, home: Path) -
             for seed in range(2)
         ]
         with EngineProcess(home / "log") as engine, VllmProcess(PLACE, own) as verifier:
-            for batch, length in ((1, 64), (7, 128), (64, 512), (4, 1800)):
-                engine.open(dtype=own.dtype, max_batch=batch)
+            for batch, length, caching in CASES:
+                engine.open(dtype=own.dtype, max_batch=batch, prefix_caching=caching)
                 engine.load(folders[0], version=ZERO_DIGEST)
                 verifier.load(folders[0], version=ZERO_DIGEST)
                 answers = max(batch, tokens // (6 * length))
@@ -163,13 +177,15 @@ def differences(console: Console, own: Arithmetic, *, tokens: int, home: Path) -
                         for number in range(10):
                             for loaded in (engine, verifier):
                                 loaded.load(folders[(number + 1) % 2], version=ZERO_DIGEST)
-                    requests = requests_of(shape["vocab_size"], answers)
+                    # vLLM caches whole blocks of 128 positions on a CPU, so only longer prompts are found in the cache.
+                    spread = {"shortest": 140, "longest": 700} if caching else {}
+                    requests = requests_of(shape["vocab_size"], answers, **spread)
                     parameters = SamplingParameters(max_new_tokens=length)
                     file = file_of(requests, engine.generate(requests, parameters), own)
                     order = sorted(range(len(requests)), reverse=True)
                     found = differing(file, verifier.compare(file, order, seed=SEED, parameters=parameters))
                     table.add_row(
-                        name, str(batch), str(length), weights,
+                        name, str(batch), str(length), "on" if caching else "off", weights,
                         *(f"{found[each]:,}" for each in ("tokens", "draws", "log-probabilities", "proofs")),
                     )  # fmt: skip
     console.print(table)

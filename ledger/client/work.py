@@ -23,7 +23,7 @@ The same as `LOST_DISPUTE_BPS` of `WorkTypes.sol`.
 """
 
 DECISIVE_GAS = 1_000_000
-"""Minimum gas limit of a transaction, for each verdict in it that may decide a dispute.
+"""Gas for each verdict that may decide a dispute: the minimum gas limit of a transaction is the sum over its verdicts.
 
 The hash of the block after the dispute determines the order of the dispute's validators. The first block whose
 transactions can read this hash may contain a verdict whose gas was estimated on the block before, without the hash.

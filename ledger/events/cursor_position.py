@@ -1,8 +1,8 @@
 """Position of an event cursor and its transitions, as pure functions.
 
-A position remembers the hashes of the newest blocks read (which need not be adjacent) and the events delivered from
-them. After a reorg the newest remembered block that is still on the chain is the common ancestor: events after it are
-reverted, newest first, and reading continues from there.
+A position remembers the hashes of the newest blocks read, which need not be adjacent, and the delivered events of all
+blocks after the oldest of them. After a reorg the newest remembered block that is still on the chain is the common
+ancestor: events after it are reverted, newest first, and reading continues from there.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Position:
     Args:
         next_block: The first block not read yet.
         read: The newest blocks read, with their hashes, oldest first.
-        delivered: Events delivered from blocks after the oldest block in `read`, in the chain's order.
-        complete: Whether `read` still has every block that was read. If so, even a reorg from the start block can be
+        delivered: Delivered events in the chain's order: all of them while `complete` is True, else at least those
+            after the oldest block in `read`.
+        complete: True until a block is dropped from `read`. While it is True, even a reorg from the start block can be
             undone.
         filter: Identity of the event filter. A cursor with another filter does not use this position.
     """

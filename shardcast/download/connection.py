@@ -214,7 +214,7 @@ class _Body:
 
 
 class _WholeBlocks(_Body):
-    """Body of a response that reads a whole block per call, directly from the socket.
+    """Body of a response; a call reads a whole block, if it arrives within one tick, directly from the socket.
 
     The thread then wakes once per block, instead of once per packet. This matters because with several connections in
     one process each wake-up waits for the GIL: these waits took more time than the work on the bytes.
@@ -239,7 +239,8 @@ class _WholeBlocks(_Body):
     def read(self, piece: memoryview) -> int:
         """Fills the buffer with the bytes that arrive within a tick.
 
-        Returns the number of these bytes, or 0 at the end of the body.
+        Returns the number of these bytes, or 0 if the peer closed the connection. The caller must not read beyond the
+        end of the body.
 
         Raises:
             TimeoutError: No byte arrived within the stall time-out.

@@ -129,7 +129,7 @@ class Download:
         Raises:
             NoProgress: No peer sends the missing blocks; the next download continues with the blocks on disk.
             VersionGone: No peer has the version, or its base, any more; the partial files were deleted.
-            VersionDropped: The signed blocks do not produce the announced files; the partial files were deleted.
+            VersionDropped: The signed blocks do not produce the announced files, or the chain of deltas is too long.
             VersionDiskFull: The disk has no room for the version; the partial files were deleted.
             Conflict: Another process downloads the version into the same folder.
         """

@@ -25,7 +25,8 @@ class BlockClaim:
     """Time at which the claim's newest block arrived; before the first block, the time of the claim. Monotonic, in
     seconds."""
     hedge_of: BlockClaim | None = None
-    """For a hedge: the late claim, some of whose blocks this claim requests from another peer."""
+    """The late claim, if this claim is a hedge; None otherwise. A hedge requests some missing blocks of the late
+    claim from another peer."""
     peer: str = ""
     """URL of the peer from which the blocks are requested."""
     remaining: set[int] = field(default_factory=set)

@@ -1,7 +1,7 @@
 """Writer for programs that write a version through `Origin.publish`.
 
-While the program writes, a background task publishes full blocks. Muster's own trainer does not use this writer: it
-writes complete folders (`trainer.run.publishing.publisher`), which `shardcast.folder_watcher` publishes.
+While the program writes, a background task publishes full blocks. Muster's own trainer does not use this writer. It
+writes complete folders (`trainer.run.publishing.folders`), and `shardcast.folder_watcher` publishes them.
 """
 
 from __future__ import annotations

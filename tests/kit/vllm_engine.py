@@ -56,9 +56,16 @@ class EngineProcess:
         self._process.kill()
         self._process.communicate()
 
-    def open(self, *, dtype: Dtype = Dtype.FLOAT32, max_batch: int = 64, cache_bytes: int | None = None) -> None:
-        """Closes the current engine and opens another."""
-        self._ask("open", dtype=dtype, max_batch=max_batch, cache_bytes=cache_bytes)
+    def open(
+        self,
+        *,
+        dtype: Dtype = Dtype.FLOAT32,
+        max_batch: int = 64,
+        cache_bytes: int | None = None,
+        prefix_caching: bool = False,
+    ) -> None:
+        """Closes the current engine and opens another; `prefix_caching` is off in the product."""
+        self._ask("open", dtype=dtype, max_batch=max_batch, cache_bytes=cache_bytes, prefix_caching=prefix_caching)
 
     def preemptions(self) -> int:
         """Returns how often vLLM has discarded an answer's keys and values to compute them again later."""
@@ -130,19 +137,26 @@ class _Other:
 
     def __init__(self) -> None:
         # Imports modules that the test's environment lacks.
-        from rollouts.engines.vllm import sampler_hook  # noqa: PLC0415
+        from rollouts.engines.vllm import running, sampler_hook  # noqa: PLC0415
         from rollouts.engines.vllm.engine import VllmEngine  # noqa: PLC0415
 
         self._kind = VllmEngine
         self._drawing: Any = sampler_hook
+        self._running: Any = running
+        self._arguments = self._running.engine_arguments
         self._noise = self._drawing.noise
         self._engine: Any = None
         self._preempted = 0
         self._count_preemptions()
 
-    def open(self, **given: Any) -> None:
+    def open(self, *, prefix_caching: bool, **given: Any) -> None:
         if self._engine is not None:
             self._engine.close()
+
+        def arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            return {**self._arguments(*args, **kwargs), "enable_prefix_caching": prefix_caching}
+
+        self._running.engine_arguments = arguments
         self._engine = self._kind(device=torch.device("cpu"), **given)
 
     def preemptions(self) -> int:

@@ -20,7 +20,7 @@ from rollouts.toploc import Aggregate, ProofOutcome, aggregate, judge
 
 @dataclass(slots=True)
 class CalibrationFigures:
-    """Measurements of files that were all generated in one arithmetic and all verified in one arithmetic.
+    """Measurements for one pair of arithmetics: one generated all files, the other (or the same) verified them.
 
     Args:
         replays: Results of the replay (which token does the seeded noise select?), one for each file.
@@ -55,7 +55,7 @@ class CalibrationFigures:
         )
 
     def extend(self, others: CalibrationFigures) -> None:
-        """Adds the measurements that `others` collected from other files of the same arithmetic."""
+        """Adds the measurements in `others`, of other files of the same pair of arithmetics."""
         self.replays += others.replays
         self.files += others.files
         self.samples += others.samples

@@ -42,7 +42,7 @@ class UnknownCheckpoint(FactsMissing):
 
 
 class WrongBeacon(FactsMissing):
-    """The lease names a block as beacon in which neither the version was announced nor the node joined.
+    """The beacon block of the lease is not the later block of an announcement of the version and a join of the node.
 
     The orchestrator signed the lease, so the error is the orchestrator's. The file of such a submission can't be
     judged.

@@ -143,7 +143,7 @@ class Examiner(Protocol):
     """Examines rollout files; several calls may run concurrently."""
 
     async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Conclusion | NotJudged:
-        """Runs all checks, the cheapest first, and returns the conclusion.
+        """Runs the checks, the cheapest first, until the verdict is certain, and returns the conclusion.
 
         Errors of this machine, the version or the calibration give `NotJudged`, never a conclusion. A file that can't
         be decoded gives a conclusion about the file.

@@ -15,7 +15,7 @@ KEPT_VERSIONS = 3
 """Number of unused versions that stay on disk; the validator downloads other versions again when it needs them."""
 
 SLASH_MARGIN = 4.0
-"""Factor on the limits beyond which a statistical failure is forgery.
+"""A statistical failure counts as forgery if a measurement exceeds its limit times this factor.
 
 Limits are twice the largest honest measurement, or a hundred times that measurement for float32. So forgery starts at
 8 times the largest honest measurement, or at 400 times for float32. Decision 27 has the measurements, and lists the

@@ -64,7 +64,8 @@ class VersionFolders:
         Raises:
             NoPolicy: The version is not on this machine, and no relay is known.
             BadVersionFolder: The folder's content is another version.
-            MusterError: No relay serves the version now.
+            MusterError: The version can't be fetched now: no relay serves it, the disk is full, or another process uses
+                the folder.
             OSError: The disk can't be read or written.
         """
         digest = checkpoint.digest

@@ -78,7 +78,8 @@ class TransactionPool:
     def executable(self, *, base_fee: int, nonce_of: Callable[[bytes], int]) -> Iterator[PendingTransaction]:
         """Yields transactions for a block, best tip first and in nonce order per sender.
 
-        The consumer removes each transaction before it asks for the next one. A transaction that did not advance its
+        The consumer removes each transaction that it executed or refused before it asks for the next one; one that does
+        not fit into the block stays in the pool. A transaction that did not advance its
         sender's nonce, as `nonce_of` returns it, ends that sender's sequence.
         """
         heap: list[tuple[int, int, bytes, int]] = []
