@@ -1,5 +1,8 @@
 """Runs `muster` as `python -m cli`."""
 
-from cli.main import main
+from cli.completion.lookup import answer
 
-main()
+if not answer():
+    from cli.main import main
+
+    main()

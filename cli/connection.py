@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from web3 import AsyncWeb3
 
 from cli.configuration import Configuration
 from cli.keys import open_key
-from ledger.client import Ledger
-from ledger.deployment import Deployment
 from ledger.errors import InsufficientFunds
-from ledger.rpc.connection import ChainConnection, connect
 from protocol.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from web3 import AsyncWeb3
+
+    from ledger.client import Ledger
+    from ledger.rpc.connection import ChainConnection
 
 PoolOption = Annotated[
     int | None,
@@ -42,6 +44,8 @@ async def open_chain(rpc: str, chain_id: int) -> AsyncIterator[AsyncWeb3[ChainCo
         ChainUnavailable: The chain does not answer.
         WrongChain: The id of the chain is not `chain_id`.
     """
+    from ledger.rpc.connection import connect  # noqa: PLC0415 - loads web3, which takes a second
+
     web3 = await connect(rpc, expected_chain_id=chain_id)
     try:
         yield web3
@@ -59,6 +63,9 @@ async def open_ledger(configuration: Configuration, key: str | None = None) -> A
         InvalidInput: The configuration names no deployment, or a deployment on a chain other than the configured
             `chain_id`.
     """
+    from ledger.client import Ledger  # noqa: PLC0415 - loads web3, which takes a second
+    from ledger.deployment import Deployment  # noqa: PLC0415
+
     if configuration.chain.deployment is None:
         raise InvalidInput(
             "no deployment is configured",

@@ -6,17 +6,13 @@ from typing import Annotated
 
 import typer
 
-from cli.groups import CommandGroup
 from cli.output import say
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
 from cli.pool.tasks import TaskName, read_replicas
 from protocol.errors import InvalidInput
 from protocol.wire.tasks import DesiredState, TaskPatch
 
-app = CommandGroup()
 
-
-@app.command()
 async def stop(
     context: typer.Context,
     name: TaskName,
@@ -36,13 +32,11 @@ async def stop(
     say(f"{stopped.spec.name} ({stopped.id}) is {stopped.state.value}")
 
 
-@app.command()
 async def start(context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None) -> None:
     """Run a stopped task again."""
     await _change(context, name, TaskPatch(desired_state=DesiredState.RUNNING), where, manager)
 
 
-@app.command()
 async def change(
     context: typer.Context,
     name: TaskName,

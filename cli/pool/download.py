@@ -10,7 +10,6 @@ import typer
 
 from cli.configuration import Configuration
 from cli.connection import chosen_pool, open_ledger
-from cli.groups import CommandGroup
 from cli.output import JsonOption, show_fields
 from cli.pool.connection import Manager, Where, open_orchestrator
 from ledger.client import Ledger
@@ -21,8 +20,6 @@ from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import Digest
 from protocol.runtime.clock import SystemClock
 from protocol.wire.listings import RolloutItem
-
-app = CommandGroup()
 
 _MOST_BYTES = 2 << 30
 
@@ -48,7 +45,6 @@ class Downloaded:
     """Salt of the lease; None if the chain has no event of this submission."""
 
 
-@app.command()
 async def download(
     context: typer.Context,
     work: Annotated[str, typer.Argument(help="Key of the work, or a prefix; `muster pool rollouts` lists keys.")],

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
-from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from cli.pool.economics import attacks, audit_stages, forgeries, show_attacks, show_audits
@@ -19,9 +18,6 @@ from ledger.client.pools import PoolStatus, Roles, Terms
 from ledger.economics import DeliveryRules, explain_economics
 from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import Address
-
-app = CommandGroup(no_args_is_help=True, help="Create and operate a pool.")
-
 
 DEFAULT_LEASE = timedelta(seconds=600)
 """Default of the orchestrator's setting `run_lease_s`."""
@@ -36,7 +32,6 @@ Penalty = Annotated[
 Seconds = Annotated[int, typer.Option(min=1)]
 
 
-@app.command()
 async def create(
     context: typer.Context,
     domain: Annotated[int, typer.Option(min=1, help="Domain of the pool.")] = 1,
@@ -119,7 +114,6 @@ def _cautions(terms: Terms, *, validators: int) -> list[str]:
     return found
 
 
-@app.command()
 async def activate(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
     """Activate a pending pool, so that nodes can join it."""
     async with open_ledger(context.obj, key) as ledger:
@@ -127,7 +121,6 @@ async def activate(context: typer.Context, pool: PoolOption = None, key: OwnerKe
     say(f"pool {chosen_pool(context.obj, pool)} is active")
 
 
-@app.command()
 async def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
     """Close a pool permanently: no new members, no new work. Open work is still judged and paid."""
     async with open_ledger(context.obj, key) as ledger:
@@ -135,7 +128,6 @@ async def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "
     say(f"pool {chosen_pool(context.obj, pool)} has ended; `muster pool withdraw` withdraws the remaining escrow")
 
 
-@app.command()
 async def fund(
     context: typer.Context,
     amount: Annotated[str, typer.Argument(help="Amount in MUST.")],
@@ -150,7 +142,6 @@ async def fund(
     say(f"pool {pool_id} holds {format_amount(escrow.balance)} MUST, {format_amount(escrow.free)} of it free")
 
 
-@app.command()
 async def withdraw(
     context: typer.Context,
     amount: Annotated[
@@ -232,7 +223,6 @@ def _utc(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
-@app.command()
 async def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = False) -> None:
     """Show a pool: its owner, terms, escrow and members."""
     pool_id = chosen_pool(context.obj, pool)
@@ -275,7 +265,6 @@ async def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOpt
     show_fields(fields, as_json=as_json)
 
 
-@app.command()
 async def economics(
     context: typer.Context,
     units: Annotated[int, typer.Option(min=1, help="Work units of a typical submission.")] = 4096,
@@ -338,7 +327,6 @@ async def economics(
     show_attacks(costs)
 
 
-@app.command()
 async def terms(
     context: typer.Context,
     price: Annotated[str | None, typer.Option(help="MUST for one work unit.")] = None,

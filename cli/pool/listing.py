@@ -7,14 +7,11 @@ from typing import Annotated
 import typer
 
 from cli.connection import open_ledger
-from cli.groups import CommandGroup
 from cli.output import JsonOption, show_table
 from ledger.amounts import format_amount, plain_amount
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus
 from worker.chain.pool_record import PoolRecord, read_pool_record
-
-app = CommandGroup()
 
 COLUMNS = (
     "pool",
@@ -30,7 +27,6 @@ COLUMNS = (
 )
 
 
-@app.command(name="list")
 async def list_(
     context: typer.Context,
     most: Annotated[int, typer.Option(min=1, max=200, help="Number of newest pools to read.")] = 20,

@@ -9,20 +9,16 @@ import typer
 
 from cli.connection import ManagerKey, OrchestratorKey, PoolOption, chosen_pool, open_ledger
 from cli.documents import write_document
-from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.output import say, warn
 from protocol.invites import Invite
 from protocol.runtime.randomness import randbits
 from protocol.wire.invites import SignedInvite
 
-app = CommandGroup()
-
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
 Reason = Annotated[str, typer.Option(help="Reason; it is public on the ledger.")]
 
 
-@app.command()
 async def invite(
     context: typer.Context,
     node: NodeName,
@@ -51,7 +47,6 @@ async def invite(
     write_document(out, signed)
 
 
-@app.command(name="cancel-invite")
 async def cancel_invite(
     context: typer.Context,
     nonce: Annotated[int, typer.Argument(min=0, help="Nonce of the invite.")],
@@ -64,7 +59,6 @@ async def cancel_invite(
     say("the invite is cancelled")
 
 
-@app.command()
 async def evict(
     context: typer.Context,
     node: NodeName,

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
-from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
@@ -21,8 +20,6 @@ from protocol.wire.nodes import Hardware
 from protocol.wire.pool import HistoryEntry, NodeMetrics, NodeView
 from protocol.wire.tasks import AssignmentState
 
-app = CommandGroup()
-
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
 Reason = Annotated[str, typer.Option(help="Reason, for the node's history.")]
 OnLedger = Annotated[
@@ -31,7 +28,6 @@ OnLedger = Annotated[
 HISTORY_SHOWN = 20
 
 
-@app.command()
 async def nodes(
     context: typer.Context,
     *,
@@ -54,7 +50,6 @@ async def nodes(
     show_table(columns, [_row(node, now) for node in found], empty="no node is known yet")
 
 
-@app.command()
 async def node(
     context: typer.Context,
     name: NodeName,
@@ -80,7 +75,6 @@ async def node(
     )
 
 
-@app.command()
 async def restart(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
@@ -88,7 +82,6 @@ async def restart(
     await _tell(context, name, where, manager, lambda client, which: client.restart(which, reason=reason))
 
 
-@app.command()
 async def drain(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
@@ -96,7 +89,6 @@ async def drain(
     await _tell(context, name, where, manager, lambda client, which: client.drain(which, reason=reason))
 
 
-@app.command()
 async def resume(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
@@ -104,7 +96,6 @@ async def resume(
     await _tell(context, name, where, manager, lambda client, which: client.resume(which, reason=reason))
 
 
-@app.command()
 async def ban(
     context: typer.Context,
     name: NodeName,
@@ -126,7 +117,6 @@ async def ban(
     say(f"{which} is banned")
 
 
-@app.command()
 async def unban(
     context: typer.Context,
     name: NodeName,

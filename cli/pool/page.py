@@ -10,10 +10,7 @@ from cli.output import JsonOption, note, show_fields
 from cli.pool.connection import Where, location_of, token_of, token_place
 from protocol.wire.pool import PAGE_PATH
 
-app = typer.Typer()
 
-
-@app.command()
 def page(
     context: typer.Context,
     *,

@@ -8,19 +8,15 @@ from typing import Annotated
 import typer
 
 from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
-from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_json
 from ledger.errors import TransactionReverted
 from protocol.errors import Conflict, InvalidInput
 
-app = CommandGroup()
-
 ProviderName = Annotated[str, typer.Argument(metavar="ADDRESS", help="Address or key name of the provider.")]
 Confirmed = Annotated[bool, typer.Option("--yes", help="Act without asking for confirmation.")]
 
 
-@app.command("ban-provider")
 async def ban_provider(
     context: typer.Context,
     name: ProviderName,
@@ -51,7 +47,6 @@ async def ban_provider(
     note("`muster pool unban-provider` lifts the ban")
 
 
-@app.command("unban-provider")
 async def unban_provider(
     context: typer.Context,
     name: ProviderName,

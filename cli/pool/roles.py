@@ -9,13 +9,10 @@ from typing import Annotated
 import typer
 
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
-from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, say, show_table
 from ledger.client.pools import Role
 from protocol.errors import InvalidInput
-
-app = CommandGroup()
 
 
 class RoleName(StrEnum):
@@ -26,7 +23,6 @@ class RoleName(StrEnum):
     PUBLISHER = "publisher"
 
 
-@app.command()
 async def roles(
     context: typer.Context,
     set_role: Annotated[RoleName | None, typer.Option("--set", help="The role to give to another key.")] = None,
@@ -72,7 +68,6 @@ async def roles(
     show_table(("role", "key", "former_key", "counts_until"), rows, as_json=as_json)
 
 
-@app.command()
 async def transfer(
     context: typer.Context,
     to: Annotated[str, typer.Argument(help="Address or key name of the next owner, who must accept.")],
@@ -86,7 +81,6 @@ async def transfer(
     say(f"the pool is offered to {new_owner}, who accepts with `muster pool accept`")
 
 
-@app.command()
 async def accept(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
     """Take over a pool that was offered to you."""
     async with open_ledger(context.obj, key) as ledger:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
@@ -19,8 +18,6 @@ from protocol.verdicts import Outcome, reason_name
 from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import Demand, NewCheckpoint, RunView, StepView
 from protocol.wire.slots import Deliveries, LeaseView
-
-app = CommandGroup()
 
 SHORT = 10
 """Number of characters of a hash in a table."""
@@ -35,7 +32,6 @@ class Wanted(StrEnum):
     ALL = "all"
 
 
-@app.command()
 async def progress(
     context: typer.Context, *, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
@@ -50,7 +46,6 @@ async def progress(
     show_table(columns, [_step(step) for step in view.steps], empty="no step has begun")
 
 
-@app.command()
 async def rollouts(
     context: typer.Context,
     *,
@@ -97,7 +92,6 @@ async def rollouts(
     show_table(columns, [_rollout(item) for item in found], empty="nothing was submitted yet")
 
 
-@app.command()
 async def deliveries(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Address or key name of the node.")],
@@ -117,7 +111,6 @@ async def deliveries(
     show_table(columns, [_lease(lease) for lease in found.leases], empty="the node has leased no slot")
 
 
-@app.command()
 async def demand(
     context: typer.Context,
     step: Annotated[int, typer.Argument(min=0, help="Number of the step.")],
@@ -139,7 +132,6 @@ async def demand(
         say(f"step {view.step} needs {counted(view.demand, 'group')}, {view.need} missing")
 
 
-@app.command()
 async def publish(
     context: typer.Context,
     version: Annotated[int, typer.Argument(min=0, help="Number of the version.")],

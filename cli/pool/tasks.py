@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.groups import CommandGroup
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short
 from cli.pool.task_files import build_task, pairs, read_task_file, secrets_from_environment
@@ -16,13 +15,10 @@ from cli.quantities import ago, moment, parse_size
 from protocol.errors import InvalidInput
 from protocol.wire.tasks import DesiredState, NetworkMode, RestartKind, Task
 
-app = CommandGroup()
-
 TaskName = Annotated[str, typer.Argument(help="The task's id, a prefix of it, or its name.")]
 EVERY_NODE: Literal["every-node"] = "every-node"
 
 
-@app.command()
 async def tasks(
     context: typer.Context,
     *,
@@ -42,7 +38,6 @@ async def tasks(
     show_table(columns, [_row(task, now) for task in found], empty="no task was posted yet")
 
 
-@app.command()
 async def task(
     context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
@@ -55,7 +50,6 @@ async def task(
         show_fields(_fields(found))
 
 
-@app.command(context_settings={"allow_interspersed_args": True})
 async def run(
     context: typer.Context,
     words: Annotated[
@@ -135,7 +129,6 @@ async def run(
     note(f"{made.spec.name} is {made.state.value}; `muster pool logs --follow --task {made.id[:8]}` shows its output")
 
 
-@app.command()
 async def groups(
     context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, printable, printable_json, show_json, warn
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short, working_nodes
@@ -21,8 +20,6 @@ from protocol.wire.heartbeat import LogLine
 from protocol.wire.pool import PoolEvent
 from protocol.wire.tasks import Task
 
-app = CommandGroup()
-
 LOOK_FOR_NODES = timedelta(seconds=3)
 """Interval at which `logs --follow` searches for new nodes."""
 
@@ -31,7 +28,6 @@ Follow = Annotated[
 ]
 
 
-@app.command()
 async def logs(
     context: typer.Context,
     name: Annotated[
@@ -69,7 +65,6 @@ async def logs(
                 await _show_one(client, node.address, None, since, tail, as_json=as_json, label=True)
 
 
-@app.command()
 async def events(
     context: typer.Context,
     *,

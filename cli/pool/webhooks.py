@@ -7,17 +7,13 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from cli.groups import CommandGroup
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import moment
 from protocol.errors import InvalidInput
 from protocol.wire.pool import NewWebhook
 
-app = CommandGroup()
 
-
-@app.command()
 async def webhooks(
     context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
@@ -42,7 +38,6 @@ async def webhooks(
     show_table(columns, rows, empty="no webhook was made yet")
 
 
-@app.command(name="add-webhook")
 async def add_webhook(
     context: typer.Context,
     url: Annotated[str, typer.Argument(help="https URL that receives events by POST.")],
@@ -67,7 +62,6 @@ async def add_webhook(
     note("the secret is not shown again; it verifies X-Muster-Webhook-Signature (HMAC-SHA256) of each delivery")
 
 
-@app.command(name="delete-webhook")
 async def delete_webhook(
     context: typer.Context,
     webhook: Annotated[str, typer.Argument(help="Id of the webhook.")],

@@ -10,13 +10,14 @@ import typer
 
 from cli.lazy import load
 from cli.main import PARTS
+from cli.pool import commands as pool_commands
 from cli.worker import commands
 from tests.kit.devnet import run_muster
 
 HEAVY = ("torch", "web3", "fastapi", "eth_account", "numpy")
 
 
-LISTED = [(name, *part) for parts in (PARTS, commands.PARTS) for name, part in parts.items()]
+LISTED = [(name, *part) for parts in (PARTS, commands.PARTS, pool_commands.PARTS) for name, part in parts.items()]
 
 
 @pytest.mark.parametrize(("name", "place", "summary"), LISTED)

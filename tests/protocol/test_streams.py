@@ -20,7 +20,7 @@ from protocol.clients import OrchestratorClient
 from protocol.clients.streams import MOST_EVENT_BYTES, EventReader, ServerEvent
 from protocol.errors import Forbidden, RateLimited
 from protocol.http.client import BadAnswer
-from protocol.http.problems import install_problem_answers
+from protocol.http.serving.problem_answers import install_problem_answers
 from protocol.identifiers import address
 from protocol.runtime.clock import ManualClock
 from protocol.wire.heartbeat import LogLine

@@ -18,11 +18,11 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from protocol.errors import InvalidInput, MusterError
-from protocol.http.problems import problem_response
 from protocol.http.rates import CallerAddresses, counted_as
 from protocol.http.serving.answers import LEAST_RATE, AnswerBudget
 from protocol.http.serving.bodies import UNCOUNTED, BodyAccount, BodyBudget
 from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits, peer_address
+from protocol.http.serving.problem_answers import problem_response
 from protocol.runtime.clock import Clock
 
 MOST_HEAD = 32 * 1024

@@ -22,10 +22,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import MusterError
-from protocol.http.problems import CarriedError, http_problem, problem_response, unexpected
 from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
 from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
 from protocol.http.serving.http import BODY_ACCOUNT
+from protocol.http.serving.problem_answers import CarriedError, http_problem, problem_response, unexpected
 from protocol.http.verification import FastResponse, FastRoute, check_declared_size, too_large
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import generator

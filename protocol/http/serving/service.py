@@ -27,13 +27,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
 from protocol.errors import MusterError, Unavailable
 from protocol.http.openapi import complete_openapi
 from protocol.http.parameters import declared_parameters_only
-from protocol.http.problems import install_problem_answers
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
 from protocol.http.serving.http import BoundedServer, Serving
 from protocol.http.serving.metrics_page import MetricsPage
 from protocol.http.serving.middleware import HttpLimits, HttpMetrics, RequestMiddleware
+from protocol.http.serving.problem_answers import install_problem_answers
 from protocol.http.verification import DEFAULT_BODY_LIMIT, FastRoute
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
