@@ -11,13 +11,11 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
-import torch
-
+from protocol.runtime.budgets import free_memory
 from rollouts.errors import BadRolloutFile, NotDecoded, TooLargeHere
 from rollouts.files.packed_format import most_bytes, unpack
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits
-from rollouts.models.memory import available_memory
 from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, Sandboxes, SandboxUnavailable
 
 CRASHED, BEYOND_LIMITS = "decoder-crashed", "beyond-limits"
@@ -87,7 +85,7 @@ class Decoder:
         """
         least = limits if here is None else limits.within(here)
         wanted = _LIBRARIES + len(content) + _COPIES * least.decoded_bytes
-        memory = min(wanted, max(_LIBRARIES, available_memory(torch.device("cpu"))))
+        memory = min(wanted, max(_LIBRARIES, free_memory()))
         job = _job(content, limits, least, memory)
         failures: list[_DecoderFailure] = []
         for _ in range(_ATTEMPTS):

@@ -101,6 +101,6 @@ def show(
     A file holds token ids, which the version's tokenizer decodes. Control characters in the text are printed as
     escapes.
     """
-    from cli.rollouts.report import show_samples  # noqa: PLC0415  # loads torch
+    from cli.rollouts.samples import show_samples  # noqa: PLC0415  # loads pyarrow
 
     show_samples(file, model=model, ids=ids, group=group, limit=limit, as_json=as_json)

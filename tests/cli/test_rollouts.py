@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cli.rollouts import report
+from cli.rollouts import report, samples
 from protocol.errors import InvalidInput
 from protocol.identifiers import digest
 from protocol.identity.keys import Key
@@ -253,11 +253,12 @@ def bomb(made: Made, tmp_path: Path) -> Path:
 def test_a_decompression_bomb_is_confined_to_the_sandbox(
     made: Made, bomb: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "_READ_LIMITS", ReadLimits(decoded_bytes=64 << 20))
+    for module in (report, samples):
+        monkeypatch.setattr(module, "READ_LIMITS", ReadLimits(decoded_bytes=64 << 20))
     monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 512 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidInput, match="no rollout file: two decoders were tried"):
-        report.show_samples(bomb, model=None, ids=True, group=None, limit=1, as_json=False)
+        samples.show_samples(bomb, model=None, ids=True, group=None, limit=1, as_json=False)
     verification = report.verify(
         bomb,
         model=made.version.folder,
