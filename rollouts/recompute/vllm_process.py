@@ -123,17 +123,8 @@ class VllmProcess:
         self.arithmetic = arithmetic
         self.version: Digest | None = None
         """The digest of the loaded version; None before the first load and after an error."""
-        try:
-            self._process = subprocess.Popen(
-                [place.interpreter(), "-m", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables
-            )
-        except OSError as error:
-            raise EngineFailed(f"no vLLM process can be started: {error}") from error
-        try:
-            self._open(place)
-        except BaseException:
-            self.close()
-            raise
+        self._place, self._variables = place, variables
+        self._start()
 
     def __enter__(self) -> Self:
         return self
@@ -185,6 +176,16 @@ class VllmProcess:
         evidence = unpack_evidence(body, tokens=tokens)
         return dict(zip(rows, evidence, strict=True))
 
+    def restart(self) -> None:
+        """Ends the process and starts another one in its place, without a version.
+
+        Raises:
+            EngineFailed: The process did not start.
+            MusterError: The vLLM installation has changed.
+        """
+        self.close()
+        self._start()
+
     def close(self) -> None:
         """Ends the process: closes its input, and kills it if it still runs after five seconds."""
         self.version = None
@@ -198,6 +199,20 @@ class VllmProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def _start(self) -> None:
+        command: list[str | Path] = [self._place.interpreter(), "-m", _PROGRAM]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._variables
+            )
+        except OSError as error:
+            raise EngineFailed(f"no vLLM process can be started: {error}") from error
+        try:
+            self._open(self._place)
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self, place: VllmPlace) -> None:
         wanted = self.arithmetic

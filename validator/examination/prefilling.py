@@ -6,10 +6,9 @@ rounding differences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from protocol.errors import Unavailable
 from rollouts.calibration.limits import CheckLimits
 from rollouts.checks import PREFILL_CHECKS, CheckInput, CheckOutcome, RowEvidence, RowSpread
 from rollouts.checks.sampling import CHECK as REPLAY
@@ -19,14 +18,6 @@ from validator.examination.conclusion import Prefilled
 
 ALONE = 8
 """Maximum number of failed rows of which the second prefill computes each in a pass of its own; others share passes."""
-
-
-class NumericsUnstable(Unavailable):
-    """Two recomputations of the same rows in one numerics class differ, so this machine is not in that class."""
-
-    code = "numerics-unstable"
-    default_hint = "run `muster validator numerics --check` on this machine; another validator can judge the work"
-    retryable = False
 
 
 class Prefill:
@@ -65,7 +56,7 @@ class Prefill:
             failed before.
 
         Raises:
-            NumericsUnstable: Passes in one numerics class differ.
+            ClassFailed: Passes in one numerics class differ, or a new process does not reproduce the class.
         """
         alone = {one.row for result in first.failed for one in result.findings if one.row is not None}
         alone = set(sorted(alone & self.evidence.keys())[:ALONE])
@@ -75,10 +66,6 @@ class Prefill:
         )
         self._count(rows * len(others))
         spread = {row: RowSpread.between(one, [other[row] for other in others]) for row, one in self.evidence.items()}
-        if self._recomputer.arithmetic.is_class and (row := _unstable(spread)) is not None:
-            raise NumericsUnstable(
-                f"two prefills of row {row} in {self._recomputer.arithmetic} differ, but must be equal to the bit"
-            )
         return self._judged(self.evidence, spread), self._judged(others[0], spread)
 
     @property
@@ -106,11 +93,3 @@ class Prefill:
         replay_agrees = REPLAY.name in beyond
         sure = (name for name, result in beyond.items() if result.broad or replay_agrees)
         return Prefilled(results=results, beyond=frozenset(sure))
-
-
-def _unstable(spread: Mapping[int, RowSpread]) -> int | None:
-    """Returns the first row whose passes differ in any bit; None if there is none."""
-    for row, one in sorted(spread.items()):
-        if one.logprobs.any() or one.deviations.any() or one.distance_worst:
-            return row
-    return None
