@@ -71,7 +71,9 @@ class _Recomputing:
         from rollouts.engines.vllm.engine import VllmEngine  # noqa: PLC0415 - fails where vLLM is not installed
 
         device = find_device(request.device)
-        self._engine = VllmEngine(dtype=request.dtype, device=device, device_class=request.device_class)
+        self._engine = VllmEngine(
+            dtype=request.dtype, device=device, device_class=request.device_class, prefill_only=True
+        )
         return Opened(arithmetic=self._engine.arithmetics[0])
 
     def _compare(self, engine: VllmEngine, request: Compare, body: bytes) -> bytes:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+import structlog
+
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.verdicts import ReasonCode
@@ -47,6 +49,8 @@ _SLACK = 4
 
 A file that is somewhat too large is decoded, so that a check can name its error.
 """
+
+_log = structlog.get_logger(__name__)
 
 AskCopy = Callable[[Digest], bool]
 """Returns True if another submission has the given fingerprint."""
@@ -161,7 +165,7 @@ class Procedure:
                 return lenient
             raise _CannotJudgeError(_not_calibrated(case, verifier))
         record.limits, record.verifier = limits, verifier
-        failed = self._compute(case, order, record, limits, verifier)
+        failed = self._compute_with_room(case, order, record, limits, verifier)
         if failed is not None:
             return failed
         if lenient is not None:
@@ -184,6 +188,22 @@ class Procedure:
         if verifier.is_class:
             return self._vllm.recomputer(case.version, verifier)
         return TorchRecomputer(self._models.policy(case.version, verifier.dtype), made_in=case.file.header.dtype)
+
+    def _compute_with_room(
+        self, case: CheckInput, order: Order, record: ExaminationRecord, limits: CheckLimits, verifier: Arithmetic
+    ) -> ExaminationVerdict | None:
+        """Runs checks 8 to 10; if memory runs out, frees the memory of all versions and runs them once more.
+
+        Torch and vLLM have separate budgets for weights, and vLLM's memory besides the weights is an estimate.
+        """
+        try:
+            return self._compute(case, order, record, limits, verifier)
+        except OutOfMemory as error:
+            _log.warning("out-of-memory", why=error.detail, version=case.version.digest)
+        record.prefill = None
+        self._vllm.close()
+        self._models.drop()
+        return self._compute(case, order, record, limits, verifier)
 
     def _compute(
         self, case: CheckInput, order: Order, record: ExaminationRecord, limits: CheckLimits, verifier: Arithmetic

@@ -16,7 +16,7 @@ from rollouts.recompute.vllm_recomputer import VllmRecomputer
 
 MOST_PROCESSES = 2
 """Maximum number of vLLM processes: leases usually name at most two versions of the policy at a time, and each process
-takes about 700 MB besides the weights."""
+takes about 700 MB besides the weights, keys and values of one step, and the logits that it computes at once."""
 
 _BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
 

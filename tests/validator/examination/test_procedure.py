@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +18,15 @@ from protocol.errors import MusterError
 from protocol.identifiers import digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, CheckState
-from rollouts.checks import CheckedVersion
+from rollouts.checks import CheckedVersion, RowEvidence
 from rollouts.environments import Prompt
 from rollouts.environments.errors import BadDataset, EnvironmentFault
 from rollouts.environments.validation import CheckedEnvironment
+from rollouts.errors import OutOfMemory
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import VERSION_KEY, table_of, write_table
 from rollouts.precision import Dtype
+from rollouts.recompute import TorchRecomputer
 from tests.kit.rollout_files import (
     PARTS,
     RECIPE,
@@ -40,7 +43,7 @@ from tests.validator.examination.conftest import OTHER_BEACON, Bench, facts, pro
 from validator.audit.draw import RowDraw, draw_rows
 from validator.audit.rows import LIMITED
 from validator.domain.submissions import WorkFacts
-from validator.examination.interface import NotJudged
+from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.reading import LimitedReader
 from validator.examination.report import RewardsRewritten, check_rewards
@@ -460,3 +463,36 @@ def test_a_conclusion_fits_an_audit_file_without_loss(bench: Bench, honest: Roll
         limits=found.limits,
     )  # fmt: skip
     assert AuditFile.decode(written.encode()).rows == found.rows
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_after_memory_ran_out_the_file_is_examined_once_more_without_other_versions(
+    failures: int,
+    bench: Bench,
+    honest: RolloutFile,
+    reader: LimitedReader,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = ModelCache(torch.device("cpu"), budget=1 << 30)
+    models.policy(as_version(tiny_folder(tmp_path / "other", seed=5)), Dtype.FLOAT32)
+    bench.procedure = procedure_of(reader, models)
+    usual, left = TorchRecomputer.evidence, [failures]
+
+    def short(self: TorchRecomputer, *args: Any, **kwargs: Any) -> dict[int, RowEvidence]:
+        if left[0]:
+            left[0] -= 1
+            raise OutOfMemory("CUDA out of memory")
+        return usual(self, *args, **kwargs)
+
+    monkeypatch.setattr(TorchRecomputer, "evidence", short)
+    found = bench.examine(honest)
+    if failures == 1:
+        assert isinstance(found, Conclusion)
+        assert found.outcome is Outcome.ACCEPTED
+        assert found.timings is not None
+        assert found.timings.prefilled_tokens == honest.units, "the failed attempt is not counted"
+        assert models.held == 4 * bench.version.model.parameters, "the other version's weights are dropped"
+    else:
+        assert isinstance(found, NotJudged)
+        assert (found.code, found.retryable) == ("out-of-memory", True)
