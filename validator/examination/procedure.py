@@ -96,15 +96,18 @@ class Procedure:
         self._margin = margin
         self._scoring = scoring
 
-    def examine(self, order: Order, *, is_copy: AskCopy) -> Conclusion | NotJudged:
+    def examine(
+        self, order: Order, *, is_copy: AskCopy, progress: Callable[[], None] = lambda: None
+    ) -> Conclusion | NotJudged:
         """Runs the checks up to the first exact failure, and returns the conclusion or the error.
 
         Args:
             order: The file with its facts.
             is_copy: Returns True if another submission has the given fingerprint.
+            progress: Called after each stage and each piece of the recomputation; restarts the service's time limit.
         """
         try:
-            return self._examine(order, is_copy)
+            return self._examine(order, is_copy, Stages(progress))
         except _CannotJudgeError as error:
             return error.why
         except MemoryError as error:
@@ -124,8 +127,7 @@ class Procedure:
         except OSError as error:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
 
-    def _examine(self, order: Order, is_copy: AskCopy) -> Conclusion | NotJudged:
-        clock = Stages()
+    def _examine(self, order: Order, is_copy: AskCopy, clock: Stages) -> Conclusion | NotJudged:
         with clock.stage("version"):
             version = self._models.version(order.facts.work.checkpoint, order.folder)
         with clock.stage("format"):
@@ -214,7 +216,7 @@ class Procedure:
             recomputer = self._recomputer(case, verifier)
         every = tuple(range(rows))
         drawn = every if record.copy else draw_rows(order.draw, rows)
-        record.prefill = prefill = Prefill(case, limits, recomputer, margin=self._margin)
+        record.prefill = prefill = Prefill(case, limits, recomputer, margin=self._margin, progress=clock.progress)
         with clock.stage("prefill"):
             first = prefill.first(drawn)
             if first.failed and len(drawn) < rows:

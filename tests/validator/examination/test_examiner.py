@@ -200,6 +200,38 @@ async def test_the_end_of_an_examiner_process_is_never_a_verdict(
     assert (found.code, found.retryable) == (code, retryable)
 
 
+ASKS = 'say({"kind": "question", "fingerprint": "0x' + "00" * 32 + '"}); hear(); '
+PROGRESS = 'say({"kind": "progress"}); '
+ANSWER = 'say({"kind": "answer", "not_judged": {"code": "x", "why": "y", "retryable": True}}); hear()'
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        (READY + ASKS + PROGRESS + ASKS + PROGRESS + ASKS + PROGRESS + ANSWER, "x"),
+        (READY + PROGRESS + ASKS + ASKS + "time.sleep(60)", "took-too-long"),
+    ],
+    ids=["it reports progress", "it stops"],
+)
+async def test_the_time_limit_of_an_examination_starts_again_with_each_progress(
+    script: str, code: str, settings: ExaminerSettings, examination: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.examination.child.PROGRAM", (sys.executable, "-c", SCRIPT + script))
+    loop = asyncio.get_running_loop()
+    usual, turned = loop.time, 0.0
+
+    async def forty_seconds(_: Digest) -> bool:
+        nonlocal turned
+        turned += 40
+        return False
+
+    monkeypatch.setattr(loop, "time", lambda: usual() + turned)
+    async with LocalExaminer(replace(settings, deadline=timedelta(seconds=60)), clock=SystemClock()) as examiner:
+        found = await examiner.examine(examination, is_copy=forty_seconds)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == (code, True)
+
+
 async def test_a_version_is_fetched_once_and_locked_while_in_use(
     settings: ExaminerSettings, version: CheckedVersion, examination: Examination, tmp_path: Path
 ) -> None:

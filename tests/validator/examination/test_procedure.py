@@ -43,6 +43,7 @@ from tests.validator.examination.conftest import OTHER_BEACON, Bench, facts, pro
 from validator.audit.draw import RowDraw, draw_rows
 from validator.audit.rows import LIMITED
 from validator.domain.submissions import WorkFacts
+from validator.examination import prefilling
 from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.reading import LimitedReader
@@ -496,3 +497,22 @@ def test_after_memory_ran_out_the_file_is_examined_once_more_without_other_versi
     else:
         assert isinstance(found, NotJudged)
         assert (found.code, found.retryable) == ("out-of-memory", True)
+
+
+def test_a_large_file_is_recomputed_in_pieces_that_each_report_progress(
+    bench: Bench, honest: RolloutFile, version: CheckedVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service's time limit applies to each piece, so a slow machine can judge a large file."""
+    other = make(version, facts=facts_of(version), weights=changed_weights(tmp_path, "int8"))
+    files, whole, counts = (honest, other), [], []
+    for size in (1 << 20, 1):  # one piece, then a piece per row
+        monkeypatch.setattr(prefilling, "PIECE_TOKENS", size)
+        for file in files:
+            bench.progress = 0
+            whole.append(bench.conclude(file))
+            counts.append(bench.progress)
+    rows = len(honest.samples)
+    assert counts[2] - counts[0] == rows - 1
+    assert counts[3] - counts[1] == 2 * (rows - 1), "a second prefill reports progress, too"
+    assert [one.outcome for one in whole] == [Outcome.ACCEPTED, Outcome.FORGED] * 2
+    assert [one.timings.prefilled_rows for one in whole if one.timings] == 2 * [rows, 4 * rows], "float32: 4 passes"
