@@ -22,6 +22,7 @@ from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.files.schema import ReadLimits
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute import Recomputer, TorchRecomputer
+from rollouts.recompute.errors import ClassFailed
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
 from validator.domain.submissions import WorkFacts
@@ -114,7 +115,10 @@ class Procedure:
             return NotJudged(code="out-of-memory", why=f"memory ran out: {error}", retryable=True)
         except MusterError as error:
             retryable = error.retryable or isinstance(error, EngineFailed)  # a failed engine may work again later
-            return NotJudged(code=error.code, why=error.detail, retryable=retryable, hint=error.hint)
+            failed_class = str(error.arithmetic) if isinstance(error, ClassFailed) else ""
+            return NotJudged(
+                code=error.code, why=error.detail, retryable=retryable, hint=error.hint, failed_class=failed_class
+            )
         except OSError as error:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
 

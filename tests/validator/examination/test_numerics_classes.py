@@ -303,6 +303,7 @@ def test_a_machine_that_differs_from_the_recording_judges_nothing_of_the_class(
     assert isinstance(found, NotJudged)
     assert found.code == "class-not-reproduced"
     assert "row 0: token 0 has log-probability" in found.why
+    assert found.failed_class == str(own_class), "the validator reports the class no longer"
 
 
 def test_a_class_without_a_recording_is_left_to_others(
@@ -345,6 +346,7 @@ def test_a_process_with_other_weights_in_memory_accuses_nobody(
     assert isinstance(found, NotJudged)
     assert (found.code, found.retryable) == ("numerics-unstable", False)
     assert "differ in row" in found.why
+    assert found.failed_class == version.recipe.arithmetic[0]
     assert process.pid != before
     assert not process.alive, "neither process is trusted"
     assert bench.conclude(honest).outcome is Outcome.ACCEPTED
