@@ -149,7 +149,7 @@ def differences(process: VllmProcess) -> list[str]:
         process.load(folder, version=digest)
         evidence = process.compare(file, range(len(file.samples)), seed=SEED, parameters=PARAMETERS)
     process.version = None
-    return [text for row, one in evidence.items() if (text := _difference(file, row, one))]
+    return [text for row, one in evidence.items() if (text := difference(file, row, one))]
 
 
 def prove(process: VllmProcess) -> None:
@@ -173,7 +173,8 @@ def prove(process: VllmProcess) -> None:
         )
 
 
-def _difference(file: RolloutFile, row: int, evidence: RowEvidence) -> str:
+def difference(file: RolloutFile, row: int, evidence: RowEvidence) -> str:
+    """Returns the first difference of a row of a file from its recomputation; empty if they are equal to the bit."""
     sample, gaps = file.samples[row], evidence.gaps
     off = np.flatnonzero(sample.logprobs != evidence.logprobs)
     if len(off):
