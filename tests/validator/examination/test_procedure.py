@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,14 +20,16 @@ from protocol.identifiers import digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, CheckState
 from rollouts.checks import CheckedVersion, RowEvidence
+from rollouts.engines.vllm import cpu_kernels
 from rollouts.environments import Prompt
 from rollouts.environments.errors import BadDataset, EnvironmentFault
 from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import OutOfMemory
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import VERSION_KEY, table_of, write_table
-from rollouts.precision import Dtype
+from rollouts.precision import Arithmetic, Dtype
 from rollouts.recompute import TorchRecomputer
+from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 from tests.kit.rollout_files import (
     PARTS,
     RECIPE,
@@ -48,6 +51,7 @@ from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.reading import LimitedReader
 from validator.examination.report import RewardsRewritten, check_rewards
+from validator.examination.vllm_cache import VllmCache
 
 
 def test_an_honest_file_is_accepted_with_every_check_and_row_recorded(bench: Bench, honest: RolloutFile) -> None:
@@ -516,3 +520,27 @@ def test_a_large_file_is_recomputed_in_pieces_that_each_report_progress(
     assert counts[3] - counts[1] == 2 * (rows - 1), "a second prefill reports progress, too"
     assert [one.outcome for one in whole] == [Outcome.ACCEPTED, Outcome.FORGED] * 2
     assert [one.timings.prefilled_rows for one in whole if one.timings] == 2 * [rows, 4 * rows], "float32: 4 passes"
+
+
+@pytest.mark.parametrize("device", ["cpu-avx512", "cpu-avx9"], ids=["a class of a newer processor", "an unknown class"])
+def test_a_class_that_this_processor_does_not_have_is_left_to_others_without_vllm(
+    device: str,
+    bench: Bench,
+    reader: LimitedReader,
+    models: ModelCache,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pool pays for the class; the validator's machine had it before a restart on other hardware, or never."""
+    monkeypatch.setattr(cpu_kernels, "cpu_class", lambda: "cpu-avx2")
+    monkeypatch.setattr(VllmProcess, "_start", None)
+    name = Arithmetic.parse(f"vllm-0.32.0/bfloat16/{device}")
+    folder = tiny_folder(tmp_path / "7", kind="llama", num_attention_heads=3, num_key_value_heads=1)
+    changes = {"arithmetic": (str(name),), "length": None, "max_prompt_tokens": 64}
+    bench.version = version = as_version(folder, RECIPE.model_copy(update=changes))
+    bench.procedure = procedure_of(reader, models, vllm=VllmCache(VllmPlace(python=Path(sys.executable)), budget=1))
+    found = bench.examine(make(version, facts=facts_of(version), arithmetic=name))
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable, found.failed_class) == ("class-not-reproduced", False, str(name))
+    assert f"this machine can't compute like {device}" in found.why
+    assert found.hint == "the classes of this machine: cpu-avx2"
