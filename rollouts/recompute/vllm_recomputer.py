@@ -29,8 +29,7 @@ class VllmRecomputer:
         self._folder = folder
         self._version = version
         self._first: dict[int, RowEvidence] = {}
-        """Results of the process that was passed, by row."""
-        self._restarted = False
+        """Results of `evidence` by row."""
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -50,6 +49,25 @@ class VllmRecomputer:
         self._first |= found
         return found
 
+    def renew(self) -> None:
+        """Starts a new process in place of the first, which may have replaced weights in place for days.
+
+        So the results of the first process alone accuse nobody. The new process reproduces the recording of the class
+        and loads the version from its folder.
+
+        Raises:
+            ClassNotReproduced: The new process does not start in the class, or does not reproduce the recording.
+            EngineFailed: vLLM failed.
+        """
+        with starting(self.arithmetic):
+            self._process.restart()
+        try:
+            prove(self._process)
+            self._process.load(self._folder, version=self._version)
+        except BaseException:
+            self._process.close()
+            raise
+
     def again(
         self,
         file: RolloutFile,
@@ -59,19 +77,12 @@ class VllmRecomputer:
         seed: bytes | None,
         parameters: SamplingParameters,
     ) -> list[dict[int, RowEvidence]]:
-        """Recomputes the rows in a new process, in reversed order, and some of them alone.
-
-        The first process may have run for days, and replaced weights in place many times. So its results alone accuse
-        nobody. The new process, which takes the place of the first, reproduces the recording of the class and loads the
-        version from its folder.
+        """Recomputes the rows in reversed order, and some of them alone.
 
         Raises:
-            NumericsUnstable: The processes differ in a row. The new process is ended, too.
-            ClassNotReproduced: The new process does not start in the class, or does not reproduce the recording.
+            NumericsUnstable: A row differs from its `evidence`. The process is ended.
             EngineFailed: vLLM failed.
         """
-        if not self._restarted:
-            self._renew()
         packed = [row for row in sorted(rows, reverse=True) if row not in alone]
         second = self._process.compare(file, packed, seed=seed, parameters=parameters)
         for row in sorted(alone):
@@ -84,14 +95,3 @@ class VllmRecomputer:
                     arithmetic=self.arithmetic,
                 )
         return [second]
-
-    def _renew(self) -> None:
-        with starting(self.arithmetic):
-            self._process.restart()
-        try:
-            prove(self._process)
-            self._process.load(self._folder, version=self._version)
-        except BaseException:
-            self._process.close()
-            raise
-        self._restarted = True

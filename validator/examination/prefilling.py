@@ -81,6 +81,8 @@ class Prefill:
         alone = {one.row for result in first.failed for one in result.findings if one.row is not None}
         alone = set(sorted(alone & self.evidence.keys())[:ALONE])
         rows = sorted(self.evidence)
+        self._recomputer.renew()
+        self._progress()
         others: list[dict[int, RowEvidence]] = []
         for piece in self._pieces(rows):
             passes = self._recomputer.again(

@@ -88,9 +88,16 @@ def recomputer(process: GivenProcess) -> VllmRecomputer:
     return made
 
 
+def again(process: GivenProcess, rows: Sequence[int]) -> None:
+    made = recomputer(process)
+    made.renew()
+    made.again(FILE, rows, [], seed=None, parameters=PARAMETERS)
+
+
 def test_a_second_pass_runs_in_one_new_process_that_reproduces_the_recording_first() -> None:
     process = GivenProcess()
     made = recomputer(process)
+    made.renew()
     for rows, alone in (([0, 1], [1]), ([2], [])):
         (found,) = made.again(FILE, rows, alone, seed=None, parameters=PARAMETERS)
         assert sorted(found) == rows
@@ -111,7 +118,7 @@ def test_a_second_pass_runs_in_one_new_process_that_reproduces_the_recording_fir
 def test_a_new_process_that_differs_is_ended_and_the_row_is_named(other: RowEvidence) -> None:
     process = GivenProcess(after_restart=other)
     with pytest.raises(NumericsUnstable, match="differ in row 1") as refused:
-        recomputer(process).again(FILE, [1, 2], [], seed=None, parameters=PARAMETERS)
+        again(process, [1, 2])
     assert refused.value.arithmetic == OWN
     assert not refused.value.retryable
     assert process.calls[-1] == "close"
@@ -119,7 +126,7 @@ def test_a_new_process_that_differs_is_ended_and_the_row_is_named(other: RowEvid
 
 def test_sums_outside_the_engine_may_differ() -> None:
     other = replace(evidence(), excess=evidence(0.0).excess, variance=None)
-    recomputer(GivenProcess(after_restart=other)).again(FILE, [1], [], seed=None, parameters=PARAMETERS)
+    again(GivenProcess(after_restart=other), [1])
 
 
 def test_a_new_process_that_differs_from_the_recording_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +136,7 @@ def test_a_new_process_that_differs_from_the_recording_is_ended(monkeypatch: pyt
     monkeypatch.setattr(vllm_recomputer, "prove", refuse)
     process = GivenProcess()
     with pytest.raises(ClassNotReproduced, match="row 0 differs"):
-        recomputer(process).again(FILE, [1], [], seed=None, parameters=PARAMETERS)
+        again(process, [1])
     assert process.calls == ["restart", "close"]
 
 
@@ -139,4 +146,4 @@ def test_a_new_process_that_differs_from_the_recording_is_ended(monkeypatch: pyt
 )
 def test_only_a_machine_without_the_class_fails_the_class(error: Exception, kind: type[Exception]) -> None:
     with pytest.raises(kind):
-        recomputer(GivenProcess(start_error=error)).again(FILE, [1], [], seed=None, parameters=PARAMETERS)
+        again(GivenProcess(start_error=error), [1])

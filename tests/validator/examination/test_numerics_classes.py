@@ -213,7 +213,7 @@ def test_close_cheats_in_bfloat16_are_forged(
         bench.conclude(honest)
     before, restarts = process_of(vllm), cheat == "another step"
     if not restarts:  # one start of vLLM is enough for this test
-        monkeypatch.setattr(VllmRecomputer, "_renew", lambda _: None)
+        monkeypatch.setattr(VllmRecomputer, "renew", lambda _: None)
     found = bench.conclude(file)
     assert found.outcome is Outcome.FORGED, found.words
     assert (process_of(vllm) != before) is restarts, "a new process confirmed the result"
