@@ -149,7 +149,8 @@ def verify_file(
                     hint="--engine torch checks the file within the wider limits of a calibration",
                 )
             process.load(version.folder, version=version.digest)
-            case = with_evidence(case, VllmRecomputer(process))
+            recomputer = VllmRecomputer(process, folder=version.folder, version=version.digest)
+            case = with_evidence(case, recomputer)
     else:
         policy = load_policy(version.folder, dtype=verifier.dtype, device=find_device(device))
         case = with_evidence(case, TorchRecomputer(policy, made_in=made_in.dtype))

@@ -131,7 +131,7 @@ class ValidatorSettings(Settings):
     slash_margin: float | None = Field(
         None, ge=1, description="Factor on the limits beyond which a statistical failure is forgery; 4 by default"
     )
-    examination_s: float = Field(600.0, ge=1, description="Time limit of one examination, in seconds")
+    examination_s: float = Field(600.0, ge=1, description="Time limit of each piece of an examination, in seconds")
     scoring_s: float = Field(
         180.0,
         ge=1,

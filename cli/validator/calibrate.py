@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from protocol.runtime.files import write_atomically
 from rollouts.precision import Dtype, EngineName
 
 if TYPE_CHECKING:
+    from rollouts.recompute.vllm_process import VllmPlace
     from validator.calibration.measuring import MeasuredEntry
 
 ANOTHER_INTERPRETER = (
@@ -27,6 +29,17 @@ def calibrate(
     model: Annotated[Path, typer.Option(exists=True, file_okay=False, help="A version's folder, with its recipe.")],
     engines: Annotated[str, typer.Option(help="Engines that generate, comma-separated: torch, vllm.")] = "torch",
     dtypes: Annotated[str, typer.Option(help="Data types, comma-separated: float32, bfloat16.")] = "float32,bfloat16",
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASS,…",
+            help="Numerics classes, comma-separated, to compare to the bit; replaces --engines and --dtypes.",
+        ),
+    ] = None,
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Python interpreter with vLLM, for --classes."),
+    ] = None,
     batches: Annotated[str, typer.Option(help="Numbers of answers generated at once, comma-separated.")] = "64,1",
     samples: Annotated[int, typer.Option(min=1, help="Honest samples for each engine, type and batch size.")] = 2048,
     groups: Annotated[int, typer.Option(min=1, help="Groups per file, as in the run's slots.")] = 4,
@@ -49,7 +62,18 @@ def calibrate(
     Each engine generates samples in each data type, and torch checks them. A validator judges only files whose model,
     engine and data type have limits. Run this command on machines like the nodes, with every engine that the pool
     allows; with --widen, one file combines the measurements of several machines.
+
+    With --classes, vLLM generates samples in each numerics class, and another vLLM process recomputes them. Honest work
+    of a class has no differences, so a class needs no limits and nothing is written. A difference is an error.
     """
+    if classes is not None:
+        from rollouts.recompute.vllm_process import VllmPlace  # noqa: PLC0415 - slow to load, and `--help` does not need it
+
+        place = VllmPlace(python=vllm_python, device=device, threads=threads)
+        _compare_classes(
+            classes, model, place, out=out, batches=batches, samples=samples, groups=groups, as_json=as_json
+        )
+        return
     import torch  # noqa: PLC0415 - slow to load, and `--help` does not need it
 
     from rollouts.calibration.limits import RolloutCalibration  # noqa: PLC0415
@@ -89,6 +113,53 @@ def calibrate(
         note(f"{out} has {len(calibration.entries)} entries; set the validator's `calibration` to this file")
     elif not as_json:
         say("no file was written: --out FILE writes one")
+
+
+def _compare_classes(
+    classes: str,
+    model: Path,
+    place: VllmPlace,
+    *,
+    out: Path | None,
+    batches: str,
+    samples: int,
+    groups: int,
+    as_json: bool,
+) -> None:
+    """Generates and recomputes files in each class; exits with 1 after a difference."""
+    from rollouts.recipe import read_recipe  # noqa: PLC0415 - loads torch, and `--help` does not need it
+    from validator.calibration.classes import ClassMeasurement, class_named, measure_classes  # noqa: PLC0415
+
+    try:
+        if out is not None:
+            raise InvalidInput("numerics classes have no limits that could be written", hint="leave out --out")
+        wanted = ClassMeasurement(
+            model=model,
+            classes=tuple(class_named(name.strip()) for name in classes.split(",")),
+            place=place,
+            batches=tuple(_size(text) for text in batches.split(",")),
+            files=-(-samples // (groups * read_recipe(model).group_size)),
+            groups=groups,
+        )
+        measured = list(measure_classes(wanted, progress=note))
+    except MusterError as error:
+        show_error(error)
+        raise typer.Exit(1) from error
+    if as_json:
+        show_json([{**asdict(one), "arithmetic": str(one.arithmetic)} for one in measured])
+    else:
+        columns = ("class", "batch", "files", "rows", "tokens", "longest row", "differing rows")
+        rows = [
+            (str(one.arithmetic), one.batch, one.files, one.rows, one.tokens, one.longest, one.differing)
+            for one in measured
+        ]
+        show_table(columns, rows)
+    differing = [one for one in measured if one.differing]
+    for one in differing:
+        warn(f"{one.arithmetic}, batch {one.batch}: {one.first}")
+    if differing:
+        note("no validator must judge these classes on this machine; please report the difference")
+        raise typer.Exit(1)
 
 
 def _show(measured: list[MeasuredEntry], *, as_json: bool) -> None:

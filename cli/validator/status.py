@@ -22,6 +22,7 @@ def show_status(found: StatusView) -> None:
         {
             "validator": f"{found.validator} of pool {found.pool_id}, release {found.version}",
             **_own_state(found.members, now),
+            **_own_numerics(found.members),
             **(
                 {}
                 if found.seated is not False
@@ -60,6 +61,12 @@ def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
             words = f"{each.state}, {ago(each.since_ms, now=now)}: {_trouble(each)}" if each.code else each.state
             return {"TAKES NO WORK": words}
     return {}
+
+
+def _own_numerics(members: Sequence[MemberView]) -> dict[str, str]:
+    """Returns a row with the numerics classes that this process can verify; empty if there are none."""
+    own = next((each.numerics for each in members if each.is_this), ())
+    return {"numerics": ", ".join(own)} if own else {}
 
 
 def _show_members(members: Sequence[MemberView], now: datetime) -> None:

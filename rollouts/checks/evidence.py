@@ -41,6 +41,19 @@ class RowEvidence:
     excess: NDArray[np.float32] | None = None
     variance: NDArray[np.float32] | None = None
 
+    def same_bits(self, other: RowEvidence) -> bool:
+        """Returns True if log-probabilities, draws and states are equal to the bit.
+
+        `excess` and `variance` are not compared: they are sums over the vocabulary outside the engine.
+        """
+        if self.proofs != other.proofs or self.logprobs.tobytes() != other.logprobs.tobytes():
+            return False
+        if self.gaps is None or other.gaps is None:
+            return self.gaps is other.gaps
+        ours, theirs = self.gaps, other.gaps
+        pairs = ((ours.gaps, theirs.gaps), (ours.outside, theirs.outside), (ours.mismatches, theirs.mismatches))
+        return all(one.tobytes() == another.tobytes() for one, another in pairs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpread:

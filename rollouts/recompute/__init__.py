@@ -2,6 +2,7 @@
 
 torch_recomputer    any file, by torch; differences are compared with calibrated limits
 vllm_recomputer     files of a numerics class, by vLLM of the same class; honest files have no differences
+errors              errors of machines that do not reproduce a class
 vllm_process        starts a vLLM process and sends requests to it
 program             the vLLM process itself (`python -m rollouts.recompute.program`)
 messages            messages between `vllm_process` and `program`

@@ -20,8 +20,9 @@ from rollouts.engines.vllm.numerics import arithmetic_of, gpu_class
 from rollouts.errors import EngineFailed
 from rollouts.models.devices import find_device
 from rollouts.precision import Arithmetic, Dtype
-from rollouts.recompute.reference import recording_of
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.errors import starting
+from rollouts.recompute.reference import prove, recording_of
+from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 
 _WITHIN = timedelta(minutes=2)
 _ROOT = Path(__file__).parents[2]
@@ -70,6 +71,20 @@ def classes_at(place: VllmPlace) -> list[Arithmetic]:
         return [Arithmetic.parse(name) for name in json.loads(done.stdout)]
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise EngineFailed(f"{command[0]} found no classes: {error}") from error
+
+
+def check_class(place: VllmPlace, arithmetic: Arithmetic) -> None:
+    """Lets a new process of a vLLM installation recompute the recording of a class.
+
+    Raises:
+        ClassNotReproduced: The installation does not compute in the class on this machine.
+        EngineFailed: vLLM failed.
+        OutOfMemory: vLLM does not fit into memory.
+    """
+    with starting(arithmetic):
+        process = VllmProcess(place, arithmetic)
+    with process:
+        prove(process)
 
 
 def main() -> None:

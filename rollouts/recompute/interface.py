@@ -38,6 +38,14 @@ class Recomputer(Protocol):
             EngineFailed: The engine crashed, or its logits contain NaN or infinity.
         """
 
+    def renew(self) -> None:
+        """Prepares the passes of `again`, whose results must not depend on the state of the passes before.
+
+        Raises:
+            ClassFailed: This machine no longer computes in the numerics class.
+            EngineFailed: The engine can't be started.
+        """
+
     def again(
         self,
         file: RolloutFile,
@@ -47,7 +55,7 @@ class Recomputer(Protocol):
         seed: bytes | None,
         parameters: SamplingParameters,
     ) -> list[dict[int, RowEvidence]]:
-        """Recomputes the same rows in several other passes, to measure this machine's own rounding.
+        """Recomputes rows of `evidence` in several other passes, to measure this machine's own rounding; after `renew`.
 
         The result has one item per pass. A validator also judges the file by the first of these passes.
 
@@ -59,5 +67,6 @@ class Recomputer(Protocol):
             parameters: As for `evidence`.
 
         Raises:
+            ClassFailed: The passes differ, although they must be equal in a numerics class.
             EngineFailed: As for `evidence`.
         """

@@ -9,6 +9,7 @@ that process can't run code in the process that started it.
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from protocol.identifiers import Digest
 from rollouts.checks import RowEvidence
+from rollouts.engines.interface import SampleRequest
 from rollouts.errors import EngineFailed
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.sampling.replay import Gaps
@@ -44,6 +46,8 @@ class OpenEngine(_Message):
     dtype: Dtype
     device: str | None
     device_class: str
+    batch: int | None = None
+    """Maximum answers in progress of an engine that generates; None for an engine that only prefills."""
 
 
 class LoadVersion(_Message):
@@ -59,6 +63,14 @@ class Compare(_Message):
 
     kind: Literal["compare"] = "compare"
     seed: bytes | None
+    parameters: dict[str, Any]
+    """Fields of `SamplingParameters`."""
+
+
+class Generate(_Message):
+    """Generates the answers to the requests in the body (`pack_requests`)."""
+
+    kind: Literal["generate"] = "generate"
     parameters: dict[str, Any]
     """Fields of `SamplingParameters`."""
 
@@ -83,6 +95,12 @@ class EvidenceReply(_Message):
     kind: Literal["evidence"] = "evidence"
 
 
+class GeneratedReply(_Message):
+    """Reply to `Generate`; the body is a packed rollout file with one row per request, in any order."""
+
+    kind: Literal["generated"] = "generated"
+
+
 class Failed(_Message):
     """Reply to any message that could not be carried out."""
 
@@ -94,8 +112,8 @@ class Failed(_Message):
     hint: str
 
 
-Request = Annotated[OpenEngine | LoadVersion | Compare, Field(discriminator="kind")]
-Reply = Annotated[Opened | Done | EvidenceReply | Failed, Field(discriminator="kind")]
+Request = Annotated[OpenEngine | LoadVersion | Compare | Generate, Field(discriminator="kind")]
+Reply = Annotated[Opened | Done | EvidenceReply | GeneratedReply | Failed, Field(discriminator="kind")]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
 REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
 
@@ -133,6 +151,19 @@ def read_message(stream: BinaryIO) -> tuple[bytes, bytes] | None:
         return None
     head, body = lengths(prefix, most=LARGEST_FILE)
     return stream.read(head), stream.read(body)
+
+
+def pack_requests(requests: Sequence[SampleRequest]) -> bytes:
+    """Returns requests for answers as JSON."""
+    return json.dumps([(one.sample, one.seed.hex(), one.prompt_tokens) for one in requests]).encode()
+
+
+def unpack_requests(content: bytes) -> list[SampleRequest]:
+    """Parses the output of `pack_requests`, which comes from the process that started this one."""
+    return [
+        SampleRequest(sample=sample, prompt_tokens=tuple(prompt), seed=bytes.fromhex(seed))
+        for sample, seed, prompt in json.loads(content)
+    ]
 
 
 def pack_evidence(evidence: Sequence[RowEvidence]) -> bytes:

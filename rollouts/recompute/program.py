@@ -18,8 +18,10 @@ from pydantic import BaseModel
 from protocol.errors import MusterError
 from rollouts.checks import compare, prefill_items
 from rollouts.engines.errors import NothingLoaded
-from rollouts.files.packed_format import unpack
+from rollouts.files.packed_format import pack, unpack
+from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits
+from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.models.devices import find_device
 from rollouts.recompute.messages import (
     REQUEST,
@@ -27,6 +29,8 @@ from rollouts.recompute.messages import (
     Done,
     EvidenceReply,
     Failed,
+    Generate,
+    GeneratedReply,
     LoadVersion,
     Opened,
     OpenEngine,
@@ -34,6 +38,7 @@ from rollouts.recompute.messages import (
     encode,
     pack_evidence,
     read_message,
+    unpack_requests,
 )
 from rollouts.sampling.parameters import SamplingParameters
 
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
 
 _SET_DEATH_SIGNAL = 1
 """Option of prctl(2): PR_SET_PDEATHSIG."""
+_ROWS = 64
+"""Maximum rows in a step of a prefill."""
 _NO_LIMITS = ReadLimits(rows=1 << 31, decoded_bytes=1 << 40, tokens=1 << 31)
 """This process needs no limits: the process that sends the file has checked it against limits of its own."""
 
@@ -65,13 +72,21 @@ class _Recomputing:
         if isinstance(request, LoadVersion):
             self._engine.load(request.folder, version=request.digest)
             return Done(), b""
+        if isinstance(request, Generate):
+            return GeneratedReply(), self._generate(self._engine, request, body)
         return EvidenceReply(), self._compare(self._engine, request, body)
 
     def _open(self, request: OpenEngine) -> Opened:
         from rollouts.engines.vllm.engine import VllmEngine  # noqa: PLC0415 - fails where vLLM is not installed
 
         device = find_device(request.device)
-        self._engine = VllmEngine(dtype=request.dtype, device=device, device_class=request.device_class)
+        self._engine = VllmEngine(
+            dtype=request.dtype,
+            device=device,
+            device_class=request.device_class,
+            max_batch=request.batch or _ROWS,
+            prefill_only=request.batch is None,
+        )
         return Opened(arithmetic=self._engine.arithmetics[0])
 
     def _compare(self, engine: VllmEngine, request: Compare, body: bytes) -> bytes:
@@ -85,6 +100,13 @@ class _Recomputing:
             parameters=SamplingParameters(**request.parameters),
         )
         return pack_evidence([found[row] for row in rows])
+
+    def _generate(self, engine: VllmEngine, request: Generate, body: bytes) -> bytes:
+        requests = unpack_requests(body)
+        drawn = engine.generate(requests, SamplingParameters(**request.parameters))
+        prompts = {one.sample: one.prompt_tokens for one in requests}
+        rows = tuple(unrewarded_sample(one, prompt=prompts[one.sample]) for one in drawn)
+        return pack(RolloutFile(unleased_header(arithmetic=engine.arithmetics[0]), rows))
 
 
 def _end_with_parent() -> None:

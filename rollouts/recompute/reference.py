@@ -30,6 +30,7 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.precision import Arithmetic, Dtype
+from rollouts.recompute.errors import ClassNotReproduced
 from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.sampling.parameters import SamplingParameters
 
@@ -148,10 +149,32 @@ def differences(process: VllmProcess) -> list[str]:
         process.load(folder, version=digest)
         evidence = process.compare(file, range(len(file.samples)), seed=SEED, parameters=PARAMETERS)
     process.version = None
-    return [text for row, one in evidence.items() if (text := _difference(file, row, one))]
+    return [text for row, one in evidence.items() if (text := difference(file, row, one))]
 
 
-def _difference(file: RolloutFile, row: int, evidence: RowEvidence) -> str:
+def prove(process: VllmProcess) -> None:
+    """Lets a process recompute the recording of its class, and compares the results with the recording.
+
+    The function loads the reference model into the process; the caller must load its own version again.
+
+    Raises:
+        ClassNotReproduced: The process computes other bits than the recording has, or there is no recording.
+        EngineFailed: As for `differences`.
+    """
+    try:
+        found = differences(process)
+    except NotFound as error:
+        raise ClassNotReproduced(error.detail, arithmetic=process.arithmetic, hint=error.hint) from error
+    if found:
+        raise ClassNotReproduced(
+            f"this machine does not compute in {process.arithmetic}: {found[0]} of the recorded file",
+            arithmetic=process.arithmetic,
+            hint="don't judge work of this class here; check the versions of torch and vLLM in the environment",
+        )
+
+
+def difference(file: RolloutFile, row: int, evidence: RowEvidence) -> str:
+    """Returns the first difference of a row of a file from its recomputation; empty if they are equal to the bit."""
     sample, gaps = file.samples[row], evidence.gaps
     off = np.flatnonzero(sample.logprobs != evidence.logprobs)
     if len(off):

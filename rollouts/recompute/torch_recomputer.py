@@ -64,6 +64,9 @@ class TorchRecomputer:
         """Recomputes rows of a file: see `Recomputer.evidence`."""
         return gather(self._policy, file, rows, seed=seed, parameters=parameters) if rows else {}
 
+    def renew(self) -> None:
+        """Does nothing: the passes of `again` have other arithmetic."""
+
     def again(
         self,
         file: RolloutFile,

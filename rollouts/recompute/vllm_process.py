@@ -22,10 +22,12 @@ from protocol.errors import InvalidInput, MusterError, NotFound
 from protocol.identifiers import Digest
 from protocol.runtime.extras import installation
 from rollouts.checks import RowEvidence
+from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm.cpu_kernels import check_class, environment_for
-from rollouts.errors import EngineFailed
-from rollouts.files.packed_format import pack
+from rollouts.errors import BadRolloutFile, EngineFailed
+from rollouts.files.packed_format import most_bytes, pack, unpack
 from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import ReadLimits
 from rollouts.precision import Arithmetic
 from rollouts.recompute.messages import (
     PREFIX,
@@ -34,6 +36,8 @@ from rollouts.recompute.messages import (
     Done,
     EvidenceReply,
     Failed,
+    Generate,
+    GeneratedReply,
     LoadVersion,
     Opened,
     OpenEngine,
@@ -41,6 +45,7 @@ from rollouts.recompute.messages import (
     encode,
     largest_evidence,
     lengths,
+    pack_requests,
     unpack_evidence,
 )
 from rollouts.sampling.parameters import SamplingParameters
@@ -56,6 +61,8 @@ _ROOT = Path(__file__).parents[2]
 _PROGRAM = "rollouts.recompute.program"
 _PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"})
 """Environment variables that the process inherits. Other variables may hold keys, or change the process's results."""
+_ROW_BYTES, _TOKEN_BYTES = 1024, 32
+"""Upper bounds of the decoded bytes of a row besides its tokens, and of a generated token with its share of a proof."""
 _PIECE = 1 << 20
 _PIPE = select.PIPE_BUF
 """Bytes that a writable pipe takes without blocking (POSIX guarantees at least 512)."""
@@ -106,6 +113,7 @@ class VllmProcess:
     Args:
         place: The vLLM installation.
         arithmetic: The numerics class.
+        batch: Maximum answers in progress of a process that generates; None for a process that only prefills.
 
     Raises:
         NotFound: vLLM is not installed at this place.
@@ -113,7 +121,7 @@ class VllmProcess:
         EngineFailed: The process did not start.
     """
 
-    def __init__(self, place: VllmPlace, arithmetic: Arithmetic) -> None:
+    def __init__(self, place: VllmPlace, arithmetic: Arithmetic, *, batch: int | None = None) -> None:
         if not arithmetic.is_class:
             raise InvalidInput(f"{arithmetic} is not a numerics class")
         variables = place.environment()
@@ -123,17 +131,8 @@ class VllmProcess:
         self.arithmetic = arithmetic
         self.version: Digest | None = None
         """The digest of the loaded version; None before the first load and after an error."""
-        try:
-            self._process = subprocess.Popen(
-                [place.interpreter(), "-m", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables
-            )
-        except OSError as error:
-            raise EngineFailed(f"no vLLM process can be started: {error}") from error
-        try:
-            self._open(place)
-        except BaseException:
-            self.close()
-            raise
+        self._place, self._variables, self._batch = place, variables, batch
+        self._start()
 
     def __enter__(self) -> Self:
         return self
@@ -185,6 +184,59 @@ class VllmProcess:
         evidence = unpack_evidence(body, tokens=tokens)
         return dict(zip(rows, evidence, strict=True))
 
+    def generate(self, requests: Sequence[SampleRequest], parameters: SamplingParameters) -> dict[int, Completion]:
+        """Generates answers with the loaded version; returns them by sample number.
+
+        Raises:
+            InvalidInput: A request does not fit the model.
+            EngineFailed: The process ended, vLLM failed, or the reply has other answers than requested.
+        """
+        loaded, self.version = self.version, None
+        if loaded is None:
+            raise EngineFailed("the vLLM process has no version loaded")
+        prompts = sum(len(one.prompt_tokens) for one in requests)
+        longest = max((len(one.prompt_tokens) for one in requests), default=0)
+        limits = ReadLimits(
+            rows=len(requests),
+            decoded_bytes=4 * prompts + len(requests) * (_ROW_BYTES + _TOKEN_BYTES * parameters.max_new_tokens),
+            tokens=max(longest, parameters.max_new_tokens),
+        )
+        _, body = self._ask(
+            Generate(parameters=asdict(parameters)),
+            pack_requests(requests),
+            expected=GeneratedReply,
+            within=COMPARE_WITHIN,
+            most=most_bytes(limits),
+        )
+        self.version = loaded
+        try:
+            rows = unpack(body, limits=limits).samples
+        except BadRolloutFile as error:
+            raise EngineFailed(f"the vLLM process sent no valid answers: {error.detail}") from error
+        if sorted(row.sample for row in rows) != sorted(one.sample for one in requests):
+            raise EngineFailed("the vLLM process sent answers to other requests")
+        return {
+            row.sample: Completion(
+                sample=row.sample,
+                tokens=tuple(row.output_tokens.tolist()),
+                logprobs=row.logprobs,
+                finish=row.finish,
+                proofs=row.proofs,
+                version=loaded,
+            )
+            for row in rows
+        }
+
+    def restart(self) -> None:
+        """Ends the process and starts another one in its place, without a version.
+
+        Raises:
+            EngineFailed: The process did not start.
+            MusterError: The vLLM installation has changed.
+        """
+        self.close()
+        self._start()
+
     def close(self) -> None:
         """Ends the process: closes its input, and kills it if it still runs after five seconds."""
         self.version = None
@@ -199,10 +251,24 @@ class VllmProcess:
             process.kill()
             process.wait()
 
+    def _start(self) -> None:
+        command: list[str | Path] = [self._place.interpreter(), "-m", _PROGRAM]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._variables
+            )
+        except OSError as error:
+            raise EngineFailed(f"no vLLM process can be started: {error}") from error
+        try:
+            self._open(self._place)
+        except BaseException:
+            self.close()
+            raise
+
     def _open(self, place: VllmPlace) -> None:
         wanted = self.arithmetic
         device = "cpu" if wanted.device.startswith("cpu-") else place.device
-        request = OpenEngine(dtype=wanted.dtype, device=device, device_class=wanted.device)
+        request = OpenEngine(dtype=wanted.dtype, device=device, device_class=wanted.device, batch=self._batch)
         reply, _ = self._ask(request, expected=Opened, within=START_WITHIN)
         if reply.arithmetic != wanted:
             raise InvalidInput(

@@ -106,6 +106,7 @@ async def test_an_unready_an_unreachable_and_an_invalid_service_are_distinguishe
         (GpuInventory(error="NVML: broken"), [], Level.WARNING, "broken"),
         (GpuInventory(gpus=(H200,), driver="570"), [], Level.OK, "1 of NVIDIA H200 with 141 GiB"),
         (GpuInventory(gpus=(H200, RTX), driver="570"), [], Level.OK, "RTX 4090 with 24 GiB"),
+        (GpuInventory(gpus=(H200,), driver="570", classes=("sm_90",)), [], Level.OK, "driver 570, class sm_90"),
         (GpuInventory(gpus=(H200,), driver="570", error="GPU 1 does not answer"), [], Level.WARNING, "GPU 1"),
     ],
 )

@@ -196,6 +196,7 @@ def _member(each: Member, *, me: MemberId) -> MemberView:
         hint=condition.hint,
         since_ms=each.since_ms if each.is_here else each.heard_ms,
         tests=condition.tests,
+        numerics=each.numerics,
     )
 
 

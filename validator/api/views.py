@@ -88,6 +88,8 @@ class MemberView(WireModel):
     """Start of this state in Unix milliseconds; for a silent process, the time of its last announcement."""
     tests: Count = 0
     """Number of self-tests in a row that failed with the error `code`; 0 for a well process."""
+    numerics: tuple[ShortText, ...] = ()
+    """Numerics classes that the process can verify."""
 
 
 class LoopView(WireModel):

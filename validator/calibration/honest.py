@@ -45,20 +45,23 @@ def honest_files(
     for number in range(files):
         plan = version.planner.plan(seed_of(f"{version.digest}, {way}", number), groups=groups)
         drawn = engine.generate(plan.requests(), version.recipe.sampling.parameters)
-        yield plan.seed, file_of(version, engine, plan, {one.sample: one for one in drawn})
+        arithmetic = Arithmetic(engine=engine.name, dtype=engine.dtype)
+        yield plan.seed, file_of(version, arithmetic, plan, {one.sample: one for one in drawn})
 
 
-def file_of(version: CheckedVersion, engine: Engine, plan: SlotPlan, drawn: Mapping[int, Completion]) -> RolloutFile:
+def file_of(
+    version: CheckedVersion, arithmetic: Arithmetic, plan: SlotPlan, drawn: Mapping[int, Completion]
+) -> RolloutFile:
     """Builds the rollout file of one slot from generated completions.
 
     Args:
         version: The measured version.
-        engine: Engine that generated the completions; the header names it.
+        arithmetic: Arithmetic that generated the completions; the header names it.
         plan: Plan of the slot: its groups and prompts.
         drawn: Completions by sample number.
     """
     header = unleased_header(
-        arithmetic=Arithmetic(engine=engine.name, dtype=engine.dtype),
+        arithmetic=arithmetic,
         checkpoint=version.digest,
         environment=version.recipe.environment.name,
         environment_version=version.environment.version,

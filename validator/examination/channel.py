@@ -43,7 +43,10 @@ class TryOut(_Message):
 
 
 class Order(_Message):
-    """Request of the service to examine one file; the answers are `Question` messages and an `ExaminationReply`."""
+    """Request of the service to examine one file.
+
+    The answers are `Question` and `Progress` messages, then an `ExaminationReply`.
+    """
 
     kind: Literal["order"] = "order"
     facts: WorkFacts
@@ -62,6 +65,12 @@ class Question(_Message):
     kind: Literal["question"] = "question"
     fingerprint: Digest
     """Fingerprint of all outputs of the examined file."""
+
+
+class Progress(_Message):
+    """Message of a process during an examination: a stage, or a piece of the recomputation, has ended."""
+
+    kind: Literal["progress"] = "progress"
 
 
 class Reply(_Message):
@@ -93,7 +102,7 @@ class ExaminerInput(_Message):
 class ExaminerOutput(_Message):
     """A message of a process to the service."""
 
-    report: ExaminerReady | Question | ExaminationReply
+    report: ExaminerReady | Question | Progress | ExaminationReply
 
 
 def write(stream: BinaryIO, message: BaseModel) -> None:
@@ -127,7 +136,7 @@ async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
     await stream.drain()
 
 
-async def receive(stream: asyncio.StreamReader) -> ExaminerReady | Question | ExaminationReply:
+async def receive(stream: asyncio.StreamReader) -> ExaminerReady | Question | Progress | ExaminationReply:
     """Receives the next message of an examiner process; used by the service.
 
     Raises:

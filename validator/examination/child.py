@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from validator.examination.channel import (
     ExaminerInput,
     ExaminerReady,
     Order,
+    Progress,
     Question,
     Reply,
     StartExaminer,
@@ -89,7 +91,10 @@ class ExaminerProcess:
         Args:
             order: The examination.
             is_copy: Returns True if another submission has the given fingerprint.
-            within: Time limit, after which the process is killed and the result is `NotJudged`.
+            within: Time limit between two reports of progress, after which the process is killed and the result is
+                `NotJudged`. An examination reports after each stage and after each piece of a recomputation, whose
+                tokens are bounded. So the time of a whole examination is bounded by the size of its file, and a large
+                file is judged on a slow machine, too.
 
         Raises:
             ExaminerUnavailable: No process can be started.
@@ -98,14 +103,14 @@ class ExaminerProcess:
         child = await self._started()
         try:
             async with asyncio.timeout(within.total_seconds()) as deadline:
-                answer, failed = await self._ask(child, order, is_copy)
+                answer, failed = await self._ask(child, order, is_copy, _extension(deadline, within))
         except TimeoutError:
             self._kill()
             if not deadline.expired():
                 raise
             return NotJudged(
                 code="took-too-long",
-                why=f"the examination took longer than {within.total_seconds():g} s",
+                why=f"the examination made no progress for {within.total_seconds():g} s",
                 retryable=True,
                 hint="raise the validator's setting examination_s, or use a faster machine",
             )
@@ -165,7 +170,7 @@ class ExaminerProcess:
             await child.wait()
 
     async def _ask(
-        self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy
+        self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy, extend: Callable[[], None]
     ) -> tuple[ExaminationReply, Exception | None]:
         """Returns the reply, and the exception that `is_copy` raised, if any."""
         await _send(child, ExaminerInput(order=order))
@@ -179,6 +184,8 @@ class ExaminerProcess:
                 except Exception as error:  # noqa: BLE001 - raised by `examine`, after the process has answered
                     failed = error
                 await _send(child, Reply(copy_found=copy_found))
+            elif isinstance(report, Progress):
+                extend()
             elif isinstance(report, ExaminationReply):
                 return report, failed
 
@@ -218,6 +225,15 @@ class ExaminerProcess:
                 child.kill()
 
 
+def _extension(deadline: asyncio.Timeout, within: timedelta) -> Callable[[], None]:
+    """Returns a function that restarts a time limit."""
+
+    def extend() -> None:
+        deadline.reschedule(asyncio.get_running_loop().time() + within.total_seconds())
+
+    return extend
+
+
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_FROM)}
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), kept.get("PYTHONPATH"))))
@@ -233,7 +249,7 @@ async def _send(child: asyncio.subprocess.Process, message: BaseModel) -> None:
         raise ExaminerDied(f"the examiner process has ended: {error}") from error
 
 
-async def _receive(child: asyncio.subprocess.Process) -> ExaminerReady | Question | ExaminationReply:
+async def _receive(child: asyncio.subprocess.Process) -> ExaminerReady | Question | Progress | ExaminationReply:
     if child.stdout is None:
         raise ExaminerDied("the examiner process has no output pipe")
     try:

@@ -11,17 +11,16 @@ from typing import Self
 
 import structlog
 
-from protocol.errors import MusterError, NotFound
+from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
-from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all
 from rollouts.errors import BadVersionFolder
-from rollouts.recompute.classes import classes_at
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.policies import Fetch, PolicyStore
 from validator.examination.channel import Order
 from validator.examination.child import ExaminerDied, ExaminerProcess, ExaminerUnavailable
 from validator.examination.interface import Conclusion, Examination, IsCopy, NotJudged
+from validator.examination.numerics import VerifiableClasses
 from validator.examination.settings import ExaminerSettings
 from validator.examination.versions import VersionFolders
 
@@ -53,16 +52,17 @@ class LocalExaminer:
         self._processes = [ExaminerProcess(settings) for _ in range(settings.processes)]
         self._free: asyncio.LifoQueue[ExaminerProcess] = asyncio.LifoQueue()
         self._starting: list[asyncio.Task[None]] = []
-        self._numerics: tuple[str, ...] = ()
+        self._classes = VerifiableClasses(settings.vllm, clock=clock)
 
     async def __aenter__(self) -> Self:
         for process in self._processes:
             self._free.put_nowait(process)
             self._starting.append(asyncio.create_task(process.warm_up()))
-        await self._find_numerics()  # before the first report, which otherwise would list no classes
+        await self._classes.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *error: object) -> None:
+        await self._classes.__aexit__(*error)
         await cancel_all(self._starting)
         await asyncio.gather(*(process.end() for process in self._processes))
         self._versions.close()
@@ -84,7 +84,10 @@ class LocalExaminer:
             except OSError as error:
                 return NotJudged(code="disk-trouble", why=str(error), retryable=True)
             order = Order(facts=examination.facts, file=examination.file, folder=folder, draw=examination.draw)
-            return await self._examine(order, is_copy)
+            found = await self._examine(order, is_copy)
+        if isinstance(found, NotJudged) and found.failed_class:
+            self._classes.failed(found.failed_class, why=found.why)
+        return found
 
     async def try_out(self) -> NotJudged | None:
         """Runs the self-test of a free process; returns None if it passes or if all processes are busy."""
@@ -101,20 +104,7 @@ class LocalExaminer:
 
     def numerics(self) -> tuple[str, ...]:
         """Returns the numerics classes that this machine can verify."""
-        return self._numerics
-
-    async def _find_numerics(self) -> None:
-        """Asks the Python environment with vLLM for its numerics classes; without vLLM there are no classes."""
-        try:
-            found = await run_in_thread(classes_at, self._settings.vllm)
-        except NotFound as error:
-            if self._settings.vllm_python is not None:
-                _log.warning("no-numerics", why=error.detail, hint=error.hint)
-        except MusterError as error:
-            _log.warning("no-numerics", why=error.detail, hint=error.hint)
-        else:
-            self._numerics = tuple(map(str, found))
-            _log.info("numerics", classes=self._numerics)
+        return self._classes.names()
 
     @asynccontextmanager
     async def _folder(self, examination: Examination) -> AsyncIterator[Path]:

@@ -123,12 +123,14 @@ class NotJudged:
         why: Text of the error.
         retryable: True if a retry by this validator may succeed. If False, other validators try, or the work is parked.
         hint: Action for the operator.
+        failed_class: Numerics class that this machine failed to reproduce; empty for other errors.
     """
 
     code: str
     why: str
     retryable: bool
     hint: str = ""
+    failed_class: str = ""
 
 
 IsCopy = Callable[[Digest], Awaitable[bool]]

@@ -94,13 +94,17 @@ class ModelCache:
         self._policies.move_to_end(key)
         return self._policies[key][0]
 
+    def drop(self) -> None:
+        """Frees the weights of all policies."""
+        self._make_room(0, most=0)
+
     def _load(self, version: CheckedVersion, dtype: Dtype) -> Policy:
         try:
             return load_policy(version.folder, dtype=dtype, device=self._device)
         except OutOfMemory:
             if not self._policies:
                 raise
-        self._make_room(0, most=0)
+        self.drop()
         return load_policy(version.folder, dtype=dtype, device=self._device)
 
     def _make_room(self, left: int, *, most: int) -> None:

@@ -6,10 +6,9 @@ rounding differences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from protocol.errors import Unavailable
 from rollouts.calibration.limits import CheckLimits
 from rollouts.checks import PREFILL_CHECKS, CheckInput, CheckOutcome, RowEvidence, RowSpread
 from rollouts.checks.sampling import CHECK as REPLAY
@@ -21,12 +20,10 @@ ALONE = 8
 """Maximum number of failed rows of which the second prefill computes each in a pass of its own; others share passes."""
 
 
-class NumericsUnstable(Unavailable):
-    """Two recomputations of the same rows in one numerics class differ, so this machine is not in that class."""
-
-    code = "numerics-unstable"
-    default_hint = "run `muster validator numerics --check` on this machine; another validator can judge the work"
-    retryable = False
+PIECE_TOKENS = 8192
+"""Maximum tokens of prompts and outputs that are recomputed between two reports of progress; a longer row is a piece of
+its own. The time limit of an examination applies to each piece, so slow processors can judge large files: with the
+default limit of 600 s, 14 tokens/s are enough."""
 
 
 class Prefill:
@@ -37,12 +34,22 @@ class Prefill:
         limits: Limits of honest work.
         recomputer: Recomputes rows with the leased version.
         margin: Factor on the limits beyond which a statistical failure is forgery.
+        progress: Called after each piece of the recomputation.
     """
 
-    def __init__(self, case: CheckInput, limits: CheckLimits, recomputer: Recomputer, *, margin: float) -> None:
+    def __init__(
+        self,
+        case: CheckInput,
+        limits: CheckLimits,
+        recomputer: Recomputer,
+        *,
+        margin: float,
+        progress: Callable[[], None],
+    ) -> None:
         factor = recomputer.spread_factor
         self._case = replace(case, limits=limits, spread_factor=factor)
         self._recomputer = recomputer
+        self._progress = progress
         self._wide = replace(case, limits=limits.widened(margin), spread_factor=margin * factor)
         self.evidence: dict[int, RowEvidence] = {}
         self.rows = 0
@@ -51,7 +58,11 @@ class Prefill:
     def first(self, rows: Sequence[int]) -> Prefilled:
         """Recomputes those of `rows` that no earlier call recomputed; returns the results over all recomputed rows."""
         missing = [row for row in rows if row not in self.evidence]
-        self.evidence |= self._recomputed(missing)
+        for piece in self._pieces(missing):
+            self.evidence |= self._recomputer.evidence(
+                self._case.file, piece, seed=self._case.facts.seed, parameters=self._parameters
+            )
+            self._count(piece)
         return self._judged(self.evidence, {})
 
     def again(self, first: Prefilled) -> tuple[Prefilled, Prefilled]:
@@ -65,29 +76,47 @@ class Prefill:
             failed before.
 
         Raises:
-            NumericsUnstable: Passes in one numerics class differ.
+            ClassFailed: Passes in one numerics class differ, or a new process does not reproduce the class.
         """
         alone = {one.row for result in first.failed for one in result.findings if one.row is not None}
         alone = set(sorted(alone & self.evidence.keys())[:ALONE])
         rows = sorted(self.evidence)
-        others = self._recomputer.again(
-            self._case.file, rows, alone, seed=self._case.facts.seed, parameters=self._parameters
-        )
-        self._count(rows * len(others))
-        spread = {row: RowSpread.between(one, [other[row] for other in others]) for row, one in self.evidence.items()}
-        if self._recomputer.arithmetic.is_class and (row := _unstable(spread)) is not None:
-            raise NumericsUnstable(
-                f"two prefills of row {row} in {self._recomputer.arithmetic} differ, but must be equal to the bit"
+        self._recomputer.renew()
+        self._progress()
+        others: list[dict[int, RowEvidence]] = []
+        for piece in self._pieces(rows):
+            passes = self._recomputer.again(
+                self._case.file,
+                piece,
+                alone.intersection(piece),
+                seed=self._case.facts.seed,
+                parameters=self._parameters,
             )
+            others = [one | new for one, new in zip(others or [{} for _ in passes], passes, strict=True)]
+            self._count(piece * len(passes))
+        spread = {row: RowSpread.between(one, [other[row] for other in others]) for row, one in self.evidence.items()}
         return self._judged(self.evidence, spread), self._judged(others[0], spread)
 
     @property
     def _parameters(self) -> SamplingParameters:
         return self._case.version.recipe.sampling.parameters
 
-    def _recomputed(self, rows: Sequence[int]) -> dict[int, RowEvidence]:
-        self._count(rows)
-        return self._recomputer.evidence(self._case.file, rows, seed=self._case.facts.seed, parameters=self._parameters)
+    def _pieces(self, rows: Sequence[int]) -> Iterator[list[int]]:
+        """Yields the rows in pieces of at most `PIECE_TOKENS` tokens or one row, and reports progress after each."""
+        piece: list[int] = []
+        tokens = 0
+        for row in rows:
+            sample = self._case.file.samples[row]
+            own = len(sample.prompt_tokens) + len(sample.output_tokens)
+            if piece and tokens + own > PIECE_TOKENS:
+                yield piece
+                self._progress()
+                piece, tokens = [], 0
+            piece.append(row)
+            tokens += own
+        if piece:
+            yield piece
+            self._progress()
 
     def _count(self, rows: Sequence[int]) -> None:
         self.rows += len(rows)
@@ -106,11 +135,3 @@ class Prefill:
         replay_agrees = REPLAY.name in beyond
         sure = (name for name, result in beyond.items() if result.broad or replay_agrees)
         return Prefilled(results=results, beyond=frozenset(sure))
-
-
-def _unstable(spread: Mapping[int, RowSpread]) -> int | None:
-    """Returns the first row whose passes differ in any bit; None if there is none."""
-    for row, one in sorted(spread.items()):
-        if one.logprobs.any() or one.deviations.any() or one.distance_worst:
-            return row
-    return None

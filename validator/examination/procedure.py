@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+import structlog
+
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.verdicts import ReasonCode
@@ -20,6 +22,7 @@ from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.files.schema import ReadLimits
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute import Recomputer, TorchRecomputer
+from rollouts.recompute.errors import ClassFailed
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
 from validator.domain.submissions import WorkFacts
@@ -47,6 +50,8 @@ _SLACK = 4
 
 A file that is somewhat too large is decoded, so that a check can name its error.
 """
+
+_log = structlog.get_logger(__name__)
 
 AskCopy = Callable[[Digest], bool]
 """Returns True if another submission has the given fingerprint."""
@@ -92,22 +97,28 @@ class Procedure:
         self._margin = margin
         self._scoring = scoring
 
-    def examine(self, order: Order, *, is_copy: AskCopy) -> Conclusion | NotJudged:
+    def examine(
+        self, order: Order, *, is_copy: AskCopy, progress: Callable[[], None] = lambda: None
+    ) -> Conclusion | NotJudged:
         """Runs the checks up to the first exact failure, and returns the conclusion or the error.
 
         Args:
             order: The file with its facts.
             is_copy: Returns True if another submission has the given fingerprint.
+            progress: Called after each stage and each piece of the recomputation; restarts the service's time limit.
         """
         try:
-            return self._examine(order, is_copy)
+            return self._examine(order, is_copy, Stages(progress))
         except _CannotJudgeError as error:
             return error.why
         except MemoryError as error:
             return NotJudged(code="out-of-memory", why=f"memory ran out: {error}", retryable=True)
         except MusterError as error:
             retryable = error.retryable or isinstance(error, EngineFailed)  # a failed engine may work again later
-            return NotJudged(code=error.code, why=error.detail, retryable=retryable, hint=error.hint)
+            failed_class = str(error.arithmetic) if isinstance(error, ClassFailed) else ""
+            return NotJudged(
+                code=error.code, why=error.detail, retryable=retryable, hint=error.hint, failed_class=failed_class
+            )
         except OSError as error:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
 
@@ -120,8 +131,7 @@ class Procedure:
         except OSError as error:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
 
-    def _examine(self, order: Order, is_copy: AskCopy) -> Conclusion | NotJudged:
-        clock = Stages()
+    def _examine(self, order: Order, is_copy: AskCopy, clock: Stages) -> Conclusion | NotJudged:
         with clock.stage("version"):
             version = self._models.version(order.facts.work.checkpoint, order.folder)
         with clock.stage("format"):
@@ -161,7 +171,7 @@ class Procedure:
                 return lenient
             raise _CannotJudgeError(_not_calibrated(case, verifier))
         record.limits, record.verifier = limits, verifier
-        failed = self._compute(case, order, record, limits, verifier)
+        failed = self._compute_with_room(case, order, record, limits, verifier)
         if failed is not None:
             return failed
         if lenient is not None:
@@ -185,6 +195,22 @@ class Procedure:
             return self._vllm.recomputer(case.version, verifier)
         return TorchRecomputer(self._models.policy(case.version, verifier.dtype), made_in=case.file.header.dtype)
 
+    def _compute_with_room(
+        self, case: CheckInput, order: Order, record: ExaminationRecord, limits: CheckLimits, verifier: Arithmetic
+    ) -> ExaminationVerdict | None:
+        """Runs checks 8 to 10; if memory runs out, frees the memory of all versions and runs them once more.
+
+        Torch and vLLM have separate budgets for weights, and vLLM's memory besides the weights is an estimate.
+        """
+        try:
+            return self._compute(case, order, record, limits, verifier)
+        except OutOfMemory as error:
+            _log.warning("out-of-memory", why=error.detail, version=case.version.digest)
+        record.prefill = None
+        self._vllm.close()
+        self._models.drop()
+        return self._compute(case, order, record, limits, verifier)
+
     def _compute(
         self, case: CheckInput, order: Order, record: ExaminationRecord, limits: CheckLimits, verifier: Arithmetic
     ) -> ExaminationVerdict | None:
@@ -194,7 +220,7 @@ class Procedure:
             recomputer = self._recomputer(case, verifier)
         every = tuple(range(rows))
         drawn = every if record.copy else draw_rows(order.draw, rows)
-        record.prefill = prefill = Prefill(case, limits, recomputer, margin=self._margin)
+        record.prefill = prefill = Prefill(case, limits, recomputer, margin=self._margin, progress=clock.progress)
         with clock.stage("prefill"):
             first = prefill.first(drawn)
             if first.failed and len(drawn) < rows:

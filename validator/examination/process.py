@@ -24,6 +24,7 @@ from validator.examination.channel import (
     ExaminerOutput,
     ExaminerReady,
     Order,
+    Progress,
     Question,
     Reply,
     StartExaminer,
@@ -69,7 +70,7 @@ def _serve(procedure: Procedure, orders: BinaryIO, answers: BinaryIO) -> None:
             return
 
 
-def _say(answers: BinaryIO, report: ExaminerReady | Question | ExaminationReply) -> None:
+def _say(answers: BinaryIO, report: ExaminerReady | Question | Progress | ExaminationReply) -> None:
     write(answers, ExaminerOutput(report=report))
 
 
@@ -116,8 +117,11 @@ def _examine(procedure: Procedure, order: Order, orders: BinaryIO, answers: Bina
             raise _GivenUpError
         return reply
 
+    def progress() -> None:
+        _say(answers, Progress())
+
     try:
-        return _guarded(lambda: procedure.examine(order, is_copy=is_copy))
+        return _guarded(lambda: procedure.examine(order, is_copy=is_copy, progress=progress))
     except _GivenUpError:
         return ExaminationReply(
             not_judged=NotJudged(code="given-up", why="the service abandoned the examination", retryable=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,9 +23,14 @@ from validator.examination.report import check_rewards, checks_of, rows_of, text
 
 
 class Stages:
-    """Measures the wall time of each stage of an examination."""
+    """Measures the wall time of each stage of an examination.
 
-    def __init__(self) -> None:
+    Args:
+        progress: Reports progress to the service; called after each stage.
+    """
+
+    def __init__(self, progress: Callable[[], None]) -> None:
+        self.progress = progress
         self._seconds: dict[str, float] = {}
 
     @contextmanager
@@ -34,6 +39,7 @@ class Stages:
         began = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - began
+        self.progress()
 
     def timings(self, file: RolloutFile | None = None, prefill: Prefill | None = None) -> Timings:
         """Returns the measured durations, with the amounts of rows and tokens.

@@ -43,7 +43,8 @@ class ExaminerSettings:
         keep: Rule that determines which unused downloaded versions stay on disk.
         margin: Factor on the limits beyond which a statistical failure is forgery.
         scoring: Time limit for scoring all rows of one file; later rows stay undecided.
-        deadline: Time limit of one examination, after which its process is killed.
+        deadline: Time limit of each stage of an examination, and of each piece of a recomputation, after which the
+            process is killed.
         fetch_within: Time limit of a version's download; the next examination resumes the download.
         most: Limits of files on this machine, in addition to the limits of each file's lease.
         allow_plain_http: True to allow plain `http` to relays on other machines.
@@ -75,5 +76,5 @@ class ExaminerSettings:
 
     @property
     def scoring_budget(self) -> timedelta:
-        """Time limit for scoring: at most a third of the deadline, so that the prefills have at least two thirds."""
+        """Time limit for scoring: at most a third of the deadline, so that a busy machine ends the stage in time."""
         return min(self.scoring, self.deadline / 3)

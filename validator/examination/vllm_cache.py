@@ -6,33 +6,21 @@ from collections import OrderedDict
 
 import structlog
 
-from protocol.errors import MusterError, NotFound, Unavailable
 from protocol.identifiers import Digest
 from rollouts.checks import CheckedVersion
-from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.precision import Arithmetic, Dtype
-from rollouts.recompute.reference import differences, recording_of
+from rollouts.recompute.errors import starting
+from rollouts.recompute.reference import prove
 from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 
 MOST_PROCESSES = 2
 """Maximum number of vLLM processes: leases usually name at most two versions of the policy at a time, and each process
-takes about 700 MB besides the weights."""
+takes about 700 MB besides the weights, keys and values of one step, and the logits that it computes at once."""
 
 _BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
 
 _log = structlog.get_logger(__name__)
-
-
-class ClassNotReproduced(Unavailable):
-    """This machine can't recompute files of a numerics class; another validator's machine may be able to."""
-
-    code = "class-not-reproduced"
-    retryable = False
-    default_hint = (
-        "`muster validator numerics` lists the classes of this machine; the setting vllm_python names an environment "
-        "with vLLM"
-    )
 
 
 class VllmCache:
@@ -62,7 +50,7 @@ class VllmCache:
         found = self._processes.pop(key, None)
         if found is not None and found[0].alive and found[0].version == version.digest:
             self._processes[key] = found
-            return VllmRecomputer(found[0])
+            return _recomputer(found[0], version)
         if found is not None:
             found[0].close()
         process = self._room(arithmetic, size) or self._start(arithmetic)
@@ -72,7 +60,7 @@ class VllmCache:
             process.close()
             raise
         self._processes[key] = process, size
-        return VllmRecomputer(process)
+        return _recomputer(process, version)
 
     def close(self) -> None:
         """Ends all processes."""
@@ -102,33 +90,16 @@ class VllmCache:
         Raises:
             ClassNotReproduced: vLLM is missing, has another version, or does not compute in the class on this machine.
         """
-        try:
+        with starting(arithmetic):
             process = VllmProcess(self._place, arithmetic)
-        except (OutOfMemory, EngineFailed):
-            raise
-        except MusterError as error:
-            raise ClassNotReproduced(error.detail, hint=error.hint or None) from error
         try:
-            _check_recording(process)
+            prove(process)
         except BaseException:
             process.close()
             raise
-        _log.info("vllm-process-started", arithmetic=str(arithmetic), recorded=recording_of(arithmetic) is not None)
+        _log.info("vllm-process-started", arithmetic=str(arithmetic))
         return process
 
 
-def _check_recording(process: VllmProcess) -> None:
-    """Lets a process recompute the recorded file of its class, and compares the results with the recording.
-
-    Raises:
-        ClassNotReproduced: The process computes other bits than the recording has, or the class can't be compared.
-    """
-    try:
-        found = differences(process)
-    except NotFound as error:
-        raise ClassNotReproduced(error.detail, hint=error.hint) from error
-    if found:
-        raise ClassNotReproduced(
-            f"this machine does not compute in {process.arithmetic}: {found[0]} of the recorded file",
-            hint="don't judge work of this class here; check the versions of torch and vLLM in the environment",
-        )
+def _recomputer(process: VllmProcess, version: CheckedVersion) -> VllmRecomputer:
+    return VllmRecomputer(process, folder=version.folder, version=version.digest)

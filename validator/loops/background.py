@@ -96,6 +96,7 @@ def build_loops(dependencies: Dependencies, *, registry: CollectorRegistry) -> V
             deadlines=dependencies.deadlines,
             progress=dependencies.progress,
             health=dependencies.health,
+            members=dependencies.members,
         ),
     )
 

@@ -10,6 +10,7 @@ from validator.domain.progress import LoopProgress
 from validator.health import Health
 from validator.queue.store import WorkQueue
 from validator.store.deadlines import Deadlines
+from validator.store.members import Members
 
 
 class QueueMetrics:
@@ -21,6 +22,7 @@ class QueueMetrics:
         deadlines: Store of work that is not final yet.
         progress: Position in the ledger's events, and numbers of second looks.
         health: Health of this process.
+        members: Validator processes on this Redis; it knows the numerics classes of this process.
     """
 
     def __init__(
@@ -31,16 +33,24 @@ class QueueMetrics:
         deadlines: Deadlines,
         progress: LoopProgress,
         health: Health,
+        members: Members,
     ) -> None:
         self._queue = queue
         self._deadlines = deadlines
         self._progress = progress
         self._health = health
+        self._members = members
         self._well = Gauge("muster_validator_well", "1 if this validator takes work, else 0", registry=registry)
         self._unwell_for = Gauge(
             "muster_validator_unwell_seconds",
             "Seconds for which this validator has taken no work, by error code",
             ("code",),
+            registry=registry,
+        )
+        self._numerics = Gauge(
+            "muster_validator_numerics",
+            "1 for each numerics class that this validator process can verify",
+            ("numerics",),
             registry=registry,
         )
         self._lengths = Gauge("muster_validator_queue", "Items in the queue by stage", ("stage",), registry=registry)
@@ -57,7 +67,7 @@ class QueueMetrics:
     async def read(self) -> None:
         """Updates all gauges.
 
-        The health gauge is updated first, because it does not need Redis and must be right while Redis is down.
+        Gauges of this process are updated first, because they do not need Redis and must be right while Redis is down.
 
         Raises:
             StoreUnavailable: Redis is down.
@@ -67,6 +77,9 @@ class QueueMetrics:
         if not self._health.well:
             code = self._health.condition.code or self._health.condition.state.value
             self._unwell_for.labels(code).set(self._health.since.total_seconds())
+        self._numerics.clear()  # classes that have failed since
+        for name in self._members.own_numerics():
+            self._numerics.labels(name).set(1)
         lengths = await self._queue.lengths()
         for stage in ("waiting", "ready", "in_hand", "parked"):
             self._lengths.labels(stage.replace("_", "-")).set(getattr(lengths, stage))

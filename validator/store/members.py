@@ -173,7 +173,7 @@ class Members:
                 why=condition.why[:_LONGEST],
                 hint=condition.hint[:_LONGEST],
                 tests=condition.tests,
-                numerics=tuple(self._numerics()),
+                numerics=self.own_numerics(),
             )
         )
 
@@ -190,13 +190,17 @@ class Members:
         """Returns the validator addresses of all present processes, this one included."""
         return frozenset(each.validator for each in await self.all() if each.is_here) | {self._validator}
 
+    def own_numerics(self) -> tuple[str, ...]:
+        """Returns the numerics classes that this process can verify."""
+        return tuple(self._numerics())
+
     async def numerics(self) -> tuple[str, ...]:
         """Returns the sorted numerics classes that the present processes with this process's key can verify.
 
         The result combines several processes, because processes with one key may run on machines of different classes.
         """
         mine = [each.numerics for each in await self.all() if each.is_here and each.validator == self._validator]
-        return tuple(sorted({name for names in [*mine, self._numerics()] for name in names}))
+        return tuple(sorted({name for names in [*mine, self.own_numerics()] for name in names}))
 
     async def others_may_judge(self) -> bool:
         """Returns True if this process may leave work to another present process; see `Member.may_judge`."""

@@ -27,6 +27,7 @@ def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Doct
         counted = Counter(f"{found.gpu.model} with {found.gpu.memory_bytes / GIB:.0f} GiB" for found in inventory.gpus)
         text = ", ".join(f"{count} of {kind}" for kind, count in counted.items())
         text += f", driver {inventory.driver}"
+        text += f", class {', '.join(inventory.classes)}" if inventory.classes else ""
         if inventory.error:
             return warning("gpu", f"{text}; {inventory.error}", "see `nvidia-smi` and the kernel's log")
         return ok("gpu", text)

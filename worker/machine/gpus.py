@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pynvml
 
+from protocol.runtime.gpu_class import gpu_class_of
 from protocol.wire.nodes import Gpu
 from worker.tasks.container_spec import InstalledGpu
 
@@ -23,11 +24,13 @@ class GpuInventory:
         gpus: GPUs that answer; they may be of different models.
         driver: Version of the NVIDIA driver; None if there is none.
         error: Errors of GPUs or driver; empty if there are none.
+        classes: Device classes of the GPUs, such as `sm_90`, without those of GPUs that are too old for a class.
     """
 
     gpus: tuple[InstalledGpu, ...] = ()
     driver: str | None = None
     error: str = ""
+    classes: tuple[str, ...] = ()
 
 
 def read_gpus() -> GpuInventory:
@@ -37,14 +40,18 @@ def read_gpus() -> GpuInventory:
     """
     try:
         with _nvml():
-            found, silent = [], []
+            found, silent, classes = [], [], set()
             for index in range(pynvml.nvmlDeviceGetCount()):
                 try:
+                    classes.add(_class_of(index))
                     found.append(_describe(index))
                 except pynvml.NVMLError as error:
                     silent.append(f"GPU {index} does not answer: {error}")
             return GpuInventory(
-                gpus=tuple(found), driver=_text(pynvml.nvmlSystemGetDriverVersion()), error="; ".join(silent)
+                gpus=tuple(found),
+                driver=_text(pynvml.nvmlSystemGetDriverVersion()),
+                error="; ".join(silent),
+                classes=tuple(sorted(filter(None, classes))),
             )
     except pynvml.NVMLError as error:
         absent = isinstance(error, pynvml.NVMLError_LibraryNotFound | pynvml.NVMLError_DriverNotLoaded)
@@ -76,6 +83,11 @@ def _describe(index: int) -> InstalledGpu:
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
     )
     return InstalledGpu(gpu=gpu, uuid=_text(pynvml.nvmlDeviceGetUUID(handle)))
+
+
+def _class_of(index: int) -> str | None:
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(pynvml.nvmlDeviceGetHandleByIndex(index))
+    return gpu_class_of((int(major), int(minor)))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.runtime.extras import installation
 from rollouts.engines.base import BaseEngine
-from rollouts.engines.batch_size import fewer, is_of_memory
+from rollouts.engines.batch_size import fewer, first_line_of, is_of_memory
 from rollouts.engines.errors import EngineBusy, NothingLoaded
 from rollouts.engines.interface import SEED_BYTES, Completion, SampleRequest
 from rollouts.engines.vllm.batch import VllmBatch
@@ -60,6 +60,8 @@ class VllmEngine(BaseEngine):
         cache_bytes: Maximum bytes of keys and values; None for a share of the free memory.
         device_class: Class of device whose arithmetic the engine reproduces, such as `cpu-avx2` or `sm_90`. None means
             the processor's own class on a CPU, and no class on a GPU; `NO_CLASS` means no class.
+        prefill_only: Whether keys and values get only the memory that prefills need, so that other processes can use
+            the device; `generate` then computes fewer answers at once.
 
     Raises:
         InvalidInput: As for `BaseEngine`, or the device can't reproduce the arithmetic of the class.
@@ -75,6 +77,7 @@ class VllmEngine(BaseEngine):
         max_batch: int = 64,
         cache_bytes: int | None = None,
         device_class: str | None = None,
+        prefill_only: bool = False,
     ) -> None:
         super().__init__(dtype=dtype, device=device, max_batch=max_batch, cache_bytes=cache_bytes)
         if device_class is not None and device_class != NO_CLASS:
@@ -87,6 +90,7 @@ class VllmEngine(BaseEngine):
                 hint="select another GPU with CUDA_VISIBLE_DEVICES",
             )
         self._prompt_tokens_at_once = _TOKENS_AT_ONCE.get(self._device.type, _TOKENS_AT_ONCE_ELSEWHERE)
+        self._prefill_only = prefill_only
         self._rows = max_batch
         self._running: RunningVllm | None = None
         self._as_read: object = None
@@ -128,6 +132,7 @@ class VllmEngine(BaseEngine):
             InvalidInput: A token is outside the vocabulary, or an answer does not fit in the model's context.
             NothingLoaded: No weights are loaded.
             EngineBusy: An earlier `generate` is not exhausted.
+            OutOfMemory: Memory ran out; load a version again.
             EngineFailed: vLLM crashed; load a version again.
         """
         self._check_idle()
@@ -146,6 +151,8 @@ class VllmEngine(BaseEngine):
             raise
         except Exception as error:
             self._end()  # vLLM promises nothing about its state after an error within a step
+            if is_of_memory(error):
+                raise OutOfMemory(f"a prefill does not fit into memory: {first_line_of(error)}") from error
             raise EngineFailed(f"vLLM crashed in a prefill: {error}", hint="load the version again") from error
 
     def _end(self) -> None:
@@ -191,6 +198,7 @@ class VllmEngine(BaseEngine):
                 device_class=self._device_class,
                 max_batch=self._rows,
                 cache_bytes=self._cache_bytes,
+                prefill_only=self._prefill_only,
             )
             _loaded_engines.add(self)
             self._try_out(facts)

@@ -17,14 +17,13 @@ import torch
 from protocol.errors import InvalidInput, NotFound
 from protocol.runtime.cpu_class import cpu_class
 from protocol.runtime.extras import installation
+from protocol.runtime.gpu_class import LEAST_CAPABILITY, gpu_class_of
 from rollouts.engines.vllm.cpu_kernels import KERNELS, check_class, limit_vllm, used_extension
 from rollouts.errors import EngineFailed
 from rollouts.precision import Arithmetic, Dtype, EngineName
 
 NO_CLASS = "none"
 """Requests that an engine computes in no numerics class, although its device has one."""
-LEAST_CAPABILITY = (8, 0)
-"""Compute capability from which vLLM's batch-invariant kernels work."""
 _BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 _SPLIT = "VLLM_CPU_ATTN_SPLIT_KV"
 """If 1, which is vLLM's default, decoding with several threads splits long sums, but prefill does not split them. So a
@@ -65,13 +64,13 @@ def gpu_class(device: torch.device) -> str:
     if device.type != "cuda" or torch.version.cuda is None:
         raise InvalidInput(f"{device} has no numerics class", hint="use a CPU or an NVIDIA GPU")
     major, minor = torch.cuda.get_device_capability(device)
-    if (major, minor) < LEAST_CAPABILITY:
+    if (found := gpu_class_of((major, minor))) is None:
         least = ".".join(map(str, LEAST_CAPABILITY))
         raise InvalidInput(
             f"{device} has compute capability {major}.{minor}, but vLLM's batch-invariant mode needs {least}",
             hint="use a newer GPU, or recipes that accept vllm/bfloat16 without a class",
         )
-    return f"sm_{major}{minor}"
+    return found
 
 
 def own_device_class(device: torch.device) -> str | None:

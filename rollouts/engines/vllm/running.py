@@ -32,6 +32,7 @@ class RunningVllm:
         device_class: Class of device whose arithmetic vLLM reproduces, such as `cpu-avx2`; None for no class.
         max_batch: Maximum answers at once.
         cache_bytes: Bytes for keys and values; None for all available.
+        prefill_only: Whether keys and values get only the memory that prefills need.
 
     Raises:
         InvalidInput: The installed vLLM is built for another kind of device, or the device can't reproduce the
@@ -49,6 +50,7 @@ class RunningVllm:
         device_class: str | None,
         max_batch: int,
         cache_bytes: int | None,
+        prefill_only: bool = False,
     ) -> None:
         prepare_process()
         if device_class is not None:
@@ -69,7 +71,14 @@ class RunningVllm:
             from rollouts.engines.vllm.token_attention import attend_by_token  # noqa: PLC0415
 
             attend_by_token()
-        arguments = engine_arguments(facts, dtype=dtype, device=device, max_batch=max_batch, cache_bytes=cache_bytes)
+        arguments = engine_arguments(
+            facts,
+            dtype=dtype,
+            device=device,
+            max_batch=max_batch,
+            cache_bytes=cache_bytes,
+            prefill_only=prefill_only,
+        )
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[SeededDraws]))
         (self._draws,) = self._engine.collective_rpc(attach)
         if device_class is not None:

@@ -32,8 +32,11 @@ proofs.
 """
 _SHARE_OF_FREE = 0.3
 """Maximum share of a CPU's free memory for keys and values."""
+_LEAST_SHARE = 0.01
+"""Share of the GPU's memory that vLLM requires to be free at its start if the size of keys and values is given. vLLM
+uses this share for that check only; its default, 0.9, would refuse a second process on the same GPU."""
 _BLOCK = 128
-"""Positions per block of keys and values on the CPU."""
+"""Maximum positions per block of keys and values: vLLM's size on a CPU; blocks on GPUs are smaller."""
 
 
 def prepare_process() -> None:
@@ -45,9 +48,18 @@ def prepare_process() -> None:
 
 
 def engine_arguments(
-    facts: ModelFacts, *, dtype: Dtype, device: torch.device, max_batch: int, cache_bytes: int | None
+    facts: ModelFacts,
+    *,
+    dtype: Dtype,
+    device: torch.device,
+    max_batch: int,
+    cache_bytes: int | None,
+    prefill_only: bool = False,
 ) -> dict[str, Any]:
     """Returns the arguments of vLLM's `EngineArgs`.
+
+    With `prefill_only`, keys and values take no more memory than one step of a prefill needs, so that several processes
+    share a device.
 
     vLLM must not split prompts into chunks, because chunks would produce rows of states from which no token is drawn.
     Prefix caching and asynchronous scheduling are off (docs/decisions/0023).
@@ -69,14 +81,24 @@ def engine_arguments(
         "disable_log_stats": True,
         "seed": 0,
     }
+    if prefill_only:
+        cache_bytes = _cache_of_prefill(facts, dtype, max_batch)
     if device.type == "cpu":
         arguments["enforce_eager"] = True
         cache_bytes = cache_bytes or _cache_on_cpu(facts, dtype, max_batch)
     if cache_bytes is None:
         arguments["gpu_memory_utilization"] = _SHARE_OF_GPU
     else:
-        arguments["kv_cache_memory_bytes"] = cache_bytes
+        arguments |= {"kv_cache_memory_bytes": cache_bytes, "gpu_memory_utilization": _LEAST_SHARE}
     return arguments
+
+
+def _cache_of_prefill(facts: ModelFacts, dtype: Dtype, max_batch: int) -> int:
+    """Returns bytes for one step of a prefill, whose answers have at most `facts.context` tokens together.
+
+    Each answer may leave most of its last block unused; two more blocks are vLLM's own and that of the try-out.
+    """
+    return (facts.context + (max_batch + 2) * _BLOCK) * _bytes_per_position(facts, dtype)
 
 
 def _cache_on_cpu(facts: ModelFacts, dtype: Dtype, max_batch: int) -> int:

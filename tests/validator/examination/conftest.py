@@ -115,6 +115,8 @@ class Bench:
     version: CheckedVersion
     folder: Path
     asked: list[Digest]
+    progress: int = 0
+    """Number of reports of progress in all examinations."""
 
     def examine(
         self,
@@ -140,7 +142,10 @@ class Bench:
             self.asked.append(fingerprint)
             return copy
 
-        return self.procedure.examine(order, is_copy=is_copy)
+        return self.procedure.examine(order, is_copy=is_copy, progress=self._count_progress)
+
+    def _count_progress(self) -> None:
+        self.progress += 1
 
     def conclude(self, file: RolloutFile | bytes, **how: object) -> Conclusion:
         """Returns the conclusion, which must exist."""

@@ -27,12 +27,14 @@ from protocol.wire.runs import CheckpointRef
 from rollouts.checks import CheckedVersion
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
+from rollouts.precision import Arithmetic
 from rollouts.task.policies import HeldPolicy
 from rollouts.task.version_lock import Hold, VersionLock
 from tests.validator.examination.conftest import ALL, checkpoint, facts
 from validator.examination.child import ExaminerProcess
 from validator.examination.examiner import LocalExaminer
 from validator.examination.interface import Conclusion, Examination, NotJudged
+from validator.examination.numerics import VerifiableClasses
 from validator.examination.settings import ExaminerSettings
 
 SANDBOXLESS = """
@@ -198,6 +200,62 @@ async def test_the_end_of_an_examiner_process_is_never_a_verdict(
         found = await examiner.examine(examination, is_copy=natural)
     assert isinstance(found, NotJudged)
     assert (found.code, found.retryable) == (code, retryable)
+
+
+ASKS = 'say({"kind": "question", "fingerprint": "0x' + "00" * 32 + '"}); hear(); '
+PROGRESS = 'say({"kind": "progress"}); '
+ANSWER = 'say({"kind": "answer", "not_judged": {"code": "x", "why": "y", "retryable": True}}); hear()'
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        (READY + ASKS + PROGRESS + ASKS + PROGRESS + ASKS + PROGRESS + ANSWER, "x"),
+        (READY + PROGRESS + ASKS + ASKS + "time.sleep(60)", "took-too-long"),
+    ],
+    ids=["it reports progress", "it stops"],
+)
+async def test_the_time_limit_of_an_examination_starts_again_with_each_progress(
+    script: str, code: str, settings: ExaminerSettings, examination: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.examination.child.PROGRAM", (sys.executable, "-c", SCRIPT + script))
+    loop = asyncio.get_running_loop()
+    usual, turned = loop.time, 0.0
+
+    async def forty_seconds(_: Digest) -> bool:
+        nonlocal turned
+        turned += 40
+        return False
+
+    monkeypatch.setattr(loop, "time", lambda: usual() + turned)
+    async with LocalExaminer(replace(settings, deadline=timedelta(seconds=60)), clock=SystemClock()) as examiner:
+        found = await examiner.examine(examination, is_copy=forty_seconds)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == (code, True)
+
+
+FAILED_CLASS = "vllm-0.32.0/bfloat16/cpu-avx2"
+
+
+@pytest.mark.parametrize(("named", "kept"), [(FAILED_CLASS, ()), ("", (FAILED_CLASS,))])
+async def test_a_class_that_an_examiner_failed_to_reproduce_is_no_longer_reported(
+    named: str,
+    kept: tuple[str, ...],
+    settings: ExaminerSettings,
+    examination: Examination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reply = f'{{"code": "class-not-reproduced", "why": "y", "retryable": False, "failed_class": "{named}"}}'
+    script = READY + f'say({{"kind": "answer", "not_judged": {reply}}})'
+    monkeypatch.setattr("validator.examination.child.PROGRAM", (sys.executable, "-c", SCRIPT + script))
+    examiner = LocalExaminer(settings, clock=SystemClock())
+    examiner._classes = VerifiableClasses(
+        settings.vllm, clock=SystemClock(), find=lambda _: [Arithmetic.parse(FAILED_CLASS)]
+    )
+    async with examiner:
+        assert examiner.numerics() == (FAILED_CLASS,)
+        assert isinstance(await examiner.examine(examination, is_copy=natural), NotJudged)
+        assert examiner.numerics() == kept
 
 
 async def test_a_version_is_fetched_once_and_locked_while_in_use(

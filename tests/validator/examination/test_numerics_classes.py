@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.cpu_class import cpu_class
 from protocol.verdicts import Outcome, ReasonCode
-from rollouts.checks import CheckedVersion, RowEvidence
+from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm import numerics
 from rollouts.errors import BadVersionFolder
@@ -192,7 +192,10 @@ def test_close_cheats_in_bfloat16_are_forged(
     version: CheckedVersion,
     engine: EngineProcess,
     own_class: Arithmetic,
+    honest: RolloutFile,
+    vllm: VllmCache,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     cheat: str,
 ) -> None:
     match cheat:
@@ -206,8 +209,14 @@ def test_close_cheats_in_bfloat16_are_forged(
         case "torch" | "float32":
             dtype = Dtype.FLOAT32 if cheat == "float32" else Dtype.BFLOAT16
             file = make(version, facts=facts_of(version), dtype=dtype, arithmetic=own_class)
+    if process_of(vllm) is None:
+        bench.conclude(honest)
+    before, restarts = process_of(vllm), cheat == "another step"
+    if not restarts:  # one start of vLLM is enough for this test
+        monkeypatch.setattr(VllmRecomputer, "renew", lambda _: None)
     found = bench.conclude(file)
     assert found.outcome is Outcome.FORGED, found.words
+    assert (process_of(vllm) != before) is restarts, "a new process confirmed the result"
 
 
 def test_versions_are_replaced_in_place_and_both_are_judged(
@@ -294,6 +303,7 @@ def test_a_machine_that_differs_from_the_recording_judges_nothing_of_the_class(
     assert isinstance(found, NotJudged)
     assert found.code == "class-not-reproduced"
     assert "row 0: token 0 has log-probability" in found.why
+    assert found.failed_class == str(own_class), "the validator reports the class no longer"
 
 
 def test_a_class_without_a_recording_is_left_to_others(
@@ -324,23 +334,22 @@ def test_a_recipe_with_longer_rows_than_a_class_is_exact_for_is_refused(
     assert "lower max_prompt_tokens" in refused.value.hint
 
 
-def test_passes_that_differ_on_this_machine_accuse_nobody(
-    bench: Bench,
-    version: CheckedVersion,
-    engine: EngineProcess,
-    own_class: Arithmetic,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_process_with_other_weights_in_memory_accuses_nobody(
+    bench: Bench, version: CheckedVersion, vllm: VllmCache, honest: RolloutFile, tmp_path: Path
 ) -> None:
-    usual = VllmRecomputer.again
-
-    def unstable(self: VllmRecomputer, *args: object, **kwargs: object) -> list[dict[int, RowEvidence]]:
-        (second,) = usual(self, *args, **kwargs)  # type: ignore[arg-type]
-        return [{row: replace(one, logprobs=one.logprobs + np.float32(1e-6)) for row, one in second.items()}]
-
-    monkeypatch.setattr(VllmRecomputer, "again", unstable)
-    found = bench.examine(class_file(version, engine, own_class, temperature=0.8))
+    """The first process has the weights of another step under this version's digest, as after a bad reload in place."""
+    bench.conclude(honest)
+    [(process, _)] = vllm._processes.values()
+    process.load(stepped(version.folder, tmp_path / "bad", size=2e-4), version=version.digest)
+    before = process.pid
+    found = bench.examine(honest)
     assert isinstance(found, NotJudged)
     assert (found.code, found.retryable) == ("numerics-unstable", False)
+    assert "differ in row" in found.why
+    assert found.failed_class == version.recipe.arithmetic[0]
+    assert process.pid != before
+    assert not process.alive, "neither process is trusted"
+    assert bench.conclude(honest).outcome is Outcome.ACCEPTED
 
 
 def test_the_death_of_the_vllm_process_is_no_verdict(bench: Bench, honest: RolloutFile, vllm: VllmCache) -> None:

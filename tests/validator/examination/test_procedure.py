@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +19,17 @@ from protocol.errors import MusterError
 from protocol.identifiers import digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, CheckState
-from rollouts.checks import CheckedVersion
+from rollouts.checks import CheckedVersion, RowEvidence
+from rollouts.engines.vllm import cpu_kernels
 from rollouts.environments import Prompt
 from rollouts.environments.errors import BadDataset, EnvironmentFault
 from rollouts.environments.validation import CheckedEnvironment
+from rollouts.errors import OutOfMemory
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import VERSION_KEY, table_of, write_table
-from rollouts.precision import Dtype
+from rollouts.precision import Arithmetic, Dtype
+from rollouts.recompute import TorchRecomputer
+from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 from tests.kit.rollout_files import (
     PARTS,
     RECIPE,
@@ -40,10 +46,12 @@ from tests.validator.examination.conftest import OTHER_BEACON, Bench, facts, pro
 from validator.audit.draw import RowDraw, draw_rows
 from validator.audit.rows import LIMITED
 from validator.domain.submissions import WorkFacts
-from validator.examination.interface import NotJudged
+from validator.examination import prefilling
+from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.reading import LimitedReader
 from validator.examination.report import RewardsRewritten, check_rewards
+from validator.examination.vllm_cache import VllmCache
 
 
 def test_an_honest_file_is_accepted_with_every_check_and_row_recorded(bench: Bench, honest: RolloutFile) -> None:
@@ -460,3 +468,79 @@ def test_a_conclusion_fits_an_audit_file_without_loss(bench: Bench, honest: Roll
         limits=found.limits,
     )  # fmt: skip
     assert AuditFile.decode(written.encode()).rows == found.rows
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_after_memory_ran_out_the_file_is_examined_once_more_without_other_versions(
+    failures: int,
+    bench: Bench,
+    honest: RolloutFile,
+    reader: LimitedReader,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = ModelCache(torch.device("cpu"), budget=1 << 30)
+    models.policy(as_version(tiny_folder(tmp_path / "other", seed=5)), Dtype.FLOAT32)
+    bench.procedure = procedure_of(reader, models)
+    usual, left = TorchRecomputer.evidence, [failures]
+
+    def short(self: TorchRecomputer, *args: Any, **kwargs: Any) -> dict[int, RowEvidence]:
+        if left[0]:
+            left[0] -= 1
+            raise OutOfMemory("CUDA out of memory")
+        return usual(self, *args, **kwargs)
+
+    monkeypatch.setattr(TorchRecomputer, "evidence", short)
+    found = bench.examine(honest)
+    if failures == 1:
+        assert isinstance(found, Conclusion)
+        assert found.outcome is Outcome.ACCEPTED
+        assert found.timings is not None
+        assert found.timings.prefilled_tokens == honest.units, "the failed attempt is not counted"
+        assert models.held == 4 * bench.version.model.parameters, "the other version's weights are dropped"
+    else:
+        assert isinstance(found, NotJudged)
+        assert (found.code, found.retryable) == ("out-of-memory", True)
+
+
+def test_a_large_file_is_recomputed_in_pieces_that_each_report_progress(
+    bench: Bench, honest: RolloutFile, version: CheckedVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service's time limit applies to each piece, so a slow machine can judge a large file."""
+    other = make(version, facts=facts_of(version), weights=changed_weights(tmp_path, "int8"))
+    files, whole, counts = (honest, other), [], []
+    for size in (1 << 20, 1):  # one piece, then a piece per row
+        monkeypatch.setattr(prefilling, "PIECE_TOKENS", size)
+        for file in files:
+            bench.progress = 0
+            whole.append(bench.conclude(file))
+            counts.append(bench.progress)
+    rows = len(honest.samples)
+    assert counts[2] - counts[0] == rows - 1
+    assert counts[3] - counts[1] == 2 * (rows - 1), "a second prefill reports progress, too"
+    assert [one.outcome for one in whole] == [Outcome.ACCEPTED, Outcome.FORGED] * 2
+    assert [one.timings.prefilled_rows for one in whole if one.timings] == 2 * [rows, 4 * rows], "float32: 4 passes"
+
+
+@pytest.mark.parametrize("device", ["cpu-avx512", "cpu-avx9"], ids=["a class of a newer processor", "an unknown class"])
+def test_a_class_that_this_processor_does_not_have_is_left_to_others_without_vllm(
+    device: str,
+    bench: Bench,
+    reader: LimitedReader,
+    models: ModelCache,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pool pays for the class; the validator's machine had it before a restart on other hardware, or never."""
+    monkeypatch.setattr(cpu_kernels, "cpu_class", lambda: "cpu-avx2")
+    monkeypatch.setattr(VllmProcess, "_start", None)
+    name = Arithmetic.parse(f"vllm-0.32.0/bfloat16/{device}")
+    folder = tiny_folder(tmp_path / "7", kind="llama", num_attention_heads=3, num_key_value_heads=1)
+    changes = {"arithmetic": (str(name),), "length": None, "max_prompt_tokens": 64}
+    bench.version = version = as_version(folder, RECIPE.model_copy(update=changes))
+    bench.procedure = procedure_of(reader, models, vllm=VllmCache(VllmPlace(python=Path(sys.executable)), budget=1))
+    found = bench.examine(make(version, facts=facts_of(version), arithmetic=name))
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable, found.failed_class) == ("class-not-reproduced", False, str(name))
+    assert f"this machine can't compute like {device}" in found.why
+    assert found.hint == "the classes of this machine: cpu-avx2"

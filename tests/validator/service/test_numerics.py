@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
+from cli.validator.status import show_status
 from orchestrator.runs.numerics import LIFE
 from protocol.clients import NodeClient
 from protocol.identifiers import Address
@@ -20,6 +21,7 @@ from tests.kit.memory_ledger import PoolUnderTest
 from tests.kit.orchestrator import MakePool, make_pool
 from tests.kit.redis_aging import age
 from tests.kit.validators import Host, PoolWithValidators
+from validator.api.views import StatusView
 from validator.loops.numerics import LONGEST_SILENCE, RETRY, NumericsReports
 from validator.store.keys import keys_of
 from validator.store.members import MEMBER_FOR, Condition, Members, MemberState
@@ -204,3 +206,34 @@ async def test_a_validator_service_reports_what_it_was_built_with(
     await validator.loops.numerics.round()
     [row] = await pool.run.pool.dependencies.numerics.reports()
     assert (row.validator, row.classes) == (validator.key.address, classes)
+
+
+async def test_status_and_metrics_show_the_classes_of_the_process(
+    pool: PoolWithValidators, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classes = [AVX2, H100]
+    validator = pool.validator()
+    validator.dependencies.members._numerics = lambda: classes
+    for shown in ((AVX2, H100), (AVX2,)):  # a class that failed is no longer shown
+        classes[:] = shown
+        await validator.read()
+        await validator.loops.queue_metrics.read()
+        status = StatusView.model_validate(await validator.status())
+        assert status.members[0].numerics == shown
+        show_status(status)
+        assert ", ".join(shown) in capsys.readouterr().out
+        registry = validator.app.state.registry
+        for name in (AVX2, H100):
+            found = registry.get_sample_value("muster_validator_numerics", {"numerics": name})
+            assert found == (1 if name in shown else None)
+
+
+async def test_a_machine_of_another_class_after_a_restart_replaces_the_report(reporting: Reporting) -> None:
+    before = reporting.process(AVX512, AVX2)
+    await before.announce()
+    await before.reports.round()
+    await before.members.leave()
+    after = reporting.process(AVX2)
+    await after.announce()
+    await after.reports.round()
+    assert await reporting.known() == {reporting.key.address: (AVX2,)}

@@ -1,0 +1,52 @@
+"""Memory of vLLM's keys and values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rollouts.engines.vllm.settings import engine_arguments
+from rollouts.models.facts import ModelFacts, read_model
+from rollouts.precision import Dtype
+from tests.kit.tiny_model import tiny_folder
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CONTEXT, ROWS, BLOCK = 512, 64, 128
+POSITION = 2 * 2 * 1 * 32 * 2
+"""Bytes of a position in bfloat16: keys and values of 2 layers with 1 head of 32 values."""
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> ModelFacts:
+    return read_model(
+        tiny_folder(
+            tmp_path_factory.mktemp("model"),
+            kind="llama",
+            num_attention_heads=3,
+            num_key_value_heads=1,
+            head_dim=32,
+            max_position_embeddings=CONTEXT,
+        )
+    )
+
+
+def arguments(facts: ModelFacts, device: torch.device, **options: bool) -> dict[str, object]:
+    return engine_arguments(facts, dtype=Dtype.BFLOAT16, device=device, max_batch=ROWS, cache_bytes=None, **options)
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_a_process_that_only_prefills_takes_the_memory_of_one_step(facts: ModelFacts, device: torch.device) -> None:
+    """Without the bound, the process would take most of the GPU's memory, or 64 of the longest answers on a CPU."""
+    found = arguments(facts, device, prefill_only=True)
+    assert found["kv_cache_memory_bytes"] == (CONTEXT + (ROWS + 2) * BLOCK) * POSITION
+    assert found["gpu_memory_utilization"] == 0.01, "vLLM requires this share to be free at its start"
+
+
+def test_a_process_that_generates_takes_most_of_a_gpu(facts: ModelFacts) -> None:
+    found = arguments(facts, GPU)
+    assert found["gpu_memory_utilization"] == 0.85
+    assert "kv_cache_memory_bytes" not in found
+
+
+def test_a_process_that_generates_on_a_cpu_has_room_for_a_full_batch(facts: ModelFacts) -> None:
+    assert arguments(facts, CPU)["kv_cache_memory_bytes"] == ((ROWS + 1) * CONTEXT + BLOCK) * POSITION
