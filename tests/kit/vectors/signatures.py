@@ -243,7 +243,7 @@ def claim_cases() -> Cases:
 
 
 def dispute_cases() -> Cases:
-    document = {
+    document: Json = {
         "key": DISPUTE.key,
         "evidence_hash": DISPUTE.evidence_hash,
         "deadline": DISPUTE.deadline,
