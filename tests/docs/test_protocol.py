@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from enum import StrEnum
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,10 @@ def test_headers_fields_and_constants_are_those_of_the_code() -> None:
     assert all(f"{mode.value} {mode.name}" in deltas for mode in Mode)
     assert (SEGMENT.size, MOST_LENGTH) == (24, 1 << 20)
     assert (KEEP_ALIVE_LOOKS * LOOK).total_seconds() == 15
+
+
+def test_the_reasons_of_refused_vectors_are_explained() -> None:
+    vectors = json.loads((files("protocol") / "vectors.json").read_text(encoding="utf-8"))["vectors"]
+    reasons = {case["reason"].split(" ")[0] for group in vectors.values() for case in group["refused"]}
+    listed = set(re.findall(r"`([a-z-]+)[ `]", section("Test vectors")))
+    assert {reason for reason in reasons if not reason.startswith("malformed-")} <= listed
