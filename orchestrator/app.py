@@ -65,7 +65,7 @@ identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
 
 @identity_router.get("/identity")
-async def identity(request: Request) -> ServiceIdentity:
+async def get_identity(request: Request) -> ServiceIdentity:
     """Return the service's address and contract.
 
     The answer is not signed. Callers can compare the address with the pool's orchestrator key on the ledger.

@@ -11,7 +11,7 @@ from typing import Annotated, NewType
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import is_checksum_formatted_address, to_checksum_address
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from protocol.errors import InvalidInput
 
@@ -23,6 +23,10 @@ Digest = NewType("Digest", str)
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 _DIGEST = re.compile(r"0x[0-9a-f]{64}")
+
+EXAMPLE_ADDRESS = "0x1a642f0E3c3aF545E7AcBD38b07251B3990914F1"
+EXAMPLE_DIGEST = "0x" + "b2" * 32
+"""Examples for the OpenAPI documents."""
 
 ZERO_ADDRESS = Address(to_checksum_address("0x" + "00" * 20))
 ZERO_DIGEST = Digest("0x" + "00" * 32)
@@ -88,8 +92,8 @@ def _wire_digest(text: str) -> Digest:
         raise ValueError(error.detail) from error
 
 
-WireAddress = Annotated[Address, AfterValidator(_wire_address)]
+WireAddress = Annotated[Address, AfterValidator(_wire_address), Field(examples=[EXAMPLE_ADDRESS])]
 """`Address` as a field of a pydantic model."""
 
-WireDigest = Annotated[Digest, AfterValidator(_wire_digest)]
+WireDigest = Annotated[Digest, AfterValidator(_wire_digest), Field(examples=[EXAMPLE_DIGEST])]
 """`Digest` as a field of a pydantic model."""

@@ -26,7 +26,7 @@ npm_tools() {
   local want
   want=$(cat deploy/npm/package-lock.json | sha256sum | cut -d' ' -f1)
   [ -f .tools/.installed ] && [ "$(cat .tools/.installed)" = "$want" ] && return 0
-  say "installing solc, OpenZeppelin and anvil from npm"
+  say "installing solc, OpenZeppelin, anvil and TypeScript from npm"
   mkdir -p .tools
   cp deploy/npm/package.json deploy/npm/package-lock.json .tools/
   # Not `npm ci`: it refuses a lock without anvil's packages for platforms that a registry does not have.
@@ -34,7 +34,7 @@ npm_tools() {
     echo "$want" >.tools/.installed
   else
     required anvil && fail "npm could not install deploy/npm/package.json"
-    say "npm failed: tests on anvil and the recompilation of the contracts are skipped"
+    say "npm failed: tests on anvil and of the TypeScript client, and the recompilation of the contracts are skipped"
   fi
 }
 
@@ -58,7 +58,7 @@ redis_server() {
 for name in "$@"; do
   case $name in
     redis) redis_server ;;
-    node) if need node npm "nodejs npm" "tests on anvil, those of the owner's page, and the recompilation of the contracts are skipped"; then npm_tools; fi ;;
+    node) if need node npm "nodejs npm" "tests on anvil, those of the owner's page and of the TypeScript client, and the recompilation of the contracts are skipped"; then npm_tools; fi ;;
     docker) need docker dockerd docker.io "tasks run in the process sandbox and Docker tests are skipped" || true ;;
     sandbox) need sandbox bwrap bubblewrap "tasks without Docker and untrusted scoring are not available" || true ;;
     nginx) need nginx nginx nginx-light "tests of the nginx configuration are skipped" || true ;;

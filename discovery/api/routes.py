@@ -15,7 +15,7 @@ from discovery.store.records import DEFAULT_PER_PAGE, MOST_PER_PAGE, read_cursor
 from protocol.errors import Forbidden
 from protocol.http.openapi import json_body
 from protocol.http.verification import SignedRequest, signed_request
-from protocol.identifiers import Address, WireAddress, address
+from protocol.identifiers import EXAMPLE_ADDRESS, Address, WireAddress, address
 from protocol.identity.keys import Key
 from protocol.wire.base import MAX_INT64
 from protocol.wire.identity import ServiceIdentity
@@ -42,13 +42,17 @@ async def _require_own_record(signer: Address, request: Request) -> None:
 
 ByNode = Annotated[SignedRequest, Depends(signed_request(authorize=_require_own_record, body_limit=REGISTRATION_LIMIT))]
 ByAnybody = Annotated[SignedRequest, Depends(signed_request(body_limit=INVITE_LIMIT))]
-NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
-NoncePath = Annotated[str, Path(description="The invite's nonce, in decimal", pattern="^(0|[1-9][0-9]{0,77})$")]
+NodePath = Annotated[
+    WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$", examples=[EXAMPLE_ADDRESS])
+]
+NoncePath = Annotated[
+    str, Path(description="The invite's nonce, in decimal", pattern="^(0|[1-9][0-9]{0,77})$", examples=["42"])
+]
 PoolPath = Annotated[int, Path(description="The pool's number on the ledger", ge=1, le=MAX_INT64)]
 
 
 @router.get("/identity", tags=["identity"])
-async def identity(request: Request) -> ServiceIdentity:
+async def get_identity(request: Request) -> ServiceIdentity:
     """Return the service's address and the contract of its pools.
 
     The answer is not signed. Clients that don't trust TLS pin the service's address in their settings.
@@ -60,7 +64,7 @@ async def identity(request: Request) -> ServiceIdentity:
 
 
 @router.put("/nodes/{node}", response_model=NodeRecord, tags=["nodes"], openapi_extra=json_body(Registration))
-async def register(node: NodePath, signed: ByNode, request: Request) -> Response:
+async def register_node(node: NodePath, signed: ByNode, request: Request) -> Response:
     """Register a node or refresh its record.
 
     The node signs the request, and this service signs the answer.
@@ -72,20 +76,20 @@ async def register(node: NodePath, signed: ByNode, request: Request) -> Response
 
 
 @router.get("/nodes/{node}", response_model=NodeRecord, tags=["nodes"])
-async def show(node: NodePath, signed: ByNode, request: Request) -> Response:
+async def get_node(node: NodePath, signed: ByNode, request: Request) -> Response:
     """Return a node's record to the node itself; other callers are refused."""
     return signed.answer(_key(request), await _directory(request).record(node))
 
 
 @router.delete("/nodes/{node}", status_code=204, tags=["nodes"])
-async def remove(node: NodePath, _signed: ByNode, request: Request) -> Response:
+async def remove_node(node: NodePath, _signed: ByNode, request: Request) -> Response:
     """Delete the node's record and invites."""
     await _directory(request).remove(node)
     return Response(status_code=204)
 
 
 @router.get("/pools/{pool_id}/nodes", tags=["pools"])
-async def list_nodes(
+async def list_pool_nodes(
     pool_id: PoolPath,
     signed: ByAnybody,
     request: Request,
@@ -100,14 +104,14 @@ async def list_nodes(
 
 
 @router.post("/nodes/{node}/invites", status_code=204, tags=["invites"], openapi_extra=json_body(SignedInvite))
-async def invite(node: NodePath, signed: ByAnybody, request: Request) -> Response:
+async def post_invite(node: NodePath, signed: ByAnybody, request: Request) -> Response:
     """Store an invite. The pool's orchestrator key signs both the request and the invite."""
     await _directory(request).invite(node, signed.read(SignedInvite), poster=signed.address)
     return Response(status_code=204)
 
 
 @router.get("/nodes/{node}/invites", response_model=InviteList, tags=["invites"])
-async def invites(
+async def list_invites(
     node: NodePath,
     signed: ByNode,
     request: Request,
@@ -127,7 +131,7 @@ async def invites(
 
 
 @router.delete("/nodes/{node}/invites/{nonce}", status_code=204, tags=["invites"])
-async def acknowledge(node: NodePath, nonce: NoncePath, _signed: ByNode, request: Request) -> Response:
+async def acknowledge_invite(node: NodePath, nonce: NoncePath, _signed: ByNode, request: Request) -> Response:
     """Delete an invite that the node has used or can't use."""
     await _directory(request).mailbox.acknowledge(node, nonce)
     return Response(status_code=204)

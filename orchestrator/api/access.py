@@ -12,11 +12,13 @@ from fastapi import Depends, Path, Request
 
 from orchestrator.dependencies import dependencies_of
 from protocol.errors import Forbidden
+from protocol.http.openapi import SIGNATURE, secured, token_with
 from protocol.http.tokens import OwnerRequest, owner_access
 from protocol.http.verification import SignedRequest, signed_request
-from protocol.identifiers import Address, WireAddress
+from protocol.identifiers import EXAMPLE_ADDRESS, Address, WireAddress
 from protocol.identity.scopes import Scope
 from protocol.identity.signing import ADDRESS_HEADER
+from protocol.wire.base import EXAMPLE_IDENTIFIER
 
 OWNER_BODY = 256 * 1024
 """Maximum bytes of an owner's request body. The largest one is a task with its environment and secrets."""
@@ -102,7 +104,13 @@ async def _object_reader(request: Request) -> SignedRequest | OwnerRequest:
     return await _owner_reads(request)
 
 
-ObjectReader = Annotated[SignedRequest | OwnerRequest, Depends(_object_reader)]
+ObjectReader = Annotated[
+    SignedRequest | OwnerRequest, Depends(secured(_object_reader, token_with(Scope.READ), SIGNATURE))
+]
 
-NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
-IdentifierPath = Annotated[str, Path(description="32 hex digits", pattern="^[0-9a-f]{32}$")]
+NodePath = Annotated[
+    WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$", examples=[EXAMPLE_ADDRESS])
+]
+IdentifierPath = Annotated[
+    str, Path(description="32 hex digits", pattern="^[0-9a-f]{32}$", examples=[EXAMPLE_IDENTIFIER])
+]

@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
 
 @router.get("/allowlist")
-async def allowlist(
+async def list_allowed_nodes(
     _owner: Admin,
     request: Request,
     *,

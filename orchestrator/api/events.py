@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from orchestrator.api.access import Admin, IdentifierPath, Reader
-from orchestrator.api.streams import follow
+from orchestrator.api.streams import EVENTS_DESCRIPTION, follow
 from orchestrator.dependencies import dependencies_of
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable
-from protocol.http.openapi import json_body
+from protocol.http.openapi import event_stream, json_body
 from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook, WebhookList
 
 EVENTS_AT_ONCE = 500
@@ -31,8 +31,16 @@ After = Annotated[
 ]
 
 
-@router.get("/events", response_model=EventPage)
-async def events(
+@router.get(
+    "/events",
+    response_model=EventPage,
+    responses=event_stream(
+        EVENTS_DESCRIPTION.format("PoolEvent"),
+        'id: 1767225600000-0\ndata: {"id":"1767225600000-0","time_ms":1767225600000,"kind":"node.dead",'
+        '"detail":"no heartbeat for 50 s","actor":"liveness","node":null,"task_id":null}\n\n',
+    ),
+)
+async def list_events(
     _owner: Reader,
     request: Request,
     after: After = None,
@@ -81,7 +89,7 @@ async def list_webhooks(_owner: Admin, request: Request) -> WebhookList:
 
 
 @router.get("/webhooks/{webhook_id}", tags=["webhooks"])
-async def show_webhook(_owner: Admin, request: Request, webhook_id: IdentifierPath) -> Webhook:
+async def get_webhook(_owner: Admin, request: Request, webhook_id: IdentifierPath) -> Webhook:
     """Return one webhook."""
     return (await dependencies_of(request).webhooks.get(webhook_id)).webhook
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from orchestrator.api.access import NODE_BODY, Node, NodeWithLogs
 from orchestrator.api.views import node_views
 from orchestrator.dependencies import Dependencies, dependencies_of
-from protocol.http.openapi import json_body
+from protocol.http.openapi import SIGNATURE, json_body
 from protocol.http.verification import FastRoute, RequestVerifier, verifier_of
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
 from protocol.wire.pool import NodeSelf
@@ -29,8 +29,8 @@ def fast_heartbeat(verifier: RequestVerifier, dependencies: Dependencies) -> Fas
     return verifier.fast_route(dependencies.heartbeats.answer, key=dependencies.key, body_limit=NODE_BODY)
 
 
-@router.post("/heartbeat", response_model=HeartbeatAnswer, openapi_extra=json_body(Heartbeat))
-async def heartbeat(request: Request) -> Response:
+@router.post("/heartbeat", response_model=HeartbeatAnswer, openapi_extra=json_body(Heartbeat, security=(SIGNATURE,)))
+async def send_heartbeat(request: Request) -> Response:
     """Store a node's state and return its assignment.
 
     The node signs the request, and the orchestrator signs the answer.
@@ -54,7 +54,7 @@ async def push_logs(signed: NodeWithLogs, request: Request) -> Response:
 
 
 @router.get("/nodes/me", response_model=NodeSelf)
-async def me(signed: Node, request: Request) -> Response:
+async def get_own_node(signed: Node, request: Request) -> Response:
     """Return the state and history of the node that signed the request."""
     dependencies = dependencies_of(request)
     row = await dependencies.nodes.get_known(signed.address)

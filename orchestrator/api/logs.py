@@ -10,10 +10,11 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from orchestrator.api.access import NodePath, Reader
-from orchestrator.api.streams import Read, follow
+from orchestrator.api.streams import EVENTS_DESCRIPTION, Read, follow
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.store.database import new_id
 from protocol.errors import Conflict, NotFound
+from protocol.http.openapi import event_stream
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.wire.heartbeat import Command, CommandKind, LogLine
@@ -35,8 +36,15 @@ the answer to its next heartbeat, so the wait depends on the heartbeat interval.
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
 
-@router.get("/{node}/logs", response_model=NodeLogs)
-async def logs(
+@router.get(
+    "/{node}/logs",
+    response_model=NodeLogs,
+    responses=event_stream(
+        EVENTS_DESCRIPTION.format("LogLine"),
+        'id: 7\ndata: {"sequence":7,"time_ms":1767225600000,"stream":"stdout","text":"step 3"}\n\n',
+    ),
+)
+async def get_node_logs(
     _owner: Reader,
     request: Request,
     node: NodePath,

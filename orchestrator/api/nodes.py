@@ -74,13 +74,13 @@ async def list_nodes(
 
 
 @router.get("/{node}")
-async def show(_owner: Reader, request: Request, node: NodePath) -> NodeView:
+async def get_node(_owner: Reader, request: Request, node: NodePath) -> NodeView:
     """Return one node with its assignment."""
     return await _view(dependencies_of(request), node)
 
 
 @router.get("/{node}/history")
-async def history(
+async def list_node_history(
     _owner: Reader, request: Request, node: NodePath, limit: Annotated[int, Query(ge=1, le=256)] = 100
 ) -> History:
     """Return the node's state changes, newest first, with time, cause and actor."""
@@ -90,7 +90,7 @@ async def history(
 
 
 @router.get("/{node}/metrics")
-async def metrics(_owner: Reader, request: Request, node: NodePath) -> NodeMetrics:
+async def get_node_metrics(_owner: Reader, request: Request, node: NodePath) -> NodeMetrics:
     """Return the gauges of the node's last heartbeat."""
     dependencies = dependencies_of(request)
     await dependencies.nodes.get_known(node)
@@ -99,7 +99,7 @@ async def metrics(_owner: Reader, request: Request, node: NodePath) -> NodeMetri
 
 
 @router.post("/{node}/restart", openapi_extra=json_body(Cause, required=False))
-async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def restart_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """Make the node replace its task's container."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner asked for a restart")
@@ -120,7 +120,7 @@ async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView
 
 
 @router.post("/{node}/drain", openapi_extra=json_body(Cause, required=False))
-async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def drain_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """Let the node finish its task, and assign no other task to it until `resume`."""
     dependencies = dependencies_of(request)
     await dependencies.nodes.get_known(node)
@@ -142,7 +142,7 @@ async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
 
 
 @router.post("/{node}/resume", openapi_extra=json_body(Cause, required=False))
-async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def resume_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """End a drain."""
     dependencies = dependencies_of(request)
     await dependencies.nodes.get_known(node)
@@ -161,7 +161,7 @@ async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
 
 
 @router.post("/{node}/ban", openapi_extra=json_body(Cause, required=False))
-async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
+async def ban_node(owner: Admin, request: Request, node: NodePath) -> NodeView:
     """Ban the node on the ledger and in this orchestrator.
 
     The orchestrator's settings must name the keystore of the pool's manager.
@@ -175,7 +175,7 @@ async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
 
 
 @router.post("/{node}/unban", openapi_extra=json_body(Cause, required=False))
-async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
+async def unban_node(owner: Admin, request: Request, node: NodePath) -> NodeView:
     """Lift the ban on the ledger and in this orchestrator; the node may be invited again."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner lifted the ban")

@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1", tags=["pool"])
 
 
 @router.get("/pool")
-async def overview(owner: Reader, request: Request) -> PoolOverview:
+async def get_pool(owner: Reader, request: Request) -> PoolOverview:
     """Return an overview of the pool, the orchestrator's time, and the caller's scope."""
     dependencies = dependencies_of(request)
     return PoolOverview(

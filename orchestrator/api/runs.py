@@ -18,7 +18,7 @@ from orchestrator.store.relayer import RelayedKind
 from orchestrator.store.run_rows import SlotRow
 from protocol.errors import NotFound
 from protocol.http.openapi import json_body
-from protocol.identifiers import WireDigest
+from protocol.identifiers import EXAMPLE_DIGEST, WireDigest
 from protocol.wire.listings import MOST_FIGURED_STEPS, FiguresPage, RolloutItem, RolloutPage
 from protocol.wire.relayed import (
     DisputeReceipt,
@@ -44,7 +44,7 @@ from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotReques
 
 router = APIRouter(prefix="/v1", tags=["run"])
 
-KeyPath = Annotated[WireDigest, Path(description="The work key", pattern="^0x[0-9a-f]{64}$")]
+KeyPath = Annotated[WireDigest, Path(description="The work key", pattern="^0x[0-9a-f]{64}$", examples=[EXAMPLE_DIGEST])]
 Cursor = Annotated[
     str | None, Query(max_length=100, pattern="^[0-9a-zA-Z.:]+$", description="`next_cursor` of the last page")
 ]
@@ -54,14 +54,14 @@ Cursor = Annotated[
 
 
 @router.get("/run/step", response_model=StepAnswer)
-async def step(signed: Node, request: Request) -> Response:
+async def get_step(signed: Node, request: Request) -> Response:
     """Return the smallest step with too few rollouts, and the version of the policy to use."""
     dependencies = dependencies_of(request)
     return signed.answer(dependencies.key, await _run(dependencies).step())
 
 
 @router.post("/slots", response_model=SlotGrant, openapi_extra=json_body(SlotRequest))
-async def lease(signed: Node, request: Request) -> Response:
+async def lease_slot(signed: Node, request: Request) -> Response:
     """Lease a slot to the node; a repeated request id returns the same slot."""
     dependencies = dependencies_of(request)
     granted = await _run(dependencies).lease(signed.address, signed.read(SlotRequest))
@@ -69,7 +69,7 @@ async def lease(signed: Node, request: Request) -> Response:
 
 
 @router.post("/slots/release", response_model=Deliveries, openapi_extra=json_body(ReleasedSlots))
-async def release(signed: Node, request: Request) -> Response:
+async def release_slots(signed: Node, request: Request) -> Response:
     """Release slots of the node.
 
     The indices of released slots are not leased again, and their leases count as undelivered.
@@ -81,14 +81,14 @@ async def release(signed: Node, request: Request) -> Response:
 
 
 @router.get("/nodes/me/leases", response_model=Deliveries)
-async def my_leases(signed: Node, request: Request) -> Response:
+async def list_own_leases(signed: Node, request: Request) -> Response:
     """Return the outcomes of the node's own leases."""
     dependencies = dependencies_of(request)
     return signed.answer(dependencies.key, await _run(dependencies).deliveries(signed.address))
 
 
 @router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=json_body(SubmissionRequest))
-async def submit(signed: Node, request: Request) -> Response:
+async def submit_work(signed: Node, request: Request) -> Response:
     """Queue a node's work claim, which the relayer sends to the ledger.
 
     A repeated request returns the state of the same claim.
@@ -102,7 +102,7 @@ async def submit(signed: Node, request: Request) -> Response:
 
 
 @router.get("/submissions/{key}", response_model=SubmissionReceipt)
-async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
+async def get_submission(signed: Node, request: Request, key: KeyPath) -> Response:
     """Return whether work that the node submitted is queued, relayed to the ledger, or refused."""
     dependencies = dependencies_of(request)
     receipt = await dependencies.relayer.submission(signed.address, key, slots=_run(dependencies).store)
@@ -110,7 +110,7 @@ async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
 
 
 @router.post("/joins", response_model=JoinReceipt, openapi_extra=json_body(JoinRequest))
-async def join(signed: Node, request: Request) -> Response:
+async def join_pool(signed: Node, request: Request) -> Response:
     """Queue a node's signed join, which the relayer sends to the ledger.
 
     A repeated request returns the state of the same join.
@@ -120,7 +120,7 @@ async def join(signed: Node, request: Request) -> Response:
 
 
 @router.post("/disputes", response_model=DisputeReceipt, openapi_extra=json_body(SignedDispute))
-async def dispute(signed: Node, request: Request) -> Response:
+async def dispute_verdict(signed: Node, request: Request) -> Response:
     """Queue a node's signed dispute of a verdict, which the relayer sends to the ledger.
 
     A repeated request returns the state of the same dispute.
@@ -142,44 +142,44 @@ async def dispute(signed: Node, request: Request) -> Response:
 
 
 @router.get("/run")
-async def show(_reader: RunReader, request: Request) -> RunView:
+async def get_run(_reader: RunReader, request: Request) -> RunView:
     """Return an overview of the run."""
     dependencies = dependencies_of(request)
     return await _control(dependencies).view(queued=await dependencies.relayer.store.waiting(RelayedKind.WORK))
 
 
 @router.put("/run/demand", openapi_extra=json_body(Demand))
-async def demand(operator: RunOperator, request: Request) -> StepView:
+async def set_demand(operator: RunOperator, request: Request) -> StepView:
     """Set the total demand of a step in groups, or close the step."""
     return await _control(dependencies_of(request)).ask(operator.read(Demand), actor=operator.name)
 
 
 @router.put("/run/checkpoint", openapi_extra=json_body(NewCheckpoint))
-async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
+async def set_checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
     """Switch the leasing of slots to a version that is announced on the ledger."""
     return await _control(dependencies_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
 
 
 @router.put("/run/trainer", openapi_extra=json_body(TrainerWish))
-async def trainer(operator: RunOperator, request: Request) -> TrainerLease:
+async def hold_trainer_lease(operator: RunOperator, request: Request) -> TrainerLease:
     """Grant, renew or release the trainer lease, which lets only one trainer control the run."""
     return await _control(dependencies_of(request)).hold(operator.read(TrainerWish))
 
 
 @router.put("/run/answers", openapi_extra=json_body(NewAnswers))
-async def show_answers(operator: RunOperator, request: Request) -> RunAnswers:
+async def set_answers(operator: RunOperator, request: Request) -> RunAnswers:
     """Show a version's answers to held-out prompts beside those of the first evaluated version."""
     return await _control(dependencies_of(request)).show_answers(operator.read(NewAnswers))
 
 
 @router.get("/run/answers")
-async def answers(_reader: RunReader, request: Request) -> RunAnswers:
+async def get_answers(_reader: RunReader, request: Request) -> RunAnswers:
     """Return the answers of the first and of the newest evaluated version to the same held-out prompts."""
     return await _control(dependencies_of(request)).answers()
 
 
 @router.get("/run/rollouts")
-async def rollouts(
+async def list_rollouts(
     _reader: RunReader,
     request: Request,
     *,
@@ -201,7 +201,7 @@ async def rollouts(
 
 
 @router.get("/run/figures")
-async def figures(
+async def list_figures(
     _reader: RunReader,
     request: Request,
     *,
@@ -215,7 +215,7 @@ async def figures(
 
 
 @router.get("/run/rollouts/{key}")
-async def rollout(_reader: RunReader, request: Request, key: KeyPath) -> RolloutItem:
+async def get_rollout(_reader: RunReader, request: Request, key: KeyPath) -> RolloutItem:
     """Return one submitted file by its work key.
 
     Validators call this after they have read the submission on the ledger.
@@ -225,7 +225,7 @@ async def rollout(_reader: RunReader, request: Request, key: KeyPath) -> Rollout
 
 
 @router.get("/nodes/{node}/leases", tags=["nodes"])
-async def leases(_owner: Reader, request: Request, node: NodePath) -> Deliveries:
+async def list_node_leases(_owner: Reader, request: Request, node: NodePath) -> Deliveries:
     """Return the outcomes of a node's leases, newest first."""
     return await _run(dependencies_of(request)).deliveries(node)
 

@@ -18,6 +18,12 @@ LOOK = timedelta(milliseconds=300)
 KEEP_ALIVE_LOOKS = 50
 """Number of reads without new items (15 s) after which a comment line is sent, so that proxies don't disconnect."""
 
+EVENTS_DESCRIPTION = (
+    "With `follow`: server-sent events. Each has an `id` and one line of `data`, a {} as JSON. Lines that begin with a "
+    "colon are comments. An event `error` has the code of a problem, and the stream ends after it."
+)
+"""Description of a stream in OpenAPI, with a placeholder for the schema of its data."""
+
 Read = Callable[[], Awaitable[Sequence[tuple[str, BaseModel]]]]
 """Function that returns the items since its last call, each with the id after which a client can resume."""
 

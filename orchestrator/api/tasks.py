@@ -32,7 +32,7 @@ IdempotencyKey = Annotated[
 
 
 @router.post("/tasks", status_code=201, openapi_extra=json_body(NewTask))
-async def create(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
+async def create_task(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
     """Post a task.
 
     The task's secrets and registry password are stored encrypted, and no answer to the owner contains them.
@@ -52,13 +52,13 @@ async def list_tasks(
 
 
 @router.get("/tasks/{task_id}")
-async def show(_owner: Reader, request: Request, task_id: IdentifierPath) -> Task:
+async def get_task(_owner: Reader, request: Request, task_id: IdentifierPath) -> Task:
     """Return one task."""
     return (await dependencies_of(request).tasks.get(task_id)).task
 
 
 @router.patch("/tasks/{task_id}", openapi_extra=json_body(TaskPatch))
-async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
+async def change_task(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
     """Change a task.
 
     A change makes a new generation, which replaces the running one on the task's nodes. Changes of replicas, priority
@@ -71,13 +71,13 @@ async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> 
 
 
 @router.delete("/tasks/{task_id}", status_code=204)
-async def delete(owner: Operator, request: Request, task_id: IdentifierPath) -> Response:
+async def delete_task(owner: Operator, request: Request, task_id: IdentifierPath) -> Response:
     """Delete a task and stop its assignments."""
     await dependencies_of(request).tasks.delete(task_id, actor=owner.name)
     return Response(status_code=204)
 
 
 @router.get("/groups", tags=["groups"])
-async def groups(_owner: Reader, request: Request) -> GroupList:
+async def list_groups(_owner: Reader, request: Request) -> GroupList:
     """List the groups of nodes that run a task together, with their members and ranks."""
     return GroupList(groups=tuple(await group_views(dependencies_of(request))))

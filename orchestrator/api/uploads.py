@@ -15,14 +15,14 @@ from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.storage.interface import ObjectMissing
 from orchestrator.storage.local import LocalStore
 from protocol.errors import InvalidInput, NotFound
-from protocol.http.openapi import json_body
+from protocol.http.openapi import PRESIGNED, json_body, secured
 from protocol.http.verification import SignedRequest
-from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
+from protocol.wire.uploads import EXAMPLE_KEY, ObjectKey, ObjectLink, UploadRequest, UploadTicket
 
 router = APIRouter(prefix="/v1", tags=["files"])
 
 LONGEST_KEY = 200
-KeyPath = Annotated[str, Path(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")]
+KeyPath = Annotated[str, Path(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256", examples=[EXAMPLE_KEY])]
 Term = Annotated[str | None, Query(description="Part of the signed URL; send it unchanged")]
 
 
@@ -46,11 +46,11 @@ async def _url_query(
     return dict(items)
 
 
-UrlQuery = Annotated[dict[str, str], Depends(_url_query)]
+UrlQuery = Annotated[dict[str, str], Depends(secured(_url_query, PRESIGNED))]
 
 
 @router.post("/uploads", response_model=UploadTicket, openapi_extra=json_body(UploadRequest))
-async def uploads(signed: Node, request: Request) -> Response:
+async def request_upload(signed: Node, request: Request) -> Response:
     """Return an upload URL for a node's file or a validator's audit file.
 
     If the store has the file already, the answer says so instead.
@@ -61,10 +61,10 @@ async def uploads(signed: Node, request: Request) -> Response:
 
 
 @router.get("/objects", response_model=ObjectLink)
-async def objects(
+async def get_object_link(
     reader: ObjectReader,
     request: Request,
-    key: Annotated[str, Query(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")],
+    key: Annotated[str, Query(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256", examples=[EXAMPLE_KEY])],
 ) -> Response | ObjectLink:
     """Return a download URL.
 
@@ -99,7 +99,9 @@ async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     return Response(status_code=201, headers={"ETag": f'"{name.sha256[2:]}"'})
 
 
-@router.get("/blobs/{key:path}", response_class=FileResponse)
+@router.get(
+    "/blobs/{key:path}", response_class=FileResponse, responses={200: {"content": {"application/octet-stream": {}}}}
+)
 @router.head("/blobs/{key:path}", response_class=Response, include_in_schema=False)
 async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     """Return a file's bytes, or a range of them, for a signed URL."""

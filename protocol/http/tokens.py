@@ -21,6 +21,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from protocol.errors import Forbidden, InvalidInput, Unauthenticated
+from protocol.http.openapi import SIGNATURE, secured, token_with
 from protocol.http.verification import DEFAULT_BODY_LIMIT, check_declared_size, read_body, unprocessable, verifier_of
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope
@@ -189,7 +190,7 @@ def owner_access(
         body = await read_body(request.receive, body_limit)
         return OwnerRequest(name=token.name, scope=token.scope, address=None, body=body)
 
-    return dependency
+    return secured(dependency, token_with(scope), SIGNATURE)
 
 
 def book_of(request: Request) -> TokenBook:

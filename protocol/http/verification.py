@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from protocol.errors import Forbidden, InvalidInput, TooLarge, Unauthenticated, Unprocessable, plain_message
+from protocol.http.openapi import SIGNATURE, secured
 from protocol.http.replay_guard import CLOCK_WINDOW, ReplayGuard
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
@@ -230,7 +231,7 @@ def signed_request(
     async def dependency(request: Request) -> SignedRequest:
         return await verifier_of(request).verify(request, authorize=authorize, body_limit=body_limit)
 
-    return dependency
+    return secured(dependency, SIGNATURE)
 
 
 def verifier_of(request: Request) -> RequestVerifier:

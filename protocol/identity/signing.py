@@ -66,7 +66,7 @@ def request_message(
     """Returns the seven lines that the signature of a request covers.
 
     Args:
-        audience: Address of the service or pool manager for which the request is meant.
+        audience: Address of the service for which the request is meant.
         method: HTTP method in capitals.
         target: Path with query exactly as sent; an empty query has no question mark.
         body_sha256: SHA-256 of the body, in lower-case hex; the body may be empty.

@@ -15,6 +15,9 @@ from pydantic_core import CoreSchema
 MAX_INT64 = 2**63 - 1
 """Largest signed integer of 64 bits."""
 
+EXAMPLE_IDENTIFIER = "0f0e0d0c0b0a09080706050403020100"
+"""Example for the OpenAPI documents."""
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -65,7 +68,7 @@ def parse_answer(model: type[Model], body: bytes | str) -> Model:
     return model.model_validate_json(body, extra="ignore")
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"), Field(examples=["letters"])]
 """A name of 1 to 63 characters from a-z, 0-9, '.', '_', '-'. It begins and ends with a letter or digit."""
 
 ShortText = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -74,17 +77,17 @@ ShortText = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\
 LongText = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 """Text of at most 4,096 characters without NUL."""
 
-Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$"), Field(examples=[EXAMPLE_IDENTIFIER])]
 """A random id of 128 bits as 32 hex digits."""
 
-Milliseconds = Annotated[int, Field(ge=0, le=MAX_INT64)]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_INT64, examples=[1_767_225_600_000])]
 """A point in time: milliseconds since 1970 in UTC."""
 
-Bytes = Annotated[int, Field(ge=0, le=MAX_INT64)]
+Bytes = Annotated[int, Field(ge=0, le=MAX_INT64, examples=[1 << 30])]
 """A size in bytes."""
 
-PoolId = Annotated[int, Field(ge=1, le=MAX_INT64)]
+PoolId = Annotated[int, Field(ge=1, le=MAX_INT64, examples=[7])]
 """Id of a pool on the ledger."""
 
-Labels = Annotated[dict[Name, ShortText], Field(max_length=32)]
+Labels = Annotated[dict[Name, ShortText], Field(max_length=32, examples=[{"region": "eu"}])]
 """Labels of a node, at most 32."""

@@ -129,7 +129,7 @@ class LogLine(WireModel):
     reports this.
     """
     time_ms: Milliseconds
-    stream: Annotated[str, Field(pattern="^(stdout|stderr|worker)$")]
+    stream: Annotated[str, Field(pattern="^(stdout|stderr|worker)$", examples=["stdout"])]
     """Origin of the line: the task's standard output or error, or the worker itself."""
     text: Annotated[str, Field(max_length=LONGEST_LINE)]
 

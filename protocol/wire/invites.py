@@ -27,14 +27,22 @@ class SignedInvite(SignedModel):
     pool_id: PoolId
     domain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
     node: WireAddress
-    nonce: Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,77})$"), AfterValidator(_uint256)]
+    nonce: Annotated[
+        str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,77})$"), AfterValidator(_uint256), Field(examples=["42"])
+    ]
     """A uint256 in decimal. It is a string, because JSON numbers of that size lose digits."""
     expiry: Annotated[int, Field(ge=0, le=MAX_INT64)]
     """Unix time in seconds until which the ledger accepts the invite."""
-    url: Annotated[str, StringConstraints(min_length=8, max_length=MOST_URL_BYTES, pattern=r"^https?://[!-~]+$")]
+    url: Annotated[
+        str,
+        StringConstraints(min_length=8, max_length=MOST_URL_BYTES, pattern=r"^https?://[!-~]+$"),
+        Field(examples=["https://pool.example"]),
+    ]
     chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
     contract: WireAddress
-    signature: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$")]
+    signature: Annotated[
+        str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$"), Field(examples=["0x" + "11" * 64 + "1b"])
+    ]
 
     @classmethod
     def of(cls, invite: Invite, *, domain: SigningDomain, signature: bytes) -> Self:

@@ -15,7 +15,7 @@ from protocol.wire.base import MAX_INT64, PoolId, SignedModel
 Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
 MOST_UNITS = (1 << 40) - 1
 """Maximum number of work units of a lease. The ledger stores them in 40 bits."""
-Signature = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$")]
+Signature = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$"), Field(examples=["0x" + "11" * 64 + "1b"])]
 
 
 class SignedLease(SignedModel):

@@ -86,7 +86,7 @@ class NodeRecord(WireModel):
     expires_at_ms: Milliseconds
     provider: WireAddress | None
     """Wallet that registered the node on the ledger; None if the node is not registered there."""
-    stake: Annotated[str, Field(pattern=r"^[0-9]{1,78}$")]
+    stake: Annotated[str, Field(pattern=r"^[0-9]{1,78}$", examples=["50000000000000000000"])]
     """Active stake of the provider in the token's smallest unit, as decimal digits."""
     banned: bool
     """Whether the pool banned the node or its provider."""

@@ -103,7 +103,7 @@ class AllowedNode(WireModel):
     """An active node, and the IP that its last heartbeat came from."""
 
     node: WireAddress
-    ip: IPvAnyAddress
+    ip: Annotated[IPvAnyAddress, Field(examples=["203.0.113.7"])]
 
 
 class AllowList(WireModel):
@@ -195,10 +195,12 @@ class GroupList(WireModel):
 class PoolEvent(WireModel):
     """An event of the pool, which is also the body of a webhook's delivery."""
 
-    id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
+    id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$"), Field(examples=["1767225600000-0"])]
     """Increasing id of the event. A reader continues after the last id that it has read."""
     time_ms: Milliseconds
-    kind: Annotated[str, StringConstraints(pattern=r"^[a-z]+(\.[a-z-]+)+$", max_length=64)]
+    kind: Annotated[
+        str, StringConstraints(pattern=r"^[a-z]+(\.[a-z-]+)+$", max_length=64), Field(examples=["node.dead"])
+    ]
     """Kind of the event: `node.joined`, `node.dead`, `task.completed`, `assignment.failed`, `command.acknowledged`, …
     """
     detail: str
@@ -218,7 +220,11 @@ class EventPage(WireModel):
 class NewWebhook(WireModel):
     """Body of `POST /v1/webhooks`."""
 
-    url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
+    url: Annotated[
+        str,
+        StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$"),
+        Field(examples=["https://owner.example/hook"]),
+    ]
     events: Annotated[tuple[Annotated[str, StringConstraints(max_length=64)], ...], Field(max_length=64)] = ()
     """Kinds of events to deliver, or prefixes that end with a dot, such as `node.`; empty for all events."""
 

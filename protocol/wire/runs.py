@@ -35,8 +35,16 @@ SlotGroups = Annotated[int, Field(ge=1, le=MOST_GROUPS_PER_SLOT)]
 StepGroups = Annotated[int, Field(ge=0, le=MOST_GROUPS_PER_STEP)]
 Units = Annotated[int, Field(ge=1, lt=1 << 56)]
 UnitsPerGroup = Annotated[int, Field(ge=1, le=MOST_UNITS_PER_GROUP)]
-RelayUrl = Annotated[str, StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[!-~]+$")]
-ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{1,31}(/[a-z0-9_-]{1,31}){1,2}$")]
+RelayUrl = Annotated[
+    str,
+    StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[!-~]+$"),
+    Field(examples=["https://relay.example"]),
+]
+ArithmeticName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z0-9._-]{1,31}(/[a-z0-9_-]{1,31}){1,2}$"),
+    Field(examples=["vllm-0.32.0/bfloat16/cpu-avx2"]),
+]
 """An engine and its number type, for example `torch/float32`, or a numerics class: engine with version, number type and
 class of the device, for example `vllm-0.32.0/bfloat16/cpu-avx2`."""
 

@@ -21,13 +21,18 @@ ImageReference = Annotated[
         max_length=512,
         pattern=r"^[a-zA-Z0-9][a-zA-Z0-9.:/_-]*(@sha256:[0-9a-f]{64})?$",
     ),
+    Field(examples=["ghcr.io/owner/task:1"]),
 ]
 """Any image reference that a Docker engine accepts: registry, repository, tag or digest."""
 
-ContainerPath = Annotated[str, StringConstraints(max_length=512, pattern=r"^/[^\x00-\x1f\x7f:]*$")]
+ContainerPath = Annotated[
+    str, StringConstraints(max_length=512, pattern=r"^/[^\x00-\x1f\x7f:]*$"), Field(examples=["/data"])
+]
 """An absolute path in the container, without control characters and colons."""
 
-EnvironmentName = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+EnvironmentName = Annotated[
+    str, StringConstraints(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), Field(examples=["LOG_LEVEL"])
+]
 EnvironmentValue = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]
 Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from protocol.errors import InvalidInput
-from protocol.identifiers import Address, Digest, WireDigest, address, digest
+from protocol.identifiers import EXAMPLE_ADDRESS, EXAMPLE_DIGEST, Address, Digest, WireDigest, address, digest
 from protocol.wire.base import MAX_INT64, Identifier, Milliseconds, WireModel
 from protocol.wire.slots import SlotName
 
@@ -97,12 +97,23 @@ def _object_key(text: str) -> str:
         raise ValueError(error.detail) from error
 
 
-WireObjectKey = Annotated[str, AfterValidator(_object_key)]
+EXAMPLE_KEY = f"7/{EXAMPLE_ADDRESS}/{'c3' * 32}"
+"""Example for the OpenAPI documents."""
+
+WireObjectKey = Annotated[str, AfterValidator(_object_key), Field(examples=[EXAMPLE_KEY])]
 """Canonical text of an `ObjectKey`."""
 
 
 class UploadRequest(WireModel):
     """A request for the URL to upload a file, which will belong to the signer."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"kind": "rollout", "sha256": EXAMPLE_DIGEST, "size": 8000, "slot": {"step": 3, "index": 0}},
+            ]
+        }
+    )
 
     kind: UploadKind = UploadKind.ROLLOUT
     sha256: WireDigest
@@ -126,6 +137,20 @@ class UploadTicket(WireModel):
 
     The orchestrator signs it.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "key": EXAMPLE_KEY,
+                    "already_there": False,
+                    "url": f"https://pool.example/v1/blobs/{EXAMPLE_KEY}?expires=1767226500000&size=8000&signature=5d41",
+                    "headers": {"content-type": "application/octet-stream"},
+                    "expires_ms": 1_767_226_500_000,
+                }
+            ]
+        }
+    )
 
     key: WireObjectKey
     already_there: bool

@@ -39,6 +39,9 @@ SOFTWARE = Software(
 )
 
 
+UNKNOWN = NodeLedgerStatus(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
+
+
 @dataclass
 class MemoryLedger:
     """A pool's ledger in memory; `down` makes every call fail as a chain does, `stalled` makes them hang."""
@@ -66,7 +69,7 @@ class MemoryLedger:
         )
 
     def happen(self, node: Address, event: MemberEvent, **change: Any) -> None:
-        self.nodes[node] = replace(self.nodes[node], **change)
+        self.nodes[node] = replace(self.nodes.get(node, UNKNOWN), **change)
         self.waiting.append(MembershipChange(event=event, node=node))
 
     async def _answer(self) -> None:
@@ -94,8 +97,7 @@ class MemoryLedger:
 
     async def node_status(self, node: Address) -> NodeLedgerStatus:
         await self._answer()
-        unknown = NodeLedgerStatus(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
-        return self.nodes.get(node, unknown)
+        return self.nodes.get(node, UNKNOWN)
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         await self._answer()

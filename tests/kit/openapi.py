@@ -22,14 +22,19 @@ def lenient_requests(schema: dict[str, Any]) -> set[str]:
         for operation in path.values()
         if "requestBody" in operation
     ]
-    found: set[str] = set()
-    while new := set(_references([*bodies, *(schemas[name] for name in found)])) - found:
-        found |= new
     return {
         name
-        for name in found
+        for name in reachable(bodies, schemas)
         if "properties" in schemas[name] and schemas[name].get("additionalProperties") is not False
     }
+
+
+def reachable(parts: list[Any], schemas: dict[str, Any]) -> set[str]:
+    """Returns the names of the schemas to which parts of the document refer, nested ones included."""
+    found: set[str] = set()
+    while new := set(_references([*parts, *(schemas[name] for name in found)])) - found:
+        found |= new
+    return found
 
 
 def _references(part: Any) -> Iterator[str]:

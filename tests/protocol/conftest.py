@@ -51,7 +51,7 @@ def build_app(redis: Redis, clock: ManualClock) -> FastAPI:
     guard = Depends(signed_request(authorize=only(NODE.address)))
 
     @app.post("/v1/notes")
-    @app.put("/v1/notes")
+    @app.put("/v1/notes", operation_id="putNote")
     async def take_note(q: str = "", a: str = "", request: SignedRequest = guard) -> Response:
         return request.answer(SERVICE, Seen(address=request.address, text=request.read(Note).text))
 

@@ -1,11 +1,15 @@
-"""The code reproduces and accepts the test vectors in docs/protocol.md."""
+"""The code reproduces the test vectors in docs/protocol.md and protocol/vectors.json, and refuses those to refuse."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
+
+import pytest
 
 from protocol.identity.keys import Key
 from protocol.identity.signing import (
@@ -19,8 +23,10 @@ from protocol.identity.signing import (
 )
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
+from tests.kit.vectors import GROUPS, generate, reason, written
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+VECTORS = (files("protocol") / "vectors.json").read_text(encoding="utf-8")
 NODE, SERVICE = Key(b"\x01" * 32), Key(b"\x02" * 32)
 NONCE = bytes(range(16)).hex()
 REQUEST_BODY, ANSWER_BODY = b'{"pool_id":7}', b'{"task":null}'
@@ -88,3 +94,18 @@ def test_the_invite_vector_on_the_page_is_reproduced() -> None:
         "signing hash": "0x" + invite.signing_hash(domain).hex(),
         "signature": "0x" + invite.sign(SERVICE, domain).hex(),
     }
+
+
+def test_the_file_of_vectors_is_the_one_that_the_code_writes() -> None:
+    assert written(generate()) == VECTORS, "run `python -m tests.kit.vectors`, and check each changed line"
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_vectors_in_the_file_are_accepted_or_refused_for_their_reason(name: str) -> None:
+    _, check, _ = GROUPS[name]
+    group = json.loads(VECTORS)["vectors"][name]
+    assert [check(case["input"]) for case in group["accepted"]] == [case["output"] for case in group["accepted"]]
+    assert [reason(check, case["input"]) for case in group["refused"]] == [case["reason"] for case in group["refused"]]
+    assert group["accepted"]
+    assert group["refused"]
+    assert all(case["reason"] for case in group["refused"])

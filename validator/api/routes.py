@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from protocol.errors import MusterError, NotFound, Unavailable
 from protocol.http.openapi import json_body
 from protocol.http.tokens import OwnerRequest, owner_access
-from protocol.identifiers import Address
+from protocol.identifiers import EXAMPLE_DIGEST, Address
 from protocol.identity.scopes import Scope
 from protocol.identity.signing import unix_ms
 from protocol.verdicts import Outcome, reason_name
@@ -50,11 +50,13 @@ Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is
 """Access for a bearer token with scope `read`, or for a request signed with the validator's own key."""
 Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_me, body_limit=BODY))]
 """Access for a bearer token with scope `operate`, or for a request signed with the validator's own key."""
-ItemPath = Annotated[str, Path(max_length=100, description="A work key (its first verdict), or WORKKEY.KIND")]
+ItemPath = Annotated[
+    str, Path(max_length=100, description="A work key (its first verdict), or WORKKEY.KIND", examples=[EXAMPLE_DIGEST])
+]
 
 
 @router.get("/status")
-async def status(_reader: Reader, request: Request) -> StatusView:
+async def get_status(_reader: Reader, request: Request) -> StatusView:
     """Return health, queue, verdicts, latency, rates and loops of this validator."""
     dependencies = dependencies_of(request)
     lengths = await dependencies.queue.lengths()
@@ -99,7 +101,9 @@ async def status(_reader: Reader, request: Request) -> StatusView:
 
 
 @router.get("/parked")
-async def parked(_reader: Reader, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> ParkedList:
+async def list_parked(
+    _reader: Reader, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
+) -> ParkedList:
     """List parked items: each node's oldest item, then each node's second oldest, and so on.
 
     This order prevents a node with many parked items from hiding the items of other nodes.
@@ -109,7 +113,7 @@ async def parked(_reader: Reader, request: Request, limit: Annotated[int, Query(
 
 
 @router.post("/parked/retry")
-async def retry_all(
+async def retry_all_parked(
     _operator: Operator,
     request: Request,
     code: Annotated[str | None, Query(max_length=100, description="Retry only items with this error code")] = None,
@@ -123,13 +127,13 @@ async def retry_all(
 
 
 @router.post("/parked/{item}/retry")
-async def retry(_operator: Operator, request: Request, item: ItemPath) -> Unparked:
+async def retry_parked(_operator: Operator, request: Request, item: ItemPath) -> Unparked:
     """Put one parked item back into the queue, and reset its attempt counts."""
     return _some(await _unpark(dependencies_of(request), [read_item_id(item)]), item)
 
 
 @router.post("/parked/{item}/resolve", openapi_extra=json_body(Resolve))
-async def resolve(operator: Operator, request: Request, item: ItemPath) -> Unparked:
+async def resolve_parked(operator: Operator, request: Request, item: ItemPath) -> Unparked:
     """Decide a parked item by hand: accept it, or reject it without a slash. The contributor can read the reason."""
     decided = operator.read(Resolve)
     resolution = Resolution(outcome=Outcome[decided.outcome.upper()], words=decided.words, by=operator.name)

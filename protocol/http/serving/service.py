@@ -25,7 +25,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
 
 from protocol.errors import MusterError, Unavailable
-from protocol.http.openapi import complete_openapi
+from protocol.http.openapi import complete_openapi, operation_id
 from protocol.http.parameters import declared_parameters_only
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.serving.connections import ConnectionLimits
@@ -113,6 +113,7 @@ def create_service(
         lifespan=whole_life,
         dependencies=[Depends(declared_parameters_only)],
         openapi_tags=[dict(tag) for tag in tags],
+        generate_unique_id_function=operation_id,
         openapi_url=None,
         redoc_url=None,
     )
@@ -259,7 +260,8 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
     page = MetricsPage(registry, clock=app.state.clock)
 
     @app.get("/healthz", tags=["health"], summary="The process runs")
-    async def healthz() -> dict[str, str]:
+    async def check_health() -> dict[str, str]:
+        """Return the service's name and release while the process runs."""
         return {"status": "ok", "service": app.state.name, "version": app.version}
 
     asking: asyncio.Task[list[str]] | None = None
@@ -268,7 +270,8 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
         return await asyncio.gather(*(_ask(check) for check in checks.values()))
 
     @app.get("/readyz", tags=["health"], summary="The service can serve")
-    async def readyz() -> JSONResponse:
+    async def check_readiness() -> JSONResponse:
+        """Return the result of each check; the status is 503 if one has failed."""
         nonlocal asking
         if app.state.stopping.is_set():
             results = {"stopping": "the service is stopping"}
@@ -282,7 +285,8 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
         return JSONResponse({"ready": is_ready, "checks": results}, 200 if is_ready else 503)
 
     @app.get("/metrics", tags=["health"], summary="Prometheus metrics", response_class=Response)
-    async def metrics(_request: Request) -> Response:
+    async def get_metrics(_request: Request) -> Response:
+        """Return the service's metrics in Prometheus' text format."""
         return Response(page.text(), media_type=CONTENT_TYPE_LATEST)
 
 
