@@ -1,5 +1,5 @@
 """Runs `muster` as `python -m cli`."""
 
-from cli.main import main
+from muster_network import main
 
 main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -18,7 +17,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from protocol.runtime.extras import DISTRIBUTION, EXTRA_OF_MODULE
-from worker.cli import upgrade_command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -155,6 +153,11 @@ NEEDY = {
     "devnet --chain anvil": "rollouts",
     "trainer eval .": "rollouts",
     "rollouts show {file}": "rollouts",
+    "rollouts verify {file} --model . --chain-id 1 --pool 1 --beacon 0x00 --salt 0x00": "rollouts",
+    "recipe init . --environment arithmetic": "rollouts",
+    "trainer try .": "rollouts",
+    "validator calibrate --model .": "rollouts",
+    "validator numerics": "rollouts",
 }
 
 
@@ -175,26 +178,3 @@ def test_a_command_without_its_extra_names_the_extra(tmp_path: Path) -> None:
     for line, extra in zip(lines, NEEDY.values(), strict=True):
         assert f"pip install '{DISTRIBUTION}[{extra}]'" in said[line], done.stderr
         assert said[line].endswith("exit 1\n"), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("origin", "command"),
-    [
-        (None, "--upgrade muster-network"),
-        ({"url": "https://files.example/muster_network-1.whl", "archive_info": {}}, "--upgrade muster-network"),
-        ({"url": "file:///opt/my%20clone", "dir_info": {}}, "'/opt/my clone'"),
-        ({"url": "file:///opt/clone", "dir_info": {"editable": True}}, "--editable /opt/clone"),
-    ],
-)
-def test_an_upgrade_uses_the_source_of_the_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: object, command: str
-) -> None:
-    metadata = tmp_path / "muster_network-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 1\n")
-    if origin is not None:
-        (metadata / "direct_url.json").write_text(json.dumps(origin))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    said = upgrade_command()
-    assert said.endswith(f"-m pip install {command}")
-    assert said.startswith("git -C ") is (command.endswith(("clone", "clone'")))
