@@ -38,7 +38,7 @@ LEASE = Lease(
     max_units=9,
     expiry=10,
 )
-INVITE = Invite(pool_id=3, domain_id=1, node=KEY.address, nonce=9, expiry=4_000_000_000, url="https://pool.example")
+INVITE = Invite(pool_id=3, domain_id=1, node=KEY.address, nonce=9, expiry=1_795_741_200, url="https://pool.example")
 SIGNED: dict[type[BaseModel], BaseModel] = {
     SignedLease: SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)),
     SignedInvite: SignedInvite.of(INVITE, domain=DOMAIN, signature=INVITE.sign(KEY, DOMAIN)),
