@@ -234,7 +234,7 @@ async def orchestrator(pool: PoolOnChain, chain_url: str, redis_url: str, home: 
     lines = ["[orchestrator]", *(f"{name} = {json.dumps(value)}" for name, value in settings.items())]
     config = home / "muster.toml"
     config.write_text("\n".join(lines))
-    command = [sys.executable, "-m", "orchestrator", "serve", "--config", str(config), "--port", str(port)]
+    command = [sys.executable, "-m", "cli", "orchestrator", "serve", "--config", str(config), "--port", str(port)]
     # The key is passed as to a real service; the accounts of the development chain are public.
     environment = {**os.environ, "MUSTER_ORCHESTRATOR_KEY": pool.chain.accounts[ORCHESTRATOR].key}
     with (home / "log").open("wb") as log:

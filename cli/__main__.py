@@ -1,8 +1,5 @@
 """Runs `muster` as `python -m cli`."""
 
-from cli.completion.lookup import answer
+from muster_network import main
 
-if not answer():
-    from cli.main import main
-
-    main()
+main()

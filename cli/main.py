@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 from pydantic import ValidationError
 
@@ -25,7 +26,10 @@ from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import use_configuration_file
 from protocol.runtime.extras import missing_extra
-from protocol.runtime.logs import configure_logs
+from protocol.runtime.logs import configure_logs, logs_json_only
+from protocol.runtime.shipped import shipped, shipped_files
+
+_log = structlog.get_logger(__name__)
 
 EXIT_FAILED = 1
 EXIT_TRY_LATER = 75
@@ -130,6 +134,20 @@ def config(context: typer.Context, as_json: JsonOption = False) -> None:
     )
 
 
+@app.command()
+def files(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a file or folder, such as deploy/systemd; default: list all files.")
+    ] = None,
+) -> None:
+    """Print where the release's locks, systemd units, image recipes and proxy rules are on this machine."""
+    if name is not None:
+        say(str(shipped(name)))
+        return
+    for each in shipped_files():
+        say(each)
+
+
 def main() -> None:
     """Runs the command line; errors end in a message and an exit code, never in a traceback."""
     if sys.stdout is None:  # the caller closed standard output
@@ -145,8 +163,7 @@ def _end_with(error: BaseException) -> int:
     """Prints the error that ended the command, and returns the exit code."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # commands with concurrent tasks raise an exception group
-    if os.environ.get("MUSTER_DEBUG"):
-        traceback.print_exception(error)
+    _show_traceback(error)
     match error:
         case MusterError():
             show_error(error)
@@ -168,8 +185,18 @@ def _end_with(error: BaseException) -> int:
                     hint="this is a bug in Muster; MUSTER_DEBUG=1 prints the traceback",
                 )
             )
-            note("please report it with the command you ran")
+            if not logs_json_only():
+                note("please report it with the command you ran")
     return EXIT_FAILED
+
+
+def _show_traceback(error: BaseException) -> None:
+    """Shows the traceback of an error: in a service's log if the error is unexpected, else with `MUSTER_DEBUG`."""
+    if not logs_json_only():
+        if os.environ.get("MUSTER_DEBUG"):
+            traceback.print_exception(error)
+    elif not isinstance(error, (MusterError, KeyboardInterrupt)):
+        _log.error("traceback", exc_info=error)
 
 
 _MACHINE_HINTS = {

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated
 
+import structlog
 import typer
 from pydantic_core import to_jsonable_python
 from rich import box
@@ -18,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from protocol.errors import MusterError
+from protocol.runtime.logs import logs_json_only
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -26,6 +28,7 @@ _PIPE_WIDTH = 240
 
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
 
+_log = structlog.get_logger(__name__)
 _at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # `sys.stdout` is None if closed
 _stdout = Console(highlight=False, soft_wrap=True, width=None if _at_a_terminal else _PIPE_WIDTH)
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -34,6 +37,14 @@ _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 def say(text: str) -> None:
     """Prints one line of a result."""
     _stdout.print(_plain(text))
+
+
+def report(text: str) -> None:
+    """Prints one line about the progress of a service: a JSON object if its logs are JSON, else text."""
+    if logs_json_only():
+        show_json({"event": text}, one_line=True)
+    else:
+        say(text)
 
 
 def note(text: str) -> None:
@@ -95,7 +106,10 @@ def show_table(
 
 
 def show_error(error: MusterError) -> None:
-    """Prints an error and its hint."""
+    """Prints an error and its hint; a service with JSON logs logs them."""
+    if logs_json_only():
+        _log.error("ended", detail=error.detail, hint=error.hint, code=error.code, retryable=error.retryable)
+        return
     _stderr.print(f"[red]error:[/red] {_plain(error.detail)}")
     if error.hint:
         _stderr.print(f"  [dim]hint:[/dim] {_plain(error.hint)}")

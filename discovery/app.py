@@ -18,7 +18,7 @@ from discovery.loops import DirectoryGauges, add_loops
 from discovery.mailbox.polls import WaitingPolls
 from discovery.mailbox.store import Mailbox, MailboxNotifier
 from discovery.settings import DiscoverySettings
-from discovery.store.record_store import KEYS, RecordLimits, RecordStore
+from discovery.store.record_store import KEYS, SCHEMA, RecordLimits, RecordStore
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.replay_guard import ReplayGuard
 from protocol.http.serving.connections import ConnectionLimits
@@ -27,6 +27,7 @@ from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.redis.connection import check_redis, place_of
+from protocol.redis.schema import ensure_schema
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
 from protocol.versions import release
@@ -123,6 +124,7 @@ def _closing(redis: Redis, ledger: LedgerSource) -> Lifespan:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         try:
+            await ensure_schema(redis, KEYS, service="discovery", version=SCHEMA)
             yield
         finally:
             await ledger.aclose()

@@ -35,7 +35,7 @@ def serve(
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
-    configure_logs(level=log_level)
+    configure_logs(level=log_level, service=True)
     settings = DiscoverySettings.load(file=config, flags={"host": host, "port": port})
     key = find_key("discovery", keystore=settings.keystore, password_file=settings.password_file)
     deployment = Deployment.load(settings.deployment)

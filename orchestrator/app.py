@@ -29,6 +29,7 @@ from orchestrator.api import (
 from orchestrator.chain.interface import PoolLedger
 from orchestrator.chain.run_interface import RunLedger
 from orchestrator.dependencies import build_dependencies, dependencies_of
+from orchestrator.domain.keys import SCHEMA, pool_keys
 from orchestrator.loops.background import add_loops
 from orchestrator.metrics import PoolGauges
 from orchestrator.settings import OrchestratorSettings
@@ -43,6 +44,7 @@ from protocol.http.tokens import TokenBook
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.redis.connection import check_redis
+from protocol.redis.schema import ensure_schema
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
 from protocol.versions import release
@@ -115,6 +117,7 @@ def build_orchestrator(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         checking = asyncio.create_task(_check_store(dependencies.objects))
         try:
+            await ensure_schema(redis, pool_keys(settings.pool_id), service="the orchestrator", version=SCHEMA)
             yield
         finally:
             checking.cancel()

@@ -42,7 +42,7 @@ def serve(
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
-    configure_logs(level=log_level)
+    configure_logs(level=log_level, service=True)
     settings = OrchestratorSettings.load(file=config, flags={"host": host, "port": port})
     key = find_key("orchestrator", keystore=settings.keystore, password_file=settings.password_file)
     deployment = Deployment.load(settings.deployment)

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from orchestrator.chain.cached_pool import CachedPool
 from orchestrator.chain.interface import PoolLedger
 from orchestrator.chain.run_interface import RunLedger
+from orchestrator.domain.keys import pool_keys
 from orchestrator.nodes.heartbeat import HeartbeatService
 from orchestrator.nodes.membership import NodeStatusCache
 from orchestrator.nodes.transitions import NodeTransitions
@@ -39,7 +40,6 @@ from orchestrator.store.webhooks import WebhookStore
 from protocol.http.rates import Rate
 from protocol.http.replay_guard import ReplayGuard
 from protocol.identity.keys import Key
-from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
 
 
@@ -85,7 +85,7 @@ def build_dependencies(
     clock: Clock,
 ) -> Dependencies:
     """Builds all objects of an orchestrator without starting any background work."""
-    keys = RedisKeys(f"pool-{settings.pool_id}")
+    keys = pool_keys(settings.pool_id)
     database = Database(redis, keys=keys)
     cipher = SecretCipher.from_file(settings.secrets_key_file) if settings.secrets_key_file else SecretCipher([])
     rate = Rate(count=max(1, round(settings.node_rate_per_s * 60)), per=timedelta(minutes=1), burst=settings.node_burst)

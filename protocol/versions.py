@@ -11,6 +11,9 @@ from protocol.errors import InvalidInput, UpgradeRequired
 VERSION_HEADER = "X-Muster-Version"
 """HTTP header in which clients state the protocol versions that they support."""
 
+AGREED_HEADER = "X-Muster-Agreed-Version"
+"""HTTP header in which services state the protocol version that the answer has."""
+
 _RANGE = re.compile(r"([1-9][0-9]{0,3})(?:-([1-9][0-9]{0,3}))?")
 
 

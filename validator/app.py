@@ -16,6 +16,7 @@ from protocol.http.tokens import TokenBook
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.redis.connection import StoreUnavailable, check_redis
+from protocol.redis.schema import ensure_schema
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
 from protocol.versions import release
@@ -24,6 +25,7 @@ from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, OpenableExaminer, Remote, build_dependencies
 from validator.loops.background import ValidatorLoops, add_loops, build_loops
 from validator.settings import ValidatorSettings
+from validator.store.keys import SCHEMA
 from validator.store.members import no_numerics
 
 DESCRIPTION = """State of a validator, list of the work that the validator could not judge, and its operator's decisions
@@ -112,6 +114,7 @@ async def _lifespan(dependencies: Dependencies, built: ValidatorLoops) -> AsyncI
     The service stops its background loops before this context exits, so no loop leases further items.
     """
     try:
+        await ensure_schema(dependencies.redis, dependencies.keys, service="the validator", version=SCHEMA)
         dependencies.files.clear()
         async with dependencies.examiner:
             try:

@@ -28,10 +28,11 @@ def run(
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Run the validator service until SIGTERM or SIGINT."""
+    configure_logs(level=log_level, service=True)
     # This import loads torch, which takes seconds and which other commands don't need.
     from validator.service import check_pool, claimed, open_validator  # noqa: PLC0415
 
-    configure_logs(level=log_level)
+    configure_logs(level=log_level, service=True)  # again, because imported libraries install log handlers
     settings = ValidatorSettings.load(file=config, flags={"host": host, "port": port})
     asyncio.run(check_pool(settings))
     with claimed(settings.directory):

@@ -5,7 +5,9 @@ These commands need no access to the chain.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shlex
 import sys
 import time
@@ -18,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from protocol import __version__
-from protocol.errors import MusterError
+from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import ConfigOption, placed
 from protocol.runtime.extras import DISTRIBUTION
 from worker.control import DaemonControl
@@ -32,6 +34,9 @@ StateOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 _FOLLOW_SECONDS = 0.5
+_SHA256 = re.compile("[0-9a-f]{64}")
+_WHEEL_NAME = DISTRIBUTION.replace("-", "_")
+_WHEEL = re.compile(rf"{_WHEEL_NAME}-[A-Za-z0-9_.+-]+\.whl")
 
 
 def status(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
@@ -115,32 +120,100 @@ def retry(
     typer.echo(f"delivery of {item} is retried")
 
 
-def upgrade() -> None:
-    """Print how to install the newest release, and what happens to the running task."""
+def upgrade(
+    release: Annotated[
+        str | None,
+        typer.Argument(help="The release's wheel: its https URL, or the path of a downloaded file.", metavar="[WHEEL]"),
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option(help="SHA-256 of the wheel, from the announcement of the release.", metavar="HEX")
+    ] = None,
+) -> None:
+    """Print how to install a release, and what happens to the running task.
+
+    A release is a wheel with a known SHA-256. Nothing is looked up in a package index by the name of this project.
+    """
+    steps = [*upgrade_commands(release, sha256), "systemctl restart muster-worker"]
+    typer.echo(f"this is muster {__version__}")
+    for number, step in enumerate(steps, 1):
+        typer.echo(f"{number}. {step}")
     typer.echo(
-        f"this is muster {__version__}\n"
-        f"1. {upgrade_command()}\n"
-        "2. restart the worker (systemctl restart muster-worker): SIGTERM first stops the task and delivers files;\n"
-        "   to keep the container running during the restart, use `kill -9` instead: the new worker finds it again"
+        "The restart sends SIGTERM, after which the worker stops the task and delivers its files. To keep the\n"
+        "container running during the restart, use `kill -9` instead: the new worker finds it again."
     )
 
 
-def upgrade_command() -> str:
-    """Returns the command that upgrades this installation from its recorded source.
+def upgrade_commands(release: str | None, sha256: str | None) -> list[str]:
+    """Returns the commands that install a release into this environment.
 
-    pip records the source in `direct_url.json` (PEP 610).
+    Args:
+        release: URL or path of the release's wheel. None for an installation from a clone, which is updated with git.
+        sha256: Expected SHA-256 of the wheel in hexadecimal.
+
+    Raises:
+        InvalidInput: The release can't be installed safely: no wheel or digest is given, the URL is not https, or the
+            file's digest differs.
     """
-    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    pip = f"{shlex.quote(sys.executable)} -m pip"
+    if release is None:
+        return [*_update_of_clone(pip), f"{pip} check"]
+    digest = (sha256 or "").lower()
+    if not _SHA256.fullmatch(digest):
+        raise InvalidInput(
+            "the SHA-256 of the release is missing" if sha256 is None else "--sha256 is not 64 hex digits",
+            hint="give --sha256 with the digest that was announced with the release, not one from the same server",
+        )
+    url = urlsplit(release) if "://" in release else None
+    if not _WHEEL.fullmatch(Path(release if url is None else url.path).name):
+        raise InvalidInput(
+            f"{release!r} is not a wheel of {DISTRIBUTION}", hint=f"a release is a file {_WHEEL_NAME}-VERSION-….whl"
+        )
+    if url is None:
+        source = _verified_file(Path(release), digest).as_uri()
+    elif url.scheme == "https" and not url.fragment and not url.username:
+        source = release
+    else:
+        raise InvalidInput(f"{release!r} is not an https URL without user name and fragment", hint="use https://")
+    requirement = shlex.quote(f"{DISTRIBUTION} @ {source}#sha256={digest}")
+    lock = f'"$({shlex.quote(sys.executable)} -m muster_network files requirements.lock)"'
+    return [
+        f"{pip} install --no-deps --force-reinstall {requirement}    # pip refuses a file with another SHA-256",
+        f"{pip} install --require-hashes --only-binary=:all: -r {lock}",
+        f"{pip} check    # names packages that the release needs in another version, for example torch",
+    ]
+
+
+def _update_of_clone(pip: str) -> list[str]:
+    """Returns the commands that update the clone from which this installation was made.
+
+    pip records the source of an installation in `direct_url.json` (PEP 610).
+
+    Raises:
+        InvalidInput: This installation was not made from a clone.
+    """
     try:
         origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         origin = {}
-    url = str(origin.get("url", ""))
-    if not url.startswith("file://"):
-        return f"{pip} --upgrade {DISTRIBUTION}"
-    folder = shlex.quote(unquote(urlsplit(url).path))
-    editable = " --editable" if origin.get("dir_info", {}).get("editable") else ""
-    return f"git -C {folder} pull && {pip}{editable} {folder}"
+    if "dir_info" not in origin:
+        raise InvalidInput(
+            "this installation was made from a release, so an upgrade needs another release",
+            hint="name its wheel and digest: muster worker upgrade https://… --sha256 …; they are in the announcement",
+        )
+    folder = shlex.quote(unquote(urlsplit(str(origin["url"])).path))
+    editable = " --editable" if origin["dir_info"].get("editable") else ""
+    return [f"git -C {folder} pull --ff-only", f"{pip} install{editable} {folder}"]
+
+
+def _verified_file(path: Path, digest: str) -> Path:
+    """Returns the absolute path of a file whose SHA-256 is as expected."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != digest:
+        raise InvalidInput(
+            f"{path} has the SHA-256 {found}, not {digest}", hint="do not install it; download the release again"
+        )
+    return path.resolve()
 
 
 def _control(config: Path | None, state: Path | None) -> DaemonControl:

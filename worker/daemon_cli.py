@@ -34,7 +34,7 @@ def run(
 
     After the signal, the worker first stops the task and delivers queued files.
     """
-    configure_logs(level=log_level)
+    configure_logs(level=log_level, service=True)
     flags = {"state": state, "pool_id": pool, "runtime": runtime}
     asyncio.run(run_worker(WorkerSettings.load(file=config, flags=flags)))
 

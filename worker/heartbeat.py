@@ -213,7 +213,8 @@ class HeartbeatLoop:
 
     def _apply_assignment(self, answer: HeartbeatAnswer) -> None:
         situation = self._situation
-        if answer.state in _MEMBER_STATES:
+        # If a newer orchestrator answers an unknown state, its signed assignment still counts.
+        if answer.state in _MEMBER_STATES or not answer.state.is_known:
             situation.phase = Phase.DRAINING if situation.draining else Phase.MEMBER
             if refused := self._reconciler.offer(answer.assignment):
                 _log.warning("assignment-refused", why=refused)
@@ -226,6 +227,12 @@ class HeartbeatLoop:
         situation.detail = answer.reason
 
     def _execute(self, command: Command) -> None:
+        if not command.kind.is_known:
+            _log.warning("unknown-command", kind=command.kind)
+            self._situation.notices.append(
+                f"this release does not know the pool's command {command.kind!s}: muster worker upgrade"
+            )
+            return
         match command.kind:
             case CommandKind.SEND_LOGS:
                 progress = self._reconciler.progress

@@ -19,14 +19,20 @@ import sysconfig
 import tarfile
 import threading
 from collections.abc import Iterable, Iterator
+from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 import docker
 
+from muster_network import PACKAGES
+from protocol.runtime.shipped import shipped
+
 TAG = "muster/python:local"
 ROLLOUTS_TAG = "muster/rollouts:local"
 
+_ROLLOUTS_RECIPE = "deploy/images/rollouts/Dockerfile"
 _BASE = "muster/rollouts-base"
 _NOT_FOR_ROLLOUTS = (
     *(
@@ -88,32 +94,56 @@ def make_rollouts_image(client: docker.DockerClient) -> str:
     makes a new base image only if a file with locked package versions, or the version of Python, has changed. Muster's
     code is a layer on top of the base image (`deploy/images/rollouts/Dockerfile`).
     """
-    root = Path(__file__).resolve().parents[2]
-    locks = (
-        root / "requirements.lock",
-        *(root / "deploy/locks" / f"{name}.lock" for name in ("torch-cpu", "reasoning-gym")),
-    )
-    lock = hashlib.sha256(b"".join(path.read_bytes() for path in locks)).hexdigest()[:12]
+    locks = ("requirements.lock", "deploy/locks/torch-cpu.lock", "deploy/locks/reasoning-gym.lock")
+    lock = hashlib.sha256(b"".join(shipped(name).read_bytes() for name in locks)).hexdigest()[:12]
     base = f"{_BASE}:{lock}-{sys.version_info.major}.{sys.version_info.minor}"
     if not client.images.list(name=base):
         for older in client.images.list(name=_BASE):
             client.images.remove(str(older.id), force=True)
         make_image(client, base, packages=_installed_packages())
-    client.images.build(
-        path=str(root),
-        dockerfile=str(root / "deploy/images/rollouts/Dockerfile"),
-        tag=ROLLOUTS_TAG,
-        buildargs={"BASE": base, "INSTALL": "no"},
-        network_mode="none",
-        rm=True,
-    )
+    with TemporaryDirectory() as folder:
+        dockerfile = write_build_context(Path(folder))
+        client.images.build(
+            path=folder,
+            dockerfile=dockerfile,
+            tag=ROLLOUTS_TAG,
+            buildargs={"BASE": base, "INSTALL": "no"},
+            network_mode="none",
+            rm=True,
+        )
     return ROLLOUTS_TAG
+
+
+def write_build_context(folder: Path) -> str:
+    """Copies all files that the rollout image's recipe needs, from a checkout or an installed wheel.
+
+    Args:
+        folder: An empty folder.
+
+    Returns:
+        The path of the Dockerfile in the folder.
+    """
+    recipe = shipped(_ROLLOUTS_RECIPE).read_text()
+    (folder / _ROLLOUTS_RECIPE).parent.mkdir(parents=True)
+    (folder / _ROLLOUTS_RECIPE).write_text(recipe)
+    for copied in re.findall(r"^COPY (.+)$", recipe, re.MULTILINE):
+        for name in copied.split()[:-1]:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if name in PACKAGES:
+                shutil.copytree(
+                    Path(str(resources.files(name))), target, ignore=shutil.ignore_patterns("__pycache__", "shipped")
+                )
+            else:
+                shutil.copyfile(shipped(name), target)
+    return _ROLLOUTS_RECIPE
 
 
 def _installed_packages() -> list[Path]:
     """Returns the installed packages without large ones that contributors do not need."""
     installed = sorted(Path(sysconfig.get_path("purelib")).iterdir())
-    wanted = [path for path in installed if path.name not in _NOT_FOR_ROLLOUTS and not path.name.startswith("__")]
+    left_out = {*_NOT_FOR_ROLLOUTS, *PACKAGES, "muster_network"}
+    wanted = [path for path in installed if path.name not in left_out and not path.name.startswith("__")]
     return [path for path in wanted if path.suffix != ".pth"]
 
 

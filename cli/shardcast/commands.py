@@ -12,7 +12,7 @@ import typer
 
 from cli.groups import CommandGroup
 from cli.keys import open_key
-from cli.output import JsonOption, say, show_json, show_table
+from cli.output import JsonOption, report, say, show_json, show_table
 from cli.quantities import counted, format_size
 from cli.shardcast.allowlist import allowlist
 from cli.shardcast.progress import Bars, run_until_signal, served_bytes
@@ -116,7 +116,7 @@ async def origin(
     A checkpoint folder with a file `.writing` is published while its files grow. The checkpoint is complete when its
     writer removes `.writing`.
     """
-    configure_logs(level=log_level)
+    configure_logs(level=log_level, service=True)
     publisher = open_key(context.obj, key)
     if not watch.is_dir():
         raise InvalidInput(f"{watch} is no folder", hint="create it first; checkpoints appear in it as 1, 2, 3 …")
@@ -132,12 +132,14 @@ async def origin(
         limits=ServingLimits(trusted_proxies=tuple(trusted_proxy or ())),
     )
     async with publishing:
-        say(f"publishing {watch} as {publisher.address} at {publishing.url}")
+        report(f"publishing {watch} as {publisher.address} at {publishing.url}")
         with Bars(publishing.versions, doing="published"):
             await run_until_signal(FolderWatcher(publishing, keep=keep, anchor_every=anchor_every).run())
         newest = publishing.newest
         last = "nothing complete" if newest is None else f"newest version {newest.version}, digest {newest.digest}"
-        say(f"stopped: {counted(len(publishing.versions), 'version')}, {last}, {served_bytes(publishing.server)} sent")
+        report(
+            f"stopped: {counted(len(publishing.versions), 'version')}, {last}, {served_bytes(publishing.server)} sent"
+        )
 
 
 @app.command()
@@ -168,7 +170,7 @@ async def relay(
     log_level: LogLevel = "INFO",
 ) -> None:
     """Download checkpoints from an origin or other relays, and serve the downloaded blocks, until interrupted."""
-    configure_logs(level=log_level)
+    configure_logs(level=log_level, service=True)
     if public_url is not None and orchestrator is None:
         raise InvalidInput("--public-url needs --orchestrator", hint="give --orchestrator URL, too")
     own = None if orchestrator is None else open_key(context.obj, key)
@@ -192,7 +194,7 @@ async def relay(
             allow_plain_http=allow_plain_http,
         )
         async with relaying:
-            say(f"relaying the checkpoints of {source.signers.publisher} at {relaying.url}")
+            report(f"relaying the checkpoints of {source.signers.publisher} at {relaying.url}")
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(following(source, relaying.trust))
                 if needs_followed:
@@ -205,7 +207,7 @@ async def relay(
                     await stack.enter_async_context(registered(client, url, clock=SystemClock()))
                 with Bars(relaying.versions, doing="held"):
                     await run_until_signal(relaying.run())
-            say(f"stopped: {counted(len(relaying.versions), 'version')} held, {served_bytes(relaying.server)} sent")
+            report(f"stopped: {counted(len(relaying.versions), 'version')} held, {served_bytes(relaying.server)} sent")
 
 
 @app.command()

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from cli.output import JsonOption, say, show_json
+from cli.output import JsonOption, report, show_json
 from cli.quantities import counted
 from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.logs import configure_logs
 
 
 def run(
@@ -43,14 +44,14 @@ def run(
     After an interruption, run the same command again to continue. `muster settings trainer` lists all settings. Under
     torchrun, all processes train one policy together (docs/training-runs.md).
     """
-    from protocol.runtime.logs import configure_logs  # noqa: PLC0415 - the imports below load torch, which `--help` does not need
-    from trainer.distributed.ranks import own_place  # noqa: PLC0415
+    configure_logs(level=log_level, service=True)
+    from trainer.distributed.ranks import own_place  # noqa: PLC0415 - these imports load torch, which `--help` does not need
     from trainer.run.app import run_trainer  # noqa: PLC0415
     from trainer.run.learner.follower import follow_trainer  # noqa: PLC0415
     from trainer.run.settings import TrainerSettings  # noqa: PLC0415
     from trainer.run.signals import stop_on_signals  # noqa: PLC0415
 
-    configure_logs(level=log_level)
+    configure_logs(level=log_level, service=True)  # again, because imported libraries install log handlers
     flags = {
         "start": start,
         "state": state,
@@ -74,8 +75,8 @@ def run(
 
     learned = asyncio.run(command())
     if as_json:
-        show_json({"steps": learned, "of": settings.steps, "done": learned >= settings.steps})
+        show_json({"steps": learned, "of": settings.steps, "done": learned >= settings.steps}, one_line=True)
     elif learned >= settings.steps:
-        say(f"learned all {counted(learned, 'step')}; version {learned} is in {settings.policies / str(learned)}")
+        report(f"learned all {counted(learned, 'step')}; version {learned} is in {settings.policies / str(learned)}")
     else:
-        say(f"stopped after {learned} of {counted(settings.steps, 'step')}; run the same command again to continue")
+        report(f"stopped after {learned} of {counted(settings.steps, 'step')}; run the same command again to continue")

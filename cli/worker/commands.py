@@ -29,7 +29,7 @@ PARTS: Parts = {
         "Stop the task, deliver queued files, leave the pool on the ledger and end the daemon.",
     ),
     "retry": ("worker.cli:retry", "Retry a file that was parked because it could not be delivered."),
-    "upgrade": ("worker.cli:upgrade", "Print how to install the newest release, and what happens to the running task."),
+    "upgrade": ("worker.cli:upgrade", "Print how to install a release, and what happens to the running task."),
     "verdicts": (
         "cli.worker.verdicts",
         "Show verdicts on your node's work: reason, reward or penalty, and the end of the challenge period.",

@@ -64,7 +64,9 @@ class MailboxNotifier:
         with store_errors():
             async with self._redis.pubsub() as subscription:
                 await subscription.subscribe(CHANNEL)
-                while True:
+                task = asyncio.current_task()
+                # redis-py loses a cancellation that arrives while it connects; the task still counts it.
+                while task is None or not task.cancelling():
                     message = await subscription.get_message(timeout=1.0)
                     if message is None:
                         continue

@@ -21,6 +21,8 @@ from protocol.wire.nodes import Registration
 
 KEYS = RedisKeys("discovery")
 """Prefix of the Redis keys, which all instances share."""
+SCHEMA = 1
+"""Version of the data in Redis (docs/compatibility.md)."""
 
 POOL_FULL_AGAIN = timedelta(minutes=1)
 """Time after which a node may retry a registration that was refused because its pool is full (`Retry-After`)."""

@@ -19,11 +19,11 @@ from ledger.errors import TransactionReverted
 from ledger.events import types as event_types
 from ledger.events.types import Departure, LedgerEvent
 from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeLedgerStatus, PoolLedgerStatus
+from orchestrator.domain.keys import pool_keys
 from protocol.errors import Forbidden
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
-from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
 
 REQUEST_TIMEOUT = timedelta(seconds=5)
@@ -103,7 +103,7 @@ class LedgerPool:
             kinds=FOLLOWED,
             contracts=[deployment[Contract.COMPUTE_POOLS]],
             redis=redis,
-            keys=RedisKeys(f"pool-{pool_id}"),
+            keys=pool_keys(pool_id),
             confirmations=confirmations,
             clock=clock,
         )

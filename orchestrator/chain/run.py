@@ -29,11 +29,11 @@ from orchestrator.chain.run_interface import (
     RunEvents,
     expiry_of,
 )
+from orchestrator.domain.keys import pool_keys
 from protocol.errors import NotFound
 from protocol.identifiers import ZERO_ADDRESS, Address, Digest
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
-from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, SignedDispute
@@ -95,7 +95,7 @@ class LedgerRun:
             kinds=[kind for kinds in FOLLOWED.values() for kind in kinds],
             contracts=[deployment[contract] for contract in FOLLOWED],
             redis=redis,
-            keys=RedisKeys(f"pool-{pool_id}"),
+            keys=pool_keys(pool_id),
             confirmations=confirmations,
             clock=clock,
         )

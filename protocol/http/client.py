@@ -38,6 +38,9 @@ ATTEMPT_TIMEOUT = timedelta(seconds=10)
 CALL_TIMEOUT = timedelta(seconds=30)
 """Default time limit of a call with all its attempts and pauses."""
 
+_MOST_ENDS = 16
+"""Maximum number of announcements of deprecations that a client logs."""
+
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 """Idempotent methods that the client repeats by default (RFC 9110, section 9.2.2)."""
 
@@ -212,6 +215,7 @@ class ServiceClient:
         self._backoff = backoff
         self._answer_limit = answer_limit
         self._transport = transport
+        self._ends_seen: set[tuple[str, str]] = set()
         self._http = httpx.AsyncClient(
             transport=transport,
             verify=True if tls is None else tls,
@@ -416,6 +420,7 @@ class ServiceClient:
             raise NoAnswer(
                 f"{where} did not answer: {type(error).__name__}", hint="the service may be down or slow; see its log"
             ) from error
+        self._warn_of_end(request, response.headers)
         if 300 <= response.status_code < 400:
             raise BadAnswer(
                 f"{where} answered with a redirect",
@@ -431,6 +436,22 @@ class ServiceClient:
         if signed_answer and isinstance(auth, RequestSigner):
             auth.check(response.request, status=response.status_code, headers=response.headers, body=body)
         return ServiceResponse(response.status_code, response.headers, body)
+
+    def _warn_of_end(self, request: httpx.Request, headers: httpx.Headers) -> None:
+        """Logs once per announcement that the service will end a route or protocol version."""
+        since, sunset = headers.get("deprecation"), headers.get("sunset", "")
+        if since is None or (since, sunset) in self._ends_seen or len(self._ends_seen) >= _MOST_ENDS:
+            return
+        self._ends_seen.add((since, sunset))
+        _log.warning(
+            "deprecated",
+            url=self.location.url,
+            path=request.url.path[:200],
+            since=since[:40],
+            sunset=sunset[:40],
+            link=headers.get("link", "")[:200],
+            hint="upgrade before the sunset: muster worker upgrade",
+        )
 
 
 def _content(body: BaseModel | bytes | None) -> tuple[bytes, dict[str, str]]:

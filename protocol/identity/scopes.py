@@ -5,13 +5,13 @@ A separate module, because many modules name scopes without using tokens.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from protocol.enumerations import WireEnum
 
 
-class Scope(StrEnum):
+class Scope(WireEnum):
     """Scope of an access token.
 
-    Each scope includes those listed above it.
+    Each scope includes those listed above it. A scope that this release does not know includes none.
     """
 
     READ = "read"
@@ -24,4 +24,4 @@ class Scope(StrEnum):
     def includes(self, other: Scope) -> bool:
         """Returns whether this scope includes `other`."""
         order = list(Scope)
-        return order.index(self) >= order.index(other)
+        return self.is_known and order.index(self) >= order.index(other)

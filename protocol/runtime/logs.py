@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Iterable, Mapping
+from types import TracebackType
 from typing import TextIO
 
 import structlog
@@ -34,17 +36,23 @@ _SIGNED_QUERY = re.compile(
 )
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 _TOKEN = re.compile(r"\bmst_[0-9a-f]{8}_[A-Za-z0-9_-]{8,}")
+_SERVICE = "muster-service"
+"""Name of the log handler of a service that logs JSON."""
 _DEEPEST = 6
 """Nesting depth at which values are no longer logged."""
 
 
-def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: TextIO | None = None) -> None:
+def configure_logs(
+    *, level: str = "INFO", json: bool | None = None, stream: TextIO | None = None, service: bool = False
+) -> None:
     """Sends all logs of the process and its libraries through one formatter to `stream`.
 
     Args:
         level: Lowest level that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`.
         json: Whether each line is a JSON object. By default this is so unless `stream` is a terminal.
         stream: Stream that the logs are written to; standard error by default.
+        service: Whether the process is a service. If it logs JSON, exceptions that end the process or a thread are
+            logged too, and `logs_json_only` returns True.
     """
     stream = sys.stderr if stream is None else stream
     as_json = not stream.isatty() if json is None else json
@@ -65,6 +73,10 @@ def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: Tex
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
         )
     )
+    if service and as_json:
+        handler.set_name(_SERVICE)
+        sys.excepthook = _log_exception
+        threading.excepthook = _log_exception_of_thread
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
@@ -88,6 +100,20 @@ def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: Tex
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def logs_json_only() -> bool:
+    """Returns whether this process is a service whose whole output must be JSON lines."""
+    return any(handler.name == _SERVICE for handler in logging.getLogger().handlers)
+
+
+def _log_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger(__name__).critical("uncaught-exception", exc_info=(kind, error, trace))
+
+
+def _log_exception_of_thread(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None:
+        _log_exception(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
 
 
 def _writes_to_a_console(handler: logging.Handler) -> bool:

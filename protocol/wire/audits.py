@@ -8,11 +8,11 @@ in rollout files with those in the audit file.
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError
 
+from protocol.enumerations import WireEnum
 from protocol.errors import InvalidInput, plain_message
 from protocol.identifiers import WireAddress, WireDigest
 from protocol.verdicts import Outcome
@@ -38,7 +38,7 @@ Figures = Annotated[dict[Name, Figure], Field(max_length=MOST_FIGURES)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class CheckState(StrEnum):
+class CheckState(WireEnum):
     """Result of a check."""
 
     PASSED = "passed"
@@ -47,6 +47,15 @@ class CheckState(StrEnum):
     """The check could not run; the note names the missing input. This result never counts against the node."""
     SKIPPED = "skipped"
     """The check did not run, because an earlier check had failed."""
+
+
+class Certainty(WireEnum):
+    """Certainty of a failed check."""
+
+    EXACT = "exact"
+    """The fault is a fact."""
+    STATISTICAL = "statistical"
+    """The fault depends on calibrated limits."""
 
 
 class AuditFinding(WireModel):
@@ -68,8 +77,8 @@ class AuditCheck(WireModel):
 
     name: Name
     state: CheckState
-    fails: Literal["exact", "statistical"] | None = None
-    """Certainty of a failure: `exact` if the fault is a fact, `statistical` if it depends on calibrated limits."""
+    fails: Certainty | None = None
+    """Certainty of a failure."""
     findings: Annotated[tuple[AuditFinding, ...], Field(max_length=MOST_FINDINGS)] = ()
     found: Annotated[int, Field(ge=0, le=MAX_INT64)] = 0
     """Number of findings, of which at most `MOST_FINDINGS` are listed."""

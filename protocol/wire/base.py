@@ -1,8 +1,8 @@
 """Base classes of all wire models, and the bounded strings that they share.
 
 A service refuses a request with an unknown field, because the caller expects the field to have an effect. A client
-ignores unknown fields in an answer, at every depth, because a newer service may have added them (`parse_answer`).
-Signed models must not have unknown fields in either direction.
+ignores unknown fields in an answer, at every depth, because a newer service may have added them, and accepts unknown
+values of enumerations (`parse_answer`). Signed models must not have unknown fields in either direction.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints, model_validator
 from pydantic_core import CoreSchema
+
+from protocol.enumerations import ANSWER
 
 MAX_INT64 = 2**63 - 1
 """Largest signed integer of 64 bits."""
@@ -60,12 +62,12 @@ class SignedModel(WireModel):
 
 
 def parse_answer(model: type[Model], body: bytes | str) -> Model:
-    """Parses the JSON of an answer; ignores fields that this release does not know.
+    """Parses the JSON of an answer; tolerates fields and values of enumerations that this release does not know.
 
     Raises:
         ValidationError: The answer is malformed, or a signed model in it has an unknown field.
     """
-    return model.model_validate_json(body, extra="ignore")
+    return model.model_validate_json(body, extra="ignore", context=ANSWER)
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"), Field(examples=["letters"])]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from protocol.enumerations import WireEnum
 from protocol.wire.base import Identifier, LongText, Milliseconds, Name, PoolId, ShortText, WireModel
 from protocol.wire.tasks import Assignment, AssignmentState
 
@@ -16,7 +16,7 @@ MAX_COMMANDS = 16
 """Maximum number of commands in an answer, and of acknowledgements in a heartbeat."""
 
 
-class NodeState(StrEnum):
+class NodeState(WireEnum):
     """State of a node, as the orchestrator sees it."""
 
     DISCOVERED = "discovered"
@@ -61,7 +61,7 @@ class Heartbeat(WireModel):
     """
 
 
-class CommandKind(StrEnum):
+class CommandKind(WireEnum):
     """Kind of a command to a worker."""
 
     SEND_LOGS = "send-logs"

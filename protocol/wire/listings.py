@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from protocol.enumerations import WireEnum
 from protocol.identifiers import WireAddress, WireDigest
 from protocol.verdicts import Outcome
 from protocol.wire.base import Bytes, Milliseconds, WireModel
@@ -17,7 +17,7 @@ MOST_FIGURED_STEPS = 100
 """Maximum number of steps in a page of metrics."""
 
 
-class RolloutStatus(StrEnum):
+class RolloutStatus(WireEnum):
     """State of submitted work on the ledger."""
 
     SUBMITTED = "submitted"

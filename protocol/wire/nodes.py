@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from protocol.enumerations import WireEnum
 from protocol.identifiers import WireAddress
 from protocol.wire.base import Bytes, Labels, Milliseconds, PoolId, ShortText, WireModel
 
 
-class RuntimeKind(StrEnum):
+class RuntimeKind(WireEnum):
     """Runtime in which a worker runs tasks."""
 
     DOCKER = "docker"

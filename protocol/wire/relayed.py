@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
+from protocol.enumerations import WireEnum
 from protocol.identifiers import WireDigest
 from protocol.wire.base import ShortText, SignedModel, WireModel
 from protocol.wire.invites import SignedInvite
@@ -18,7 +17,7 @@ class SubmissionRequest(WireModel):
     figures: Figures = {}
 
 
-class ReceiptState(StrEnum):
+class ReceiptState(WireEnum):
     """Progress of a relayed request."""
 
     QUEUED = "queued"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from protocol.enumerations import WireEnum
 from protocol.identifiers import WireDigest
 from protocol.wire.base import Identifier, Milliseconds, WireModel
 from protocol.wire.leases import Count, SignedLease
@@ -59,7 +59,7 @@ class ReleasedSlots(WireModel):
     slots: Annotated[tuple[SlotName, ...], Field(min_length=1, max_length=MOST_RELEASED)]
 
 
-class LeaseState(StrEnum):
+class LeaseState(WireEnum):
     """Current state or outcome of a lease."""
 
     LIVE = "live"

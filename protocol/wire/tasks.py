@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints, field_serializer, model_validator
 
+from protocol.enumerations import WireEnum
 from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, ShortText, WireModel
 from protocol.wire.nodes import Gpu, gpu_fits
 
@@ -64,7 +64,7 @@ VARIABLES: dict[str, str] = {
 allowed. The task's container also has them as environment variables."""
 
 
-class RestartKind(StrEnum):
+class RestartKind(WireEnum):
     """Condition under which a task's container is restarted."""
 
     ALWAYS = "always"
@@ -136,7 +136,7 @@ class Selector(WireModel):
     architecture: ShortText | None = None
 
 
-class NetworkMode(StrEnum):
+class NetworkMode(WireEnum):
     """Network access of a task's container."""
 
     NONE = "none"
@@ -204,7 +204,7 @@ class NewTask(WireModel):
         return {name: value.get_secret_value() for name, value in secrets.items()}
 
 
-class DesiredState(StrEnum):
+class DesiredState(WireEnum):
     """State of a task that the owner wants."""
 
     RUNNING = "running"
@@ -223,7 +223,7 @@ class TaskPatch(WireModel):
     spec: TaskSpec | None = None
 
 
-class TaskState(StrEnum):
+class TaskState(WireEnum):
     """State of a task."""
 
     PENDING = "pending"
@@ -234,7 +234,7 @@ class TaskState(StrEnum):
     STOPPED = "stopped"
 
 
-class AssignmentState(StrEnum):
+class AssignmentState(WireEnum):
     """State of an assignment, which the worker reports with every heartbeat."""
 
     PENDING = "pending"

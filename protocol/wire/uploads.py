@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
+from protocol.enumerations import WireEnum
 from protocol.errors import InvalidInput
 from protocol.identifiers import EXAMPLE_ADDRESS, EXAMPLE_DIGEST, Address, Digest, WireDigest, address, digest
 from protocol.wire.base import MAX_INT64, Identifier, Milliseconds, WireModel
@@ -39,7 +39,7 @@ MediaType = Annotated[
 """A media type without parameters, in lower case."""
 
 
-class UploadKind(StrEnum):
+class UploadKind(WireEnum):
     """Kind of an uploaded file."""
 
     ROLLOUT = "rollout"

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None, *, make: Callable[..., RolloutT
         make: Factory with the arguments of `RolloutTask`.
     """
     options = _parser().parse_args(arguments)
-    configure_logs(level=options.log_level)
+    configure_logs(level=options.log_level, service=True)
     try:
         if (options.numerics or "").startswith("cpu-"):
             restart_as(options.numerics)

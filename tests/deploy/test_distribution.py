@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -18,7 +17,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from protocol.runtime.extras import DISTRIBUTION, EXTRA_OF_MODULE
-from worker.cli import upgrade_command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -155,46 +153,68 @@ NEEDY = {
     "devnet --chain anvil": "rollouts",
     "trainer eval .": "rollouts",
     "rollouts show {file}": "rollouts",
+    "rollouts verify {file} --model . --chain-id 1 --pool 1 --beacon 0x00 --salt 0x00": "rollouts",
+    "recipe init . --environment arithmetic": "rollouts",
+    "trainer try .": "rollouts",
+    "validator calibrate --model .": "rollouts",
+    "validator numerics": "rollouts",
 }
+
+
+def without_modules(modules: set[str], lines: list[str], folder: Path) -> str:
+    """Runs `muster` commands one after the other as if modules were not installed; returns the standard error."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, ",".join(sorted(modules)), *lines],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder)},
+    )
+    return done.stderr
 
 
 def test_a_command_without_its_extra_names_the_extra(tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     file.touch()
     lines = [line.format(file=file) for line in NEEDY]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRAS, ",".join(EXTRA_OF_MODULE), *lines],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    said = dict(part.split("\n", 1) for part in done.stderr.split("== ")[1:])
+    stderr = without_modules(set(EXTRA_OF_MODULE), lines, tmp_path)
+    said = dict(part.split("\n", 1) for part in stderr.split("== ")[1:])
     for line, extra in zip(lines, NEEDY.values(), strict=True):
-        assert f"pip install '{DISTRIBUTION}[{extra}]'" in said[line], done.stderr
-        assert said[line].endswith("exit 1\n"), done.stderr
+        assert f"pip install '{DISTRIBUTION}[{extra}]'" in said[line], stderr
+        assert said[line].endswith("exit 1\n"), stderr
 
 
-@pytest.mark.parametrize(
-    ("origin", "command"),
-    [
-        (None, "--upgrade muster-network"),
-        ({"url": "https://files.example/muster_network-1.whl", "archive_info": {}}, "--upgrade muster-network"),
-        ({"url": "file:///opt/my%20clone", "dir_info": {}}, "'/opt/my clone'"),
-        ({"url": "file:///opt/clone", "dir_info": {"editable": True}}, "--editable /opt/clone"),
-    ],
-)
-def test_an_upgrade_uses_the_source_of_the_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: object, command: str
-) -> None:
-    metadata = tmp_path / "muster_network-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 1\n")
-    if origin is not None:
-        (metadata / "direct_url.json").write_text(json.dumps(origin))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    said = upgrade_command()
-    assert said.endswith(f"-m pip install {command}")
-    assert said.startswith("git -C ") is (command.endswith(("clone", "clone'")))
+SERVICES = {
+    "discovery, orchestrator, origin, relay, worker": (
+        "discovery serve",
+        "orchestrator serve",
+        "shardcast origin --watch nowhere",
+        "shardcast relay --upstream http://127.0.0.1:1 --store s",
+        "worker run",
+    ),
+    "validator": ("validator run",),
+    "trainer": ("trainer run",),
+}
+
+
+@pytest.mark.parametrize("machine", SERVICES)
+def test_the_documented_installation_has_what_the_service_imports(machine: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operators.md").read_text()
+    (extras,) = re.findall(
+        rf"^\| {re.escape(machine)} \| `pip install '?\.(?:\[([\w,-]+)\])?'?` \|$", page, re.MULTILINE
+    )
+    wanted = PROJECT["project"]["optional-dependencies"]
+    plain = PROJECT["project"]["dependencies"]
+    present = installed_with([*plain, *(each for extra in extras.split(",") if extra for each in wanted[extra])])
+    distributions = packages_distributions()
+    absent = {
+        module
+        for module in EXTRA_OF_MODULE
+        if not present & {canonicalize_name(name) for name in distributions.get(module, ())}
+    }
+    assert absent
+    said = without_modules(absent, list(SERVICES[machine]), tmp_path)
+    assert "is not installed" not in said
+    assert said.count("exit 1") == len(SERVICES[machine])

@@ -74,7 +74,7 @@ class Operated:
             "MUSTER_DISCOVERY_REDIS_URL": self.redis_url,
             "MUSTER_DISCOVERY_POLL_SECONDS": "0.2",
         }
-        command = [sys.executable, "-m", "discovery", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "cli", "discovery", "serve", "--port", str(port)]
         process = self._run(command, f"{port}.log", environment)
         self._wait(process, lambda: _is_ready(port))
         return process

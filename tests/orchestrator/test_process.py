@@ -85,7 +85,7 @@ class Network:
             **self._shared("DISCOVERY"),
             "MUSTER_DISCOVERY_POLL_SECONDS": "0.2",
         }
-        command = [sys.executable, "-m", "discovery", "serve", "--port", str(self.discovery_port)]
+        command = [sys.executable, "-m", "cli", "discovery", "serve", "--port", str(self.discovery_port)]
         return self._serve(command, self.discovery_port, environment)
 
     def start(self, port: int, *, public: int | None = None) -> subprocess.Popen[bytes]:
@@ -110,7 +110,7 @@ class Network:
         environment |= self._shared("ORCHESTRATOR")
         environment["MUSTER_ORCHESTRATOR_KEY"] = self.pool.orchestrator.reveal().hex()
         environment["MUSTER_MANAGER_KEY"] = self.pool.manager.reveal().hex()
-        command = [sys.executable, "-m", "orchestrator", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "cli", "orchestrator", "serve", "--port", str(port)]
         return self._serve(command, port, environment)
 
     def owner(self, port: int) -> OrchestratorClient:

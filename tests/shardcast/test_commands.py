@@ -78,8 +78,8 @@ def test_the_commands_publish_a_watched_folder_over_a_relay_that_is_killed_and_r
         process.send_signal(signal.SIGINT)
         said, error = process.communicate(timeout=60)
         assert process.returncode == 0
-        assert last in said.splitlines()[-1]
-        assert "Traceback" not in error
+        assert last in json.loads(said.splitlines()[-1])["event"]
+        assert all(json.loads(line) for line in error.splitlines())
 
 
 @pytest.mark.parametrize(

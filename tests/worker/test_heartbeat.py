@@ -459,6 +459,26 @@ async def test_commands_are_executed_once_and_acknowledged_until_confirmed(
     assert [beat.acknowledged for beat in side.beats] == [(), ("c" * 32,), ("c" * 32,), ()]
 
 
+async def test_an_unknown_command_and_an_unknown_state_of_a_newer_orchestrator_are_tolerated(
+    heart: HeartbeatLoop, side: Side
+) -> None:
+    side.answer["commands"] = [{"id": "c" * 32, "kind": "rotate-key"}]
+    side.answer["state"] = "quarantined"
+    side.answer["assignment"] = {
+        "id": "a" * 32,
+        "task_id": "b" * 32,
+        "generation": 1,
+        "spec": {"name": "task", "image": "image:1"},
+    }
+    await heart.send()
+    await heart.send()
+    (notice,) = heart._situation.notices
+    assert "does not know the pool's command rotate-key" in notice
+    assert side.beats[1].acknowledged == ("c" * 32,)
+    assert heart._situation.node_state == "quarantined"
+    assert heart._reconciler.assignment is not None
+
+
 async def test_the_memory_of_commands_is_bounded_and_keeps_repeated_ones(heart: HeartbeatLoop, side: Side) -> None:
     steady = {"id": "f" * 32, "kind": "show-notice", "text": "once"}
     for number in range(2 * MOST_REMEMBERED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.identifiers import address
+from protocol.wire.base import parse_answer
 from protocol.wire.nodes import Gpu
 from protocol.wire.tasks import VARIABLES, Assignment, GpuNeeds
 from worker.runtime.docker_arguments import creation_arguments
@@ -82,6 +84,15 @@ def test_secrets_are_neither_expanded_nor_shown() -> None:
     spec = made(assignment_of(secrets={"KEY": "${MUSTER_POOL_ID} hunter2"}))
     assert spec.environment["KEY"] == "${MUSTER_POOL_ID} hunter2"
     assert "hunter2" not in repr(spec)
+
+
+@pytest.mark.parametrize("change", [{"network": "vpn"}, {"restart": {"kind": "daily"}}])
+def test_a_task_with_an_unknown_kind_of_network_or_restart_is_refused(change: dict[str, Any]) -> None:
+    known = assignment_of().model_dump(mode="json")
+    newer = parse_answer(Assignment, json.dumps({**known, "spec": {**known["spec"], **change}}))
+    with pytest.raises(LaunchRefused, match="which this release does not know") as refused:
+        made(newer)
+    assert refused.value.code == "unknown-value"
 
 
 @pytest.mark.parametrize("text", ["${HOME}", "$MUSTER_POOL_ID", "${MUSTER", "$${x}", "100 $"])

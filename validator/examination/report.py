@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from protocol.wire.audits import MOST_FIGURES, AuditCheck, AuditFinding, AuditRow, CheckState
+from protocol.wire.audits import MOST_FIGURES, AuditCheck, AuditFinding, AuditRow, Certainty, CheckState
 from protocol.wire.base import MAX_INT64
 from rollouts.checks import EXACT_CHECKS, FORMAT, PREFILL_CHECKS, SCORE_CHECK, CheckFinding, CheckResult
 from rollouts.checks.result import Figure
@@ -110,7 +110,7 @@ def _check(result: CheckResult) -> AuditCheck:
     return AuditCheck(
         name=result.check,
         state=CheckState(result.state.value),
-        fails=None if result.fails is None else result.fails.value,
+        fails=None if result.fails is None else Certainty(result.fails.value),
         findings=tuple(_finding(one) for one in result.findings),
         found=result.found,
         figures=figures_of(result.figures),

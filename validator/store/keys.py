@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from protocol.redis.connection import RedisKeys
 
+SCHEMA = 1
+"""Version of the data in Redis (docs/compatibility.md)."""
+
 
 def keys_of(pool_id: int) -> RedisKeys:
     """Returns the Redis keys of a pool's validators, with the prefix `muster:{validator-POOL}:`.

@@ -94,9 +94,17 @@ def container_spec(
         number: Number of the launch, which is part of the container's name.
 
     Raises:
-        LaunchRefused: A `${MUSTER_…}` variable is unknown, or this machine has too few matching GPUs.
+        LaunchRefused: A `${MUSTER_…}` variable or a kind of network or restart is unknown, or this machine has too few
+            matching GPUs.
     """
     spec = assignment.spec
+    for name, value in (("network", spec.network), ("restart", spec.restart.kind)):
+        if not value.is_known:
+            raise LaunchRefused(
+                f"the task's {name} is {value!s}, which this release does not know",
+                hint="upgrade: muster worker upgrade",
+                code="unknown-value",
+            )
     gpus = choose_gpus(spec.gpus, placement.gpus)
     mounts, data, shared = _mounts(assignment, placement.volumes)
     values = variables(assignment, placement, gpu_count=len(gpus), data=data, shared=shared)

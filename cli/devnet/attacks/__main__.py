@@ -33,7 +33,7 @@ def run(
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Run a worker that cheats, until SIGTERM or SIGINT. Tasks run in the process sandbox."""
-    configure_logs(level=log_level)
+    configure_logs(level=log_level, service=True)
     asyncio.run(run_cheat(find_attack(cheat), WorkerSettings.load(file=config)))
 
 

@@ -1,7 +1,8 @@
 """ASGI middleware around all routes of a service.
 
 Before the route, the middleware checks the rate per IP, the protocol version and the declared size. After the route, it
-adds the request id and the supported protocol versions to the response, and writes a log line and metrics. It converts
+adds the request id, the supported and the agreed protocol version and deprecations to the response, and writes a log
+line and metrics. Routes find the agreed version in `request.state.protocol_version`. The middleware converts
 an unexpected error to a problem response and logs the traceback. For speed, because every heartbeat passes through it,
 the middleware reads raw headers and prepares log lines only if they will be written.
 """
@@ -22,6 +23,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import MusterError
+from protocol.http.deprecation import Deprecation
 from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
 from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
 from protocol.http.serving.http import BODY_ACCOUNT
@@ -29,7 +31,7 @@ from protocol.http.serving.problem_answers import CarriedError, http_problem, pr
 from protocol.http.verification import FastResponse, FastRoute, check_declared_size, too_large
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import generator
-from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
+from protocol.versions import AGREED_HEADER, SPOKEN, VERSION_HEADER, VersionRange
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """HTTP methods that metrics count by name. All others count as `(other)`, so that clients can't add series by inventing
@@ -44,6 +46,7 @@ _log = structlog.get_logger(_LOGGER_NAME)
 _levels = logging.getLogger(_LOGGER_NAME)
 
 _VERSION = VERSION_HEADER.lower().encode("ascii")
+_AGREED = AGREED_HEADER.lower().encode("ascii")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class HttpLimits:
     """Trusted proxies, by which the middleware finds a caller's IP."""
     spoken: VersionRange = SPOKEN
     """Protocol versions that the service supports."""
+    deprecations: Sequence[Deprecation] = ()
+    """Routes and protocol versions that will end."""
     fast_routes: Mapping[tuple[str, str], FastRoute] = field(default_factory=dict)
     """Routes by method and path that the middleware calls itself, without the web framework."""
 
@@ -123,7 +128,14 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context = _RequestContext(scope, receive, send, spoken=self._spoken, limit=self._limit_of(scope["path"]))
+        context = _RequestContext(
+            scope,
+            receive,
+            send,
+            spoken=self._spoken,
+            limit=self._limit_of(scope["path"]),
+            deprecations=self._settings.deprecations,
+        )
         started = self._clock.monotonic()
         self._metrics.open += 1
         try:
@@ -163,8 +175,8 @@ class RequestMiddleware:
             return
         if self._settings.ip_rates is not None:
             self._settings.ip_rates.admit(context.ip)
-        if spoken is not None:
-            self._settings.spoken.agree(VersionRange.parse(spoken))
+        ours = self._settings.spoken
+        context.agree(ours.newest if spoken is None else ours.agree(VersionRange.parse(spoken)))
         check_declared_size(declared, context.limit)
 
     def _limit_of(self, path: str) -> int:
@@ -199,10 +211,12 @@ class _RequestContext:
     """State of one request while the middleware serves it."""
 
     __slots__ = (
+        "_deprecations",
         "_receive",
         "_send",
         "_size",
         "_spoken",
+        "agreed",
         "identifier",
         "ip",
         "limit",
@@ -212,11 +226,21 @@ class _RequestContext:
         "status",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        spoken: str,
+        limit: int,
+        deprecations: Sequence[Deprecation],
+    ) -> None:
         self.scope = scope
         self.identifier = (
             f"{generator.getrandbits(64):016x}"  # predictable, as it only names the request in logs and responses
         )
+        self.agreed: int | None = None
         self.ip = ""
         self.route = ""
         self.status = 500
@@ -224,7 +248,13 @@ class _RequestContext:
         self.limit = limit
         self._receive, self._send = receive, send
         self._spoken, self._size = spoken, 0
+        self._deprecations = deprecations
         scope["muster.request_id"] = self.identifier
+
+    def agree(self, version: int) -> None:
+        """Stores the protocol version of the request, for the route and for the response."""
+        self.agreed = version
+        self.scope.setdefault("state", {})["protocol_version"] = version
 
     @property
     def instance(self) -> str:
@@ -262,6 +292,7 @@ class _RequestContext:
             headers["X-Request-Id"] = self.identifier
             headers[VERSION_HEADER] = self._spoken
             headers.setdefault("X-Content-Type-Options", "nosniff")
+            message["headers"] += self._version_headers()
         await self._send(message)
 
     async def answer(self, answer: FastResponse) -> None:
@@ -273,8 +304,19 @@ class _RequestContext:
             (_VERSION, self._spoken.encode("ascii")),
             (b"x-content-type-options", b"nosniff"),
         ]
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *ours]})
+        headers = [*answer.headers, *ours, *self._version_headers()]
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": answer.body})
+
+    def _version_headers(self) -> list[tuple[bytes, bytes]]:
+        """Returns the header fields of the agreed protocol version and of the first matching deprecation."""
+        if self.agreed is None:
+            return []
+        found = [(_AGREED, b"%d" % self.agreed)]
+        for each in self._deprecations:
+            if each.matches(version=self.agreed, method=self.scope["method"], template=self.template):
+                return found + each.headers
+        return found
 
     async def refuse(self, error: MusterError) -> None:
         """Responds with an error.

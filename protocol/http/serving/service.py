@@ -11,7 +11,7 @@ import json
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from types import FrameType
@@ -25,6 +25,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
 
 from protocol.errors import MusterError, Unavailable
+from protocol.http.deprecation import Deprecation
 from protocol.http.openapi import complete_openapi, operation_id
 from protocol.http.parameters import declared_parameters_only
 from protocol.http.rates import CallerAddresses, IpRates
@@ -37,6 +38,7 @@ from protocol.http.serving.problem_answers import install_problem_answers
 from protocol.http.verification import DEFAULT_BODY_LIMIT, FastRoute
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
+from protocol.versions import SPOKEN, VersionRange
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -71,6 +73,8 @@ def create_service(
     callers: CallerAddresses | None = None,
     connections: ConnectionLimits | None = None,
     fast_routes: Mapping[tuple[str, str], FastRoute] | None = None,
+    versions: VersionRange = SPOKEN,
+    deprecations: Sequence[Deprecation] = (),
     tags: Sequence[Mapping[str, Any]] = (),
 ) -> FastAPI:
     """Builds the application to which a service adds its routes.
@@ -93,6 +97,8 @@ def create_service(
         callers: Trusted proxies, by which a caller's IP is found; none by default.
         connections: Maximum numbers of open connections. The limit of file descriptors may lower them.
         fast_routes: Routes under heavy load by method and path, which the middleware calls without the web framework.
+        versions: Protocol versions that the service supports.
+        deprecations: Routes and protocol versions whose end responses announce; the first match applies.
         tags: Descriptions of the tags in OpenAPI.
     """
     clock = SystemClock() if clock is None else clock
@@ -103,7 +109,13 @@ def create_service(
 
     @asynccontextmanager
     async def whole_life(app: FastAPI) -> AsyncIterator[None]:
-        async with lifespan(app) if lifespan is not None else _nothing(), loops or _nothing():
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(lifespan(app) if lifespan is not None else _nothing())
+                await stack.enter_async_context(loops or _nothing())
+            except MusterError as error:
+                app.state.start_error = error
+                raise
             yield
 
     app = FastAPI(
@@ -121,6 +133,7 @@ def create_service(
     app.state.clock = clock
     app.state.registry = registry
     app.state.stopping = asyncio.Event()
+    app.state.start_error = None
     callers = callers or CallerAddresses()
     metrics = HttpMetrics(registry)
     app.state.serving = Serving.of(
@@ -138,6 +151,8 @@ def create_service(
             ip_rates=ip_rates,
             callers=callers,
             fast_routes=dict(fast_routes or {}),
+            spoken=versions,
+            deprecations=tuple(deprecations),
         ),
         metrics=metrics,
         clock=clock,
@@ -171,6 +186,7 @@ async def serve(
 
     Raises:
         Unavailable: The port can't be bound, or the application did not start.
+        MusterError: The error with which the lifespan refused to start.
     """
     listener = _bind(host, port)
     bound: int = listener.getsockname()[1]
@@ -181,9 +197,10 @@ async def serve(
     raise_descriptor_limit()
     app.state.serving.guard.fit(connection_room())
     server = _Server(app, drain=drain)
-    await server.serve(sockets=[listener])
+    with suppress(SystemExit):  # uvicorn's way to report that the application did not start
+        await server.serve(sockets=[listener])
     if not server.started:
-        raise Unavailable(
+        raise app.state.start_error or Unavailable(
             "the service did not start", hint="see the log for the cause", retryable=False, code="start-failed"
         )
 

@@ -1,0 +1,5 @@
+"""Runs `muster` as `python -m muster_network`."""
+
+from muster_network import main
+
+main()

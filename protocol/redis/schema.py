@@ -1,0 +1,89 @@
+"""Version of the data that a service keeps in Redis, and its migration.
+
+A service writes the version of its schema at the first start. A later start migrates older data step by step, and
+refuses data of a newer release, which it would misread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import LockError
+
+from protocol.errors import MusterError
+from protocol.redis.connection import RedisKeys, StoreUnavailable, store_errors
+
+Migration = Callable[[Redis, RedisKeys], Awaitable[None]]
+"""Function that changes data of one schema version to the next.
+
+It may run twice, because the process can be killed before the new version is stored.
+"""
+
+UNNUMBERED = 1
+"""Version of data without a stored version: that of a first start, or of a release that did not store it."""
+
+MIGRATION_TIMEOUT = timedelta(minutes=10)
+"""Time limit of all migrations together; another instance that starts meanwhile waits as long."""
+
+_log = structlog.get_logger(__name__)
+
+
+class NewerSchema(MusterError):
+    """The data in Redis has the schema of a newer release."""
+
+    status = 500
+    code = "newer-schema"
+
+
+async def ensure_schema(
+    redis: Redis, keys: RedisKeys, *, service: str, version: int, migrations: Mapping[int, Migration] | None = None
+) -> None:
+    """Stores the schema version of a service, or migrates its data to it.
+
+    Concurrent starts of several instances wait for each other.
+
+    Args:
+        redis: Client of the service's Redis.
+        keys: Names of the service's keys.
+        service: Name of the service for messages.
+        version: Schema version of this release.
+        migrations: Migration from each older version to the next; every version from 1 on must have one.
+
+    Raises:
+        NewerSchema: The data has a newer version.
+        StoreUnavailable: Redis does not answer, or another instance has been migrating for `MIGRATION_TIMEOUT`.
+    """
+    key = keys.of("schema-version")
+    with store_errors():
+        if await redis.get(key) == str(version).encode():
+            return  # the usual case needs no lock
+    seconds = MIGRATION_TIMEOUT.total_seconds()
+    with store_errors():
+        try:
+            async with redis.lock(keys.of("schema-lock"), timeout=seconds, blocking_timeout=seconds):
+                await _migrate(redis, keys, key, service=service, version=version, migrations=migrations or {})
+        except LockError as error:
+            raise StoreUnavailable(
+                f"another instance of {service} has been migrating its data for {seconds:.0f} s",
+                hint="see the log of the other instances",
+            ) from error
+
+
+async def _migrate(
+    redis: Redis, keys: RedisKeys, key: str, *, service: str, version: int, migrations: Mapping[int, Migration]
+) -> None:
+    stored = await redis.get(key)
+    found = UNNUMBERED if stored is None else int(stored)
+    if found > version:
+        raise NewerSchema(
+            f"the data of {service} in Redis has schema version {found}, and this release reads only {version}",
+            hint="start the newer release; this one needs a copy of Redis from before the upgrade",
+        )
+    for step in range(found, version):
+        _log.warning("migrating", service=service, schema=step, to=step + 1)
+        await migrations[step](redis, keys)
+        await redis.set(key, step + 1)
+    await redis.set(key, version)
