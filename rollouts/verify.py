@@ -53,7 +53,7 @@ class Verification:
     Args:
         file: The decoded file; None if it could not be decoded.
         results: One result per check, in order of execution.
-        limits: Limits of the statistical checks; None without a calibration.
+        limits: Limits of the statistical checks; None if the file was not decoded, or if there is no calibration for it.
         not_accepted: Reason why the recipe does not accept the file's engine and data type; empty if it does.
     """
 
@@ -97,7 +97,7 @@ def verify_file(
 
     Args:
         path: The file.
-        version: The version that the slot was leased for.
+        version: The version that the file names, or with `facts` the version that the slot was leased for.
         facts: Facts of the slot; None takes them from the file, `parts` and `units`.
         parts: Parts of the slot's seed that are not in the file.
         units: The submitted work units.

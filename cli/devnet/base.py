@@ -22,8 +22,8 @@ from trainer.presets import devnet_base
 _RECIPE_FILE = "recipe.json"
 _PROMPTS_FILE = "prompts.u64"
 _PARTS = ("*.safetensors", "*.safetensors.index.json", CONFIG_FILE, *COMPANION_FILES)
-"""Patterns of the files that a version needs besides its recipe. A devnet ignores all other files of a model's folder,
-such as weights in other formats."""
+"""Patterns of the files that a version needs besides its recipe and its table of prompts. A devnet ignores all other
+files of a model's folder, such as weights in other formats."""
 
 
 def bind_model(directory: DevnetDirectory, run: RunOptions) -> None:

@@ -77,7 +77,7 @@ class Bars:
 
 
 def served_bytes(server: Server) -> str:
-    """Returns the bytes that a server sent, for its final report."""
+    """Returns, as text with a unit, how many bytes a server sent; for its last line."""
     sent = sum(
         sample.value
         for metric in server.metrics.sent.collect()

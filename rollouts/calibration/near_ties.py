@@ -52,7 +52,7 @@ class NearTieCount:
 
 
 def near_ties(*, tokens: int, deviations: float, limits: CheckLimits) -> NearTieCount | None:
-    """Returns a file's contribution; None if its limits allow no deviation (float32 on both sides).
+    """Returns a file's contribution; None if no token was replayed, or if the limits allow no deviation.
 
     If `limits.scatter` is None, no near-tie rate was measured. The function then uses the largest mismatch share and
     the largest deviation of the measured honest files. These figures allow several times as many deviations as a

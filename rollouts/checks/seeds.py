@@ -113,7 +113,8 @@ def _rows(case: CheckInput, planned: dict[int, PlannedGroup]) -> Iterator[CheckF
 def _rows_by_themselves(case: CheckInput) -> Iterator[CheckFinding]:
     """Checks properties that hold for every seed.
 
-    All rows of a group have the same prompt and the same target; both exist, and the prompt is encoded correctly.
+    Each row has the group of its sample number. The rows of a group have one prompt and one target length, which the
+    version and the recipe have, and the prompt is encoded correctly.
     """
     size = case.version.recipe.group_size
     rule = case.version.recipe.length_reward

@@ -151,7 +151,8 @@ def stretches(lengths: Sequence[int], *, capacity: int) -> list[list[tuple[int, 
     """Splits the answers of a long group into passes; an answer above the capacity takes several passes.
 
     Returns:
-        For each pass (index of the answer, start, stop); a start above 0 continues the previous pass.
+        For each pass, a list of pieces (index of the answer, start, stop). A start above 0 continues the answer that
+        the previous pass began.
     """
     passes: list[list[tuple[int, int, int]]] = []
     room = 0

@@ -31,8 +31,8 @@ Measured ratios of an honest row's difference to the verifier's own spread: at m
 query and key weights are twenty times too large, and 8.6 in one row of 120,000.
 """
 MEASURED_SPREAD = 2.0
-"""`spread_factor` for other data types. It equals the headroom of a calibration, because the limits of these types are
-measured on honest files."""
+"""`spread_factor` for other data types. It equals `CheckLimits.headroom` of the shipped calibrations, the factor by
+which limits exceed the measured honest files."""
 
 
 class TorchRecomputer:

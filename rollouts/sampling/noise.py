@@ -263,7 +263,7 @@ def _block_shape(rows: int, quads: int, most: int) -> tuple[int, int]:
 
 
 def _blocks(rows: int, quads: int, shape: tuple[int, int]) -> list[tuple[slice, slice]]:
-    """Cuts [rows, quads] into blocks of at most this shape, row by row."""
+    """Cuts [rows, quads] into blocks of at most this shape, from left to right, then from top to bottom."""
     high, wide = shape
     starts = product(range(0, rows, high), range(0, quads, wide))
     return [(slice(row, min(row + high, rows)), slice(at, min(at + wide, quads))) for row, at in starts]

@@ -89,7 +89,7 @@ class PolynomialCodec:
         return proofs
 
     def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
-        """Compares one proof with each chunk of each (b, N) stretch. Never raises for malformed proofs."""
+        """Compares each chunk of the (b, N) stretches with its own proof, in order. Malformed proofs raise no error."""
         results = [ProofResult.refused(Malformed.MISSING)] * len(proofs)
         for points in points_of(stretches, self.top_k):
             places = points.places.tolist()

@@ -78,7 +78,10 @@ class TrainingRun:
             await self._versions.aclose()
 
     async def _step(self) -> bool:
-        """Gathers, trains and writes one step; returns False if `stop` was set before the batch was complete."""
+        """Gathers rollouts, trains one step, and writes a version if one is due.
+
+        Returns False if `stop` was set before the batch was complete.
+        """
         step, times, began = self._state.step, StepTimes(), time.perf_counter()
         gathered = await run_unless(self._stop, self._collector.gather(step, times))
         if gathered is None:

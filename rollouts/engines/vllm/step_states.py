@@ -36,7 +36,7 @@ class StepPart:
 
 
 class StepStates:
-    """Keeps the states of a step that produced answers, until `VllmPrefill` has computed their logits.
+    """Keeps those states of a step that predict tokens of answers, until `VllmPrefill` has computed their logits.
 
     Args:
         items: The answers; a request's sample number is an index.

@@ -30,7 +30,8 @@ from trainer.run.gathering.batches import SeenFile, SeenGroup
 from trainer.run.state.journal import JournalFile
 
 _BYTES_PER_TOKEN = 64
-"""Decoded bytes allowed per token with its log-probability; a row's other columns count as 4096 tokens."""
+"""Decoded bytes allowed per value of a row: a prompt token, an output token or a log-probability. The other columns
+count as 4,096 values."""
 
 
 class UnusableFile(InvalidInput):
