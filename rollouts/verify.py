@@ -53,7 +53,7 @@ class Verification:
     Args:
         file: The decoded file; None if it could not be decoded.
         results: One result per check, in order of execution.
-        limits: Limits of the statistical checks; None if the file was not decoded, or if there is no calibration for it.
+        limits: Limits of the statistical checks; None if the file was not decoded, or there is no calibration for it.
         not_accepted: Reason why the recipe does not accept the file's engine and data type; empty if it does.
     """
 

@@ -99,10 +99,11 @@ def check_device_class(device: torch.device, name: str) -> None:
 def most_positions(device_class: str, *, head_width: int) -> int | None:
     """Returns the maximum tokens of prompt and answer together for which a class has reproducible bits.
 
-    None means that there is no bound. On a CPU vLLM's attention sums over the earlier positions of a token in tiles of
-    n positions. n follows from the processor's cache: for q queries, the queries and partial sums
-    (8 · q · `head_width` bytes) and the float32 scores (4 · q · n bytes) must fit into half of it. Machines with different caches have different tiles, so they agree
-    only on rows within the smallest tile (vLLM 0.32, `csrc/cpu/cpu_attn_impl.hpp`, `calcu_tile_size_with_constant_q`).
+    None means that there is no bound. On a CPU vLLM's attention sums over the earlier positions of a token in tiles
+    of n positions. n follows from the processor's cache: for q queries, the queries and partial sums (8 · q ·
+    `head_width` bytes) and the float32 scores (4 · q · n bytes) must fit into half of it. Machines with different
+    caches have different tiles, so they agree only on rows within the smallest tile (vLLM 0.32,
+    `csrc/cpu/cpu_attn_impl.hpp`, `calcu_tile_size_with_constant_q`).
 
     Args:
         device_class: The device class, such as `cpu-avx2`.
