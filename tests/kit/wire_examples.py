@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -51,14 +51,15 @@ LEAVES: tuple[Any, ...] = (
 )
 
 
-def wire_models() -> list[type[WireModel]]:
-    """Returns all models that are not signed, of the modules that are imported."""
+def wire_models(modules: Iterable[str]) -> list[type[WireModel]]:
+    """Returns all models that are not signed, of some modules, which must be imported."""
+    named = frozenset(modules)
     found: set[type[WireModel]] = set()
     waiting: list[type[WireModel]] = [WireModel]
     while waiting:
         for model in waiting.pop().__subclasses__():
             waiting.append(model)
-            if not issubclass(model, SignedModel) and not model.__module__.startswith("tests."):
+            if not issubclass(model, SignedModel) and model.__module__ in named:
                 found.add(model)
     return sorted(found, key=lambda model: (model.__module__, model.__name__))
 
@@ -104,6 +105,8 @@ def example(annotation: Any, *, extra: bool = False, later_values: bool = False)
 
 def leaf(kind: Any, metadata: tuple[Any, ...]) -> Any:
     """Returns the first value that a type without parts accepts."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)[0]
     adapter: TypeAdapter[Any] = TypeAdapter(Annotated[(kind, *metadata)] if metadata else kind)
     for value in LEAVES:
         try:

@@ -28,11 +28,16 @@ from protocol.wire.base import SignedModel, WireModel, parse_answer
 from protocol.wire.uploads import UploadRequest
 from tests.kit.wire_examples import LATER, LATER_VALUE, enumerations, example, wire_models
 
-for _module in iter_modules(protocol.wire.__path__):
-    import_module(f"protocol.wire.{_module.name}")
-for _name in ("worker.control", "worker.situation", "shardcast.download.peer_client"):
+MODULES = (
+    *(f"protocol.wire.{module.name}" for module in iter_modules(protocol.wire.__path__)),
+    "worker.control",
+    "worker.situation",
+    "shardcast.download.peer_client",
+    "validator.api.views",
+)
+for _name in MODULES:
     import_module(_name)
-MODELS = wire_models()
+MODELS = wire_models(MODULES)
 WITH_ENUMERATIONS = [model for model in MODELS if any(enumerations(model)) and model is not UploadRequest]
 
 
