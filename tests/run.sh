@@ -9,7 +9,7 @@ failed=.pytest_cache/v/cache/lastfailed
 flaky=""
 
 tests() {
-  local status=0 again=0 names
+  local status=0 again=0 names again_names
   "$python" -m pytest "$@" || status=$?
   case $status in
     0 | 5) return 0 ;;  # 5: there are none of that kind
@@ -19,7 +19,8 @@ tests() {
   names=$("$python" -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' "$failed")
   if [ "$(wc -l <<<"$names")" -gt "$most" ]; then return 1; fi
   printf '\n== failed; once more, with nothing beside it:\n%s\n' "$names"
-  "$python" -m pytest "$@" -n 0 --last-failed --last-failed-no-failures none || again=$?
+  mapfile -t again_names <<<"$names"
+  "$python" -m pytest -n 0 "${again_names[@]}" || again=$?
   if [ $again -ne 0 ]; then printf '\n== failed twice (pytest ended with %s)\n' $again; return 1; fi
   flaky+="$names"$'\n'
 }
