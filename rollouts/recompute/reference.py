@@ -30,7 +30,7 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.precision import Arithmetic, Dtype
-from rollouts.recompute.errors import ClassNotReproduced
+from rollouts.recompute.errors import ClassNotReproduced, starting
 from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.sampling.parameters import SamplingParameters
 
@@ -161,10 +161,8 @@ def prove(process: VllmProcess) -> None:
         ClassNotReproduced: The process computes other bits than the recording has, or there is no recording.
         EngineFailed: As for `differences`.
     """
-    try:
+    with starting(process.arithmetic):
         found = differences(process)
-    except NotFound as error:
-        raise ClassNotReproduced(error.detail, arithmetic=process.arithmetic, hint=error.hint) from error
     if found:
         raise ClassNotReproduced(
             f"this machine does not compute in {process.arithmetic}: {found[0]} of the recorded file",

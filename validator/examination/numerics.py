@@ -104,8 +104,8 @@ class VerifiableClasses:
             await self._clock.sleep(pause.failed())
             try:
                 await run_in_thread(self._check, self._place, Arithmetic.parse(name))
-            except MusterError as error:
-                _log.warning("numerics-failed", numerics=name, why=error.detail)
+            except (MusterError, OSError) as error:
+                _log.warning("numerics-failed", numerics=name, why=str(error))
             else:
                 _log.info("numerics-passed", numerics=name)
                 del self._failed[name]

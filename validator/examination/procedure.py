@@ -225,15 +225,19 @@ class Procedure:
             first = prefill.first(drawn)
             if first.failed and len(drawn) < rows:
                 first = prefill.first(every)
-        verdict = None
+        # In a class also a malformed proof is the finding of one vLLM process, which alone accuses nobody.
+        if first.failed and (first.malformed is None or verifier.is_class):
+            with clock.stage("again"):
+                first, second = prefill.again(first)
+            first = _with_both(first, second)
+        else:
+            second = first
         if first.malformed is not None:
             verdict = forged(first.malformed, copy=record.copy)
         elif first.failed:
-            with clock.stage("again"):
-                first, second = prefill.again(first)
-            verdict = statistical(first, second, copy=record.copy) if first.failed else None
-            first = _with_both(first, second)
+            verdict = statistical(first, second, copy=record.copy)
         else:
+            verdict = None
             _all_measured(first)
         record.results += first.results
         return verdict

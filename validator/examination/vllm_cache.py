@@ -8,9 +8,10 @@ import structlog
 
 from protocol.identifiers import Digest
 from rollouts.checks import CheckedVersion
+from rollouts.engines.vllm.cpu_kernels import check_class
 from rollouts.precision import Arithmetic, Dtype
-from rollouts.recompute.errors import starting
-from rollouts.recompute.reference import prove
+from rollouts.recompute.errors import ClassNotReproduced, starting
+from rollouts.recompute.reference import prove, recording_of
 from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 
@@ -45,6 +46,11 @@ class VllmCache:
             BadVersionFolder: The weights can't be loaded.
             EngineFailed: vLLM failed.
         """
+        if recording_of(arithmetic) is None:
+            raise ClassNotReproduced(f"this release has no recording of {arithmetic}", arithmetic=arithmetic)
+        if arithmetic.device.startswith("cpu-"):
+            with starting(arithmetic):  # before other versions are dropped: the file alone names the class
+                check_class(arithmetic.device)
         key = arithmetic, version.digest
         size = version.model.parameters * _BYTES[arithmetic.dtype]
         found = self._processes.pop(key, None)

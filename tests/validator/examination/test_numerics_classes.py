@@ -9,16 +9,18 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.cpu_class import cpu_class
 from protocol.verdicts import Outcome, ReasonCode
-from rollouts.checks import CheckedVersion
+from rollouts.checks import CheckedVersion, RowEvidence
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm import numerics
 from rollouts.errors import BadVersionFolder
@@ -30,6 +32,7 @@ from rollouts.recompute import reference
 from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sampling.parameters import SamplingParameters
+from rollouts.toploc import Malformed, ProofResult
 from tests.kit.rollout_files import RECIPE, as_version, facts_of, make
 from tests.kit.tiny_model import tiny_folder
 from tests.kit.vllm_engine import PYTHON, ROOT, EngineProcess
@@ -277,8 +280,10 @@ def test_another_version_of_vllm_leaves_the_work_to_others(
     found = bench.examine(make(other, facts=facts_of(other), arithmetic=older))
     assert isinstance(found, NotJudged)
     assert found.code == "class-not-reproduced"
-    assert "0.31.0" in found.why
-    assert "install vLLM 0.31.0" in found.hint
+    assert f"no recording of {older}" in found.why
+    with pytest.raises(InvalidInput, match="the installed vLLM computes in") as refused, VllmProcess(place, older):
+        pass
+    assert "install vLLM 0.31.0" in refused.value.hint
 
 
 def test_a_machine_that_differs_from_the_recording_judges_nothing_of_the_class(
@@ -350,6 +355,30 @@ def test_a_process_with_other_weights_in_memory_accuses_nobody(
     assert process.pid != before
     assert not process.alive, "neither process is trusted"
     assert bench.conclude(honest).outcome is Outcome.ACCEPTED
+
+
+def test_a_process_that_wrongly_finds_a_malformed_proof_accuses_nobody(
+    bench: Bench, honest: RolloutFile, vllm: VllmCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.conclude(honest)
+    compare = VllmProcess.compare
+    damaged = process_of(vllm)
+
+    def with_damage(process: VllmProcess, *args: Any, **options: Any) -> dict[int, RowEvidence]:
+        found = compare(process, *args, **options)
+        if process.pid != damaged:
+            return found
+        refused = ProofResult.refused(Malformed.LENGTH)
+        return {row: replace(one, proofs=(refused,) * len(one.proofs)) for row, one in found.items()}
+
+    monkeypatch.setattr(VllmProcess, "compare", with_damage)
+    found = bench.examine(honest)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == ("numerics-unstable", False)
+    monkeypatch.undo()
+    broken = replace(honest.samples[0], proofs=bytes(len(honest.samples[0].proofs)))
+    forged = bench.conclude(replace(honest, samples=(broken, *honest.samples[1:])))
+    assert forged.outcome is Outcome.FORGED, "two processes find that the proof is malformed"
 
 
 def test_the_death_of_the_vllm_process_is_no_verdict(bench: Bench, honest: RolloutFile, vllm: VllmCache) -> None:
