@@ -46,11 +46,12 @@ class VllmCache:
             BadVersionFolder: The weights can't be loaded.
             EngineFailed: vLLM failed.
         """
+        # Before other versions are dropped, because a file alone names the class.
+        if arithmetic.device.startswith("cpu-"):
+            with starting(arithmetic):
+                check_class(arithmetic.device)
         if recording_of(arithmetic) is None:
             raise ClassNotReproduced(f"this release has no recording of {arithmetic}", arithmetic=arithmetic)
-        if arithmetic.device.startswith("cpu-"):
-            with starting(arithmetic):  # before other versions are dropped: the file alone names the class
-                check_class(arithmetic.device)
         key = arithmetic, version.digest
         size = version.model.parameters * _BYTES[arithmetic.dtype]
         found = self._processes.pop(key, None)
