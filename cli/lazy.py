@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -20,21 +19,25 @@ _mounted: set[tuple[int, str]] = set()
 """Commands that `mount` has added: id of the Typer app, and name of the command."""
 
 
-def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
+def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str], *, every: bool = False) -> None:
     """Adds commands to `app`: real ones for the names in `arguments`, placeholders for all others.
 
-    Shell completion needs every command, so it gets no placeholders.
+    Args:
+        app: The group that gets the commands.
+        parts: The commands.
+        arguments: The command line without the program's name.
+        every: Add all commands as real ones. Shell completion needs them.
     """
-    completing = "_MUSTER_COMPLETE" in os.environ
     for name, (place, summary) in parts.items():
         mounted = (id(app), name) in _mounted
-        if not completing and name not in arguments:
+        if not every and name not in arguments:
             if not mounted:
                 app.command(name=name, help=summary)(_not_named)
             continue
         part = load(place, name)
         if isinstance(part, typer.Typer):
-            mount(part, parts_of(place), arguments)  # also if mounted: `arguments` may name new commands of the group
+            # Also if it is mounted, because `arguments` may name new commands of the group.
+            mount(part, parts_of(place), arguments, every=every)
         if mounted:
             continue
         _mounted.add((id(app), name))

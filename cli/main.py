@@ -17,6 +17,7 @@ import structlog
 import typer
 from pydantic import ValidationError
 
+from cli import COMPLETION_VARIABLE
 from cli.configuration import load_configuration
 from cli.documents import first_fault
 from cli.groups import CommandGroup
@@ -153,7 +154,7 @@ def main() -> None:
     if sys.stdout is None:  # the caller closed standard output
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     try:
-        mount(app, PARTS, sys.argv[1:])
+        mount(app, PARTS, sys.argv[1:], every=COMPLETION_VARIABLE in os.environ)
         app()
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - every error ends in a message
         sys.exit(_end_with(error))

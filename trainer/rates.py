@@ -7,7 +7,7 @@ from dataclasses import dataclass
 SMALL_MODEL = 4_000_000
 """Number of parameters up to which a model gets the default sizes of the shipped base models, such as group counts."""
 LOGITS_BYTES = 100 << 20
-"""Bytes of float32 logits of a forward pass that the default number of rows should fit; one row is always allowed. The
+"""Maximum bytes of the float32 logits of a forward pass with the default number of rows, unless that number is one. The
 backward pass takes about three times as much."""
 _MOST_ROWS = 8
 """Maximum number of rows in a forward pass."""

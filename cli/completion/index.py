@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import typer
 
-from cli.completion.lookup import VARIABLE
+from cli.lazy import mount
+from cli.main import PARTS, app
 
 
 def make_index() -> dict[str, Any]:
     """Imports every command; returns the command `muster` with all its commands, options and arguments."""
-    from cli.lazy import mount  # noqa: PLC0415 - typer reads rich's settings at its import
-    from cli.main import PARTS, app  # noqa: PLC0415
-
-    asked = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = asked or "index"  # `mount` then imports every command
-    try:
-        mount(app, PARTS, [])
-    finally:
-        if asked is None:
-            del os.environ[VARIABLE]
+    mount(app, PARTS, [], every=True)
     return _command(typer.main.get_command(app))
 
 

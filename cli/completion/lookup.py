@@ -16,21 +16,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cli import COMPLETION_VARIABLE
 from protocol import __version__
-
-VARIABLE = "_MUSTER_COMPLETE"
-"""Environment variable in which the shell names itself, for example `complete_bash`."""
 
 Completion = tuple[str, str]
 """A word and its help text."""
 
 
 def answer() -> bool:
-    """Prints completions if the shell requests some; returns False if it does not, or if it has another script.
+    """Prints completions if bash, zsh or fish requests them; otherwise prints nothing and returns False.
 
     For fish, exits with 1 if there is no completion, so that fish completes file names.
     """
-    asked = os.environ.get(VARIABLE)
+    asked = os.environ.get(COMPLETION_VARIABLE)
     if asked not in {"complete_bash", "complete_zsh", "complete_fish"}:
         return False
     if asked == "complete_bash":

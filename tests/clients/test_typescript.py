@@ -106,7 +106,7 @@ def services(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def built(modules: Path, services: tuple[dict[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the client with generated types, compiled; the compiler also checks the types of all calls."""
+    """Returns a folder with the compiled client and its generated types. The compiler checks the types of all calls."""
     _, documents = services
     folder = tmp_path_factory.mktemp("typescript") / "client"
     shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("node_modules", "dist", "generated"))

@@ -14,10 +14,6 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from protocol.http.client import BadAnswer, ServiceResponse
-from protocol.identifiers import Digest
-from protocol.identity.keys import Key
-from protocol.identity.typed_data import SigningDomain
-from protocol.leases import Lease
 from protocol.wire.base import SignedModel, parse_answer
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.leases import MOST_UNITS, SignedLease
@@ -25,6 +21,7 @@ from protocol.wire.mailbox import InviteList
 from protocol.wire.nodes import Registration
 from protocol.wire.slots import SlotGrant
 from protocol.wire.tasks import Assignment, NewTask, TaskSpec, Volume
+from tests.kit.wire_examples import DOMAIN, KEY, LEASE
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
@@ -157,24 +154,6 @@ def test_a_heartbeat_contains_no_node_address_and_is_bounded(change: dict[str, A
 def test_an_invalid_registration_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Registration.model_validate({"pool_id": 1, "hardware": HARDWARE, "software": SOFTWARE, **change})
-
-
-KEY = Key(b"\x01" * 32)
-DOMAIN = SigningDomain(5, KEY.address)
-LEASE = Lease(
-    pool_id=3,
-    run=Digest("0x" + "0a" * 32),
-    step=4,
-    index=5,
-    node=KEY.address,
-    version=6,
-    digest=Digest("0x" + "0b" * 32),
-    beacon_block=7,
-    salt=Digest("0x" + "0c" * 32),
-    groups=8,
-    max_units=9,
-    expiry=10,
-)
 
 
 def test_a_lease_survives_serialisation() -> None:

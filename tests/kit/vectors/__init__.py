@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from protocol.errors import MusterError
-from tests.kit.vectors import checks, common, formats, signatures
-from tests.kit.vectors.common import Cases, Json, Refused
+from tests.kit.vectors import checks, formats, signatures
+from tests.kit.vectors.sample_values import NODE, OTHER, PROVIDER, SERVICE, Cases, Json, Refused, hex_of
 
 PATH = Path(__file__).parents[3] / "protocol" / "vectors.json"
 
@@ -86,12 +86,17 @@ GROUPS: dict[str, tuple[str, Callable[[Json], Json], Callable[[], Cases]]] = {
 
 def generate() -> Json:
     """Returns the content of `protocol/vectors.json`."""
-    keys = {"node": common.NODE, "service": common.SERVICE, "provider": common.PROVIDER, "other": common.OTHER}
+    keys = {
+        "node": NODE,
+        "service": SERVICE,
+        "provider": PROVIDER,
+        "other": OTHER,
+    }
     vectors = {name: _group(note, check, cases) for name, (note, check, cases) in GROUPS.items()}
     return {
         "format": 1,
         "about": "Test vectors of Muster's protocol; docs/protocol.md describes them.",
-        "keys": {name: {"secret": common.hex_of(key.reveal()), "address": key.address} for name, key in keys.items()},
+        "keys": {name: {"secret": hex_of(key.reveal()), "address": key.address} for name, key in keys.items()},
         "vectors": vectors,
     }
 

@@ -47,7 +47,7 @@ from rollouts.seeds import draw_targets, prompt_positions, slot_seed
 from rollouts.toploc import proofs_of, verify_rows
 from shardcast.delta import apply_delta
 from shardcast.manifest.manifest import Manifest, VersionKey
-from tests.kit.vectors.common import (
+from tests.kit.vectors.sample_values import (
     DOMAIN,
     Json,
     Refused,

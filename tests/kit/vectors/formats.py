@@ -22,7 +22,19 @@ from shardcast.manifest.records import (
     sign_extension,
 )
 from tests.kit.vectors.checks import check_proof
-from tests.kit.vectors.common import CHAIN, LEASE, OTHER, RUN, SEED, SERVICE, VERSION, Cases, Json, bytes_of, hex_of
+from tests.kit.vectors.sample_values import (
+    CHAIN,
+    LEASE,
+    OTHER,
+    RUN,
+    SEED,
+    SERVICE,
+    VERSION,
+    Cases,
+    Json,
+    bytes_of,
+    hex_of,
+)
 
 
 def seed_cases() -> Cases:

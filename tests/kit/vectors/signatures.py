@@ -20,7 +20,7 @@ from protocol.leases import WorkClaim
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from tests.kit.vectors.checks import check_call, check_webhook
-from tests.kit.vectors.common import (
+from tests.kit.vectors.sample_values import (
     AT_S,
     CHAIN,
     CONSENT,
