@@ -198,7 +198,7 @@ def test_an_interrupt_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_exit_code_is_that_of_the_wrapped_error(
     error: BaseException, code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.main.mount", lambda *_: (_ for _ in ()).throw(error))
+    monkeypatch.setattr("cli.main.mount", lambda *_, **__: (_ for _ in ()).throw(error))
     monkeypatch.setattr(os, "dup2", lambda *_: None)  # the descriptor belongs to pytest
     said = run_muster("version")
     assert said.code == code
