@@ -176,7 +176,7 @@ def test_config_help_lists_the_keys_of_the_file() -> None:
 
 
 def test_an_interrupt_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cli.main.mount", interrupted)
