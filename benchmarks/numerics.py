@@ -111,9 +111,11 @@ class RemoteEngine:
         """Does nothing: the process has an owner."""
 
 
-def requests_of(vocabulary: int, answers: int, *, shortest: int = 3, longest: int = 60) -> list[SampleRequest]:
-    """Makes prompts of `shortest` to `longest` tokens, each for four answers."""
-    draws = np.random.default_rng(0)
+def requests_of(
+    vocabulary: int, answers: int, *, shortest: int = 3, longest: int = 60, draw: int = 0
+) -> list[SampleRequest]:
+    """Makes prompts of `shortest` to `longest` tokens, each for four answers; another `draw` has other prompts."""
+    draws = np.random.default_rng(draw)
     sizes = draws.integers(shortest, longest, size=answers)
     prompts = [tuple(draws.integers(3, vocabulary, size=int(size)).tolist()) for size in sizes]
     return [SampleRequest(sample=at, prompt_tokens=prompts[at // 4], seed=SEED) for at in range(answers)]
@@ -241,7 +243,9 @@ def close(console: Console, own: Arithmetic, *, tries: int, honest: int, home: P
     console.print(table)
 
 
-def rates(console: Console, own: Arithmetic, *, model: Path | None, length: int, home: Path) -> None:
+def rates(
+    console: Console, own: Arithmetic, *, model: Path | None, length: int, prompts: tuple[int, int], home: Path
+) -> None:
     """Prints CPU seconds of recomputing one file."""
     folder = model or tiny_folder(
         home / "rates", kind="llama", num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=2048,
@@ -250,7 +254,11 @@ def rates(console: Console, own: Arithmetic, *, model: Path | None, length: int,
     torch.set_num_threads(1)
     policy = load_policy(folder, dtype=own.dtype, device=CPU)
     vocabulary = read_model(folder).vocabulary
-    table = Table(title=f"{folder.name}: CPU seconds per file, answers of {length} tokens, proofs and replay included")
+    shortest, longest = prompts
+    table = Table(
+        title=f"{folder.name}: CPU seconds per file, proofs and replay included; "
+        f"prompts of {shortest} to {longest} tokens, answers of {length}"
+    )
     for column in ("answers", "vLLM", "torch", "vLLM's memory, MB"):
         table.add_column(column)
     with EngineProcess(home / "log") as engine, VllmProcess(PLACE, own) as verifier:
@@ -259,15 +267,19 @@ def rates(console: Console, own: Arithmetic, *, model: Path | None, length: int,
         verifier.load(folder, version=ZERO_DIGEST)
         watched = psutil.Process(verifier.pid)
         for answers in (1, 16, 64):
-            requests, parameters = requests_of(vocabulary, answers), SamplingParameters(max_new_tokens=length)
-            file = file_of(requests, engine.generate(requests, parameters), own)
+            parameters = SamplingParameters(max_new_tokens=length)
+            warm_up, file = (
+                file_of(requests, engine.generate(requests, parameters), own)
+                for draw in (1, 0)  # vLLM would find the prompts of the measured file in its cache
+                for requests in [requests_of(vocabulary, answers, shortest=shortest, longest=longest, draw=draw)]
+            )
             rows = range(answers)
-            verifier.compare(file, rows, seed=SEED, parameters=parameters)
+            verifier.compare(warm_up, rows, seed=SEED, parameters=parameters)
             before = watched.cpu_times()
             verifier.compare(file, rows, seed=SEED, parameters=parameters)
             after = watched.cpu_times()
             own_seconds = after.user + after.system - before.user - before.system
-            gather(policy, file, rows, seed=SEED, parameters=parameters)
+            gather(policy, warm_up, rows, seed=SEED, parameters=parameters)
             began = time.process_time()
             gather(policy, file, rows, seed=SEED, parameters=parameters)
             torchs = time.process_time() - began
@@ -286,6 +298,9 @@ def main() -> None:
     parser.add_argument("--honest", type=int, default=3000, help="honest files of `close`")
     parser.add_argument("--model", type=Path, help="model of `rates`; default: one of 2 M parameters")
     parser.add_argument("--length", type=int, default=64, help="tokens of each answer of `rates`")
+    parser.add_argument(
+        "--prompts", type=int, nargs=2, default=(3, 60), metavar=("SHORTEST", "LONGEST"), help="prompts of `rates`"
+    )
     told = parser.parse_args()
     console = Console(width=150)
     own = next(one for one in classes_at(PLACE) if one.dtype is told.dtype)
@@ -297,7 +312,7 @@ def main() -> None:
         if told.only in {None, "close"}:
             close(console, own, tries=told.tries, honest=told.honest, home=home)
         if told.only in {None, "rates"}:
-            rates(console, own, model=told.model, length=told.length, home=home)
+            rates(console, own, model=told.model, length=told.length, prompts=tuple(told.prompts), home=home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

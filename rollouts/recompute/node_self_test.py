@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from protocol.errors import NotFound
+from protocol.errors import InvalidInput, NotFound
 from rollouts.engines.interface import Completion, Engine
 from rollouts.engines.vllm.numerics import NO_CLASS
 from rollouts.errors import EngineFailed
@@ -32,6 +32,7 @@ def open_proven(open_with: Callable[[str | None], Engine], device_class: str | N
 
     Raises:
         EngineFailed: The engine does not reproduce the class that the user requests.
+        InvalidInput: vLLM has other kernels than those of the class that the user requests.
         NotFound: This release has no recording of the class that the user requests.
     """
     engine = open_with(device_class)
@@ -40,7 +41,7 @@ def open_proven(open_with: Callable[[str | None], Engine], device_class: str | N
         return engine
     try:
         _prove(engine, own)
-    except (EngineFailed, NotFound) as error:
+    except (EngineFailed, InvalidInput, NotFound) as error:
         engine.close()
         if device_class is not None:
             raise

@@ -25,7 +25,6 @@ from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Digest
 from rollouts.checks import RowEvidence
 from rollouts.engines.interface import SampleRequest
-from rollouts.errors import EngineFailed
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
@@ -134,7 +133,8 @@ def differences(process: VllmProcess) -> list[str]:
 
     Raises:
         NotFound: This release has no recording of the class.
-        EngineFailed: The process ended, vLLM failed, or this numpy draws another reference model.
+        ClassNotReproduced: This numpy draws another reference model.
+        EngineFailed: The process ended, or vLLM failed.
     """
     path = recording_of(process.arithmetic)
     if path is None:
@@ -145,7 +145,11 @@ def differences(process: VllmProcess) -> list[str]:
     file = read_rollouts(path)
     with reference_model() as (folder, digest):
         if digest != file.header.checkpoint:
-            raise EngineFailed(f"numpy {np.__version__} draws another reference model than the recording's model")
+            raise ClassNotReproduced(
+                f"numpy {np.__version__} draws another reference model than the recording's model",
+                arithmetic=process.arithmetic,
+                hint="install the release's version of numpy (requirements.lock)",
+            )
         process.load(folder, version=digest)
         evidence = process.compare(file, range(len(file.samples)), seed=SEED, parameters=PARAMETERS)
     process.version = None

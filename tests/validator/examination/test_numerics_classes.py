@@ -158,10 +158,13 @@ def test_a_node_proves_its_class_with_its_own_vllm(place: VllmPlace, own_class: 
     assert f"class: {own_class}" in done.stdout
 
 
-def test_rows_longer_than_a_prefills_tile_have_no_difference(
+def test_rows_longer_than_a_prefills_tile_and_rows_that_share_a_prompt_have_no_difference(
     place: VllmPlace, own_class: Arithmetic, engine: EngineProcess, tmp_path: Path
 ) -> None:
-    """vLLM's usual attention differs from position 457 on with 512 KiB of cache, and earlier with less."""
+    """vLLM's usual attention differs from position 457 on with 512 KiB of cache, and earlier with less.
+
+    Three rows share two blocks of their prompt. Two of them have the same answer, whose states must not be skipped.
+    """
     folder = tiny_folder(
         tmp_path / "long",
         kind="llama",
@@ -172,16 +175,18 @@ def test_rows_longer_than_a_prefills_tile_have_no_difference(
         initializer_range=0.1,
         max_position_embeddings=1024,
     )
-    requests = [SampleRequest(sample=at, prompt_tokens=(5, 6, 7 + at), seed=SEED) for at in range(3)]
+    prompts = (tuple(range(5, 75)), tuple(range(5, 75)), (5, 6, 7))
+    requests = [SampleRequest(sample=at, prompt_tokens=prompt, seed=SEED) for at, prompt in enumerate(prompts)]
     parameters = SamplingParameters(max_new_tokens=900)
     engine.load(folder, version=ZERO_DIGEST)
     drawn = engine.generate(requests, parameters)
     rows = tuple(unrewarded_sample(drawn[one.sample], prompt=one.prompt_tokens) for one in requests)
+    rows += (rows[1],)
     file = RolloutFile(unleased_header(arithmetic=own_class), rows)
     assert max(len(row.output_tokens) for row in rows) > 800
     with VllmProcess(replace(place, threads=2), own_class) as process:
         process.load(folder, version=ZERO_DIGEST)
-        evidence = process.compare(file, [2, 0, 1], seed=SEED, parameters=parameters)
+        evidence = process.compare(file, [2, 0, 1, 3], seed=SEED, parameters=parameters)
     for at, row in enumerate(rows):
         np.testing.assert_array_equal(row.logprobs, evidence[at].logprobs)
         assert (gaps := evidence[at].gaps) is not None
