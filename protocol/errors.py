@@ -45,6 +45,8 @@ class MusterError(Exception):
     code: str = "error"
     status: ClassVar[int] = 500
     retryable: bool = False
+    retry_after: timedelta | None = None
+    """Pause before a retry, if the service knows it."""
     default_hint: ClassVar[str] = ""
 
     def __init__(
@@ -94,6 +96,17 @@ class Conflict(MusterError):
     status = 409
 
 
+class RequestInProgress(Conflict):
+    """Another request with the same idempotency key is being served."""
+
+    code = "request-in-progress"
+    retryable = True
+
+    def __init__(self, detail: str, *, retry_after: timedelta) -> None:
+        super().__init__(detail, hint="wait for its answer: repeat this request with the same key")
+        self.retry_after = retry_after
+
+
 class TooLarge(MusterError):
     """The content has more bytes than the limit."""
 
@@ -139,7 +152,7 @@ class RateLimited(MusterError):
 
     def __init__(self, detail: str, *, retry_after: timedelta, hint: str | None = None) -> None:
         super().__init__(detail, hint=hint or f"wait {math.ceil(retry_after.total_seconds())} s and try again")
-        self.retry_after = retry_after
+        self.retry_after: timedelta = retry_after
 
 
 class Unavailable(MusterError):

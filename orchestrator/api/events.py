@@ -9,8 +9,10 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from orchestrator.api.access import Admin, IdentifierPath, Reader
+from orchestrator.api.idempotency import AdminOnce, OnceRoute
 from orchestrator.api.streams import EVENTS_DESCRIPTION, follow
 from orchestrator.dependencies import dependencies_of
+from orchestrator.store.idempotency import created_id
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable
 from protocol.http.openapi import event_stream, json_body
@@ -19,7 +21,7 @@ from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent,
 EVENTS_AT_ONCE = 500
 """Maximum number of events in one answer, and in one read for a stream."""
 
-router = APIRouter(prefix="/v1", tags=["events"])
+router = APIRouter(prefix="/v1", tags=["events"], route_class=OnceRoute)
 
 After = Annotated[
     str | None,
@@ -69,7 +71,7 @@ async def list_events(
 
 
 @router.post("/webhooks", status_code=201, tags=["webhooks"], openapi_extra=json_body(NewWebhook))
-async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
+async def create_webhook(owner: AdminOnce, request: Request) -> CreatedWebhook:
     """Create a webhook. Only this response shows the secret that signs deliveries."""
     dependencies = dependencies_of(request)
     new = owner.read(NewWebhook)
@@ -78,7 +80,11 @@ async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
     except Unavailable as error:
         # An unknown host name is the caller's mistake when a webhook is created; at a delivery it is an outage.
         raise InvalidInput(error.detail, hint=error.hint, code="unknown-host", retryable=True) from error
-    return await dependencies.webhooks.create(new, cursor=await dependencies.events.newest())
+    return await dependencies.webhooks.create(
+        new,
+        identifier=created_id("webhook", owner.name, owner.idempotency_key),
+        cursor=await dependencies.events.newest(),
+    )
 
 
 @router.get("/webhooks", tags=["webhooks"])

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from orchestrator.api.access import Admin, NodePath, Operator, Reader
+from orchestrator.api.access import NodePath, Reader
+from orchestrator.api.idempotency import AdminOnce, OnceRoute, OperatorOnce
 from orchestrator.api.views import node_views
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
@@ -20,7 +21,7 @@ from protocol.identity.signing import unix_ms
 from protocol.wire.heartbeat import Command, CommandKind, NodeState
 from protocol.wire.pool import Cause, History, NodeMetrics, NodeView, NodeViewPage
 
-router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"], route_class=OnceRoute)
 
 Cursor = Annotated[
     str | None, Query(max_length=42, pattern="^0x[0-9a-fA-F]{40}$", description="`next_cursor` of the previous page")
@@ -99,7 +100,7 @@ async def get_node_metrics(_owner: Reader, request: Request, node: NodePath) -> 
 
 
 @router.post("/{node}/restart", openapi_extra=json_body(Cause, required=False))
-async def restart_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def restart_node(owner: OperatorOnce, request: Request, node: NodePath) -> NodeView:
     """Make the node replace its task's container."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner asked for a restart")
@@ -120,7 +121,7 @@ async def restart_node(owner: Operator, request: Request, node: NodePath) -> Nod
 
 
 @router.post("/{node}/drain", openapi_extra=json_body(Cause, required=False))
-async def drain_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def drain_node(owner: OperatorOnce, request: Request, node: NodePath) -> NodeView:
     """Let the node finish its task, and assign no other task to it until `resume`."""
     dependencies = dependencies_of(request)
     await dependencies.nodes.get_known(node)
@@ -142,7 +143,7 @@ async def drain_node(owner: Operator, request: Request, node: NodePath) -> NodeV
 
 
 @router.post("/{node}/resume", openapi_extra=json_body(Cause, required=False))
-async def resume_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def resume_node(owner: OperatorOnce, request: Request, node: NodePath) -> NodeView:
     """End a drain."""
     dependencies = dependencies_of(request)
     await dependencies.nodes.get_known(node)
@@ -161,7 +162,7 @@ async def resume_node(owner: Operator, request: Request, node: NodePath) -> Node
 
 
 @router.post("/{node}/ban", openapi_extra=json_body(Cause, required=False))
-async def ban_node(owner: Admin, request: Request, node: NodePath) -> NodeView:
+async def ban_node(owner: AdminOnce, request: Request, node: NodePath) -> NodeView:
     """Ban the node on the ledger and in this orchestrator.
 
     The orchestrator's settings must name the keystore of the pool's manager.
@@ -175,7 +176,7 @@ async def ban_node(owner: Admin, request: Request, node: NodePath) -> NodeView:
 
 
 @router.post("/{node}/unban", openapi_extra=json_body(Cause, required=False))
-async def unban_node(owner: Admin, request: Request, node: NodePath) -> NodeView:
+async def unban_node(owner: AdminOnce, request: Request, node: NodePath) -> NodeView:
     """Lift the ban on the ledger and in this orchestrator; the node may be invited again."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner lifted the ban")

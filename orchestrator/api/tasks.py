@@ -4,42 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from orchestrator.api.access import IdentifierPath, Operator, Reader
+from orchestrator.api.idempotency import OnceRoute, OperatorOnce
 from orchestrator.api.views import group_views
 from orchestrator.dependencies import dependencies_of
 from orchestrator.scheduler.template_variables import check_variables
 from protocol.http.openapi import json_body
 from protocol.wire.pool import GroupList
-from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch
 
-router = APIRouter(prefix="/v1", tags=["tasks"])
+router = APIRouter(prefix="/v1", tags=["tasks"], route_class=OnceRoute)
 
 Cursor = Annotated[
     str | None, Query(max_length=32, pattern="^[0-9]{1,20}$", description="`next_cursor` of the last page")
 ]
 
 
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias=IDEMPOTENCY_HEADER,
-        pattern="^[0-9a-f]{32}$",
-        description="32 random hex digits. A repeated post with the same digits returns the same task",
-    ),
-]
-
-
 @router.post("/tasks", status_code=201, openapi_extra=json_body(NewTask))
-async def create_task(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
+async def create_task(owner: OperatorOnce, request: Request) -> Task:
     """Post a task.
 
     The task's secrets and registry password are stored encrypted, and no answer to the owner contains them.
     """
     new = owner.read(NewTask)
     check_variables(new.spec)
-    return await dependencies_of(request).tasks.create(new, actor=owner.name, key=idempotency_key)
+    return await dependencies_of(request).tasks.create(new, actor=owner.name, key=owner.idempotency_key)
 
 
 @router.get("/tasks")
@@ -58,7 +49,7 @@ async def get_task(_owner: Reader, request: Request, task_id: IdentifierPath) ->
 
 
 @router.patch("/tasks/{task_id}", openapi_extra=json_body(TaskPatch))
-async def change_task(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
+async def change_task(owner: OperatorOnce, request: Request, task_id: IdentifierPath) -> Task:
     """Change a task.
 
     A change makes a new generation, which replaces the running one on the task's nodes. Changes of replicas, priority

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from pydantic import TypeAdapter
 
 from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask
 from orchestrator.secrets import SecretCipher
-from orchestrator.store.database import Database, new_id
+from orchestrator.store.database import Database
+from orchestrator.store.idempotency import created_id, key_reused
 from orchestrator.store.nodes import text_of
 from orchestrator.store.scripts import DeleteTask, WriteTask
 from protocol.errors import Conflict, NotFound, Unavailable
@@ -68,7 +68,7 @@ class TaskStore:
                 f"the pool has {MOST_TASKS} tasks, the maximum", hint="delete finished tasks", code="too-many-tasks"
             )
         now = unix_ms(self._clock.now())
-        identifier = new_id() if key is None else _id_of(actor, key)
+        identifier = created_id("task", actor, key)
         secret = new.model_dump_json(include={"secrets", "registry"})
         sealed = self._cipher.encrypt(secret.encode()) if new.secrets or new.registry is not None else ""
         fields = {
@@ -89,11 +89,7 @@ class TaskStore:
                 raise
         task = (await self.get(identifier)).task
         if task.spec != new.spec or task.secret_names != tuple(sorted(new.secrets)):
-            raise Conflict(
-                f"another task, {identifier}, was created with this idempotency key",
-                hint="use a new key for each task",
-                code="idempotency-key-reused",
-            )
+            raise key_reused(f"another task, {identifier}, was created with this idempotency key")
         return task
 
     async def patch(self, identifier: str, patch: TaskPatch, *, actor: str) -> Task:
@@ -283,10 +279,6 @@ def encode_outcome(outcome: AssignmentOutcome) -> str:
 def _spec_for_nodes(spec: TaskSpec) -> TaskSpec:
     """Returns a copy of a spec without the values that concern only the scheduler."""
     return spec.model_copy(update={"replicas": 1, "priority": 0, "deadline_ms": None})
-
-
-def _id_of(actor: str, key: str) -> str:
-    return hashlib.sha256(f"muster-task-v1\n{actor}\n{key}".encode()).hexdigest()[:32]
 
 
 def _in_order(outcomes: Iterable[AssignmentOutcome]) -> tuple[AssignmentOutcome, ...]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pydantic import SecretStr
 
 from orchestrator.secrets import SecretCipher
-from orchestrator.store.database import Database, new_id
+from orchestrator.store.database import Database
+from orchestrator.store.idempotency import key_reused
 from orchestrator.store.nodes import text_of
 from protocol.errors import Conflict, NotFound
 from protocol.identity.signing import unix_ms
@@ -47,20 +48,28 @@ class WebhookStore:
         self._cipher = cipher
         self._clock = clock
 
-    async def create(self, new: NewWebhook, *, cursor: str) -> CreatedWebhook:
+    async def create(self, new: NewWebhook, *, identifier: str, cursor: str) -> CreatedWebhook:
         """Stores a new webhook for events after `cursor`; only this call returns its secret.
 
+        If the webhook exists, because an earlier request with the same idempotency key created it, the call returns it.
+
         Raises:
-            Conflict: The pool has `MOST_WEBHOOKS` webhooks already.
+            Conflict: The pool has `MOST_WEBHOOKS` webhooks already; or another webhook was created with this
+                idempotency key.
             InvalidInput: The orchestrator has no key to encrypt the secret.
         """
+        for found in await self.get_many([identifier]):
+            if (found.webhook.url, found.webhook.events) != (new.url, new.events):
+                raise key_reused(f"another webhook, {identifier}, was created with this idempotency key")
+            secret = (await self.secret(identifier)).decode()
+            return CreatedWebhook(webhook=found.webhook, secret=SecretStr(secret))
         if len(await self.ids()) >= MOST_WEBHOOKS:
             raise Conflict(
                 f"the pool has {MOST_WEBHOOKS} webhooks, the maximum",
                 hint="delete one of them",
                 code="too-many-webhooks",
             )
-        identifier, secret = new_id(), secrets.token_urlsafe(32)
+        secret = secrets.token_urlsafe(32)
         fields = {
             "url": new.url,
             "events": json.dumps(new.events),

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
-from protocol.http.client import BadAnswer, ServiceClient
+from protocol.http.client import BadAnswer, ServiceClient, ServiceResponse
 from protocol.identifiers import Address, Digest
 from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.randomness import token_hex
@@ -191,8 +191,7 @@ class OrchestratorClient(ServiceClient):
 
         Retries do not create a second task, because the request has an idempotency key.
         """
-        once = {IDEMPOTENCY_HEADER: token_hex(16)}
-        return (await self.call("POST", "/v1/tasks", body=task, headers=once, repeatable=True)).read(Task)
+        return (await self._once("POST", "/v1/tasks", task)).read(Task)
 
     async def tasks(self) -> AsyncIterator[Task]:
         """Yields all tasks, oldest first."""
@@ -215,10 +214,7 @@ class OrchestratorClient(ServiceClient):
         Fields that are absent from the patch keep their values.
         """
         body = patch.model_dump_json(exclude_none=True).encode()
-        answer = await self.call(
-            "PATCH", f"/v1/tasks/{task_id}", body=body, headers={"Content-Type": "application/json"}
-        )
-        return answer.read(Task)
+        return (await self._once("PATCH", f"/v1/tasks/{task_id}", body)).read(Task)
 
     async def delete_task(self, task_id: str) -> None:
         """Deletes a task and stops its assignments."""
@@ -358,7 +354,7 @@ class OrchestratorClient(ServiceClient):
 
         Only this answer shows the secret that signs deliveries.
         """
-        return (await self.call("POST", "/v1/webhooks", body=webhook)).read(CreatedWebhook)
+        return (await self._once("POST", "/v1/webhooks", webhook)).read(CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
         """Returns all webhooks with the state of their deliveries."""
@@ -388,8 +384,12 @@ class OrchestratorClient(ServiceClient):
             cause = Cause(reason=reason)
         except ValidationError:
             raise InvalidInput("a reason must be one printable line of at most 200 characters") from None
-        answer = await self.call("POST", f"/v1/nodes/{node}/{command}", body=cause)
-        return answer.read(NodeView)
+        return (await self._once("POST", f"/v1/nodes/{node}/{command}", cause)).read(NodeView)
+
+    async def _once(self, method: str, path: str, body: BaseModel | bytes) -> ServiceResponse:
+        """Sends a request with an idempotency key, so that a retry does not execute it again."""
+        headers = {IDEMPOTENCY_HEADER: token_hex(16), "Content-Type": "application/json"}
+        return await self.call(method, path, body=body, headers=headers, repeatable=True)
 
     async def _follow(self, path: str, query: Query) -> AsyncIterator[ServerEvent]:
         """Yields the events of a stream, and reopens the stream when it breaks.

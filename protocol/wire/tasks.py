@@ -11,7 +11,7 @@ from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, Sh
 from protocol.wire.nodes import Gpu, gpu_fits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
-"""Header with the idempotency key of a POST: 32 random hex digits, the same in every retry."""
+"""Header with the idempotency key of a request: random printable ASCII, the same in every retry."""
 
 MEBIBYTE = 1 << 20
 

@@ -394,6 +394,60 @@ class CountUpload(ScriptCall[UploadCount]):
     most_account_bytes: int
 
 
+# Requests with an idempotency key
+
+
+class RequestClaim(NamedTuple):
+    """Outcome of a claim of an idempotency key."""
+
+    outcome: str
+    """`claimed`, `answered`, `in-progress`, `other-request` or `too-many`."""
+    answer: str = ""
+    """Stored answer, if the outcome is `answered`."""
+    wait_ms: int = 0
+    """Time until a stored answer expires, if there are too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest(ScriptCall[RequestClaim]):
+    """Claims an idempotency key for a request.
+
+    Args:
+        name: Name of caller, route and key.
+        fingerprint: Hash of the request.
+        claim: Random value that identifies the claim.
+        now_ms: Current time.
+        life_ms: Time after which the claim ends without an answer.
+        most: Maximum number of claims and stored answers.
+    """
+
+    name: str
+    fingerprint: str
+    claim: str
+    now_ms: int
+    life_ms: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleRequest(ScriptCall[bool]):
+    """Stores the answer of a claimed request, or releases the key; replies False if the claim has ended.
+
+    Args:
+        name: Name of caller, route and key.
+        claim: Value of the claim.
+        answer: The answer; None to release the key.
+        now_ms: Current time.
+        kept_ms: Time for which the answer is kept.
+    """
+
+    name: str
+    claim: str
+    answer: str | None
+    now_ms: int
+    kept_ms: int
+
+
 # Relayed transactions
 
 
