@@ -6,6 +6,7 @@
     ├── Forbidden         the caller is known, but not allowed to do this          403
     ├── NotFound          the object that the caller names does not exist           404
     ├── Conflict          the object's state does not allow the operation           409
+    ├── PreconditionFailed  the object is not in the version that the request names   412
     ├── TooLarge          the content has more bytes than the limit                 413
     ├── Unprocessable     the request can be read, but its fields are wrong         422
     ├── UpgradeRequired   client and service have no protocol version in common     426
@@ -105,6 +106,13 @@ class RequestInProgress(Conflict):
     def __init__(self, detail: str, *, retry_after: timedelta) -> None:
         super().__init__(detail, hint="wait for its answer: repeat this request with the same key")
         self.retry_after = retry_after
+
+
+class PreconditionFailed(MusterError):
+    """The object is not in the version that the request names in `If-Match`."""
+
+    code = "precondition-failed"
+    status = 412
 
 
 class TooLarge(MusterError):

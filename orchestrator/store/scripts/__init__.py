@@ -228,10 +228,18 @@ class WriteTaskState(ScriptCall[WriteResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTask(ScriptCall[bool]):
-    """Deletes a task; replies False if there is no such task."""
+class DeleteTask(ScriptCall[str]):
+    """Deletes a task; replies `deleted`, `unknown`, or `changed` if it has another revision.
+
+    Args:
+        task: Id of the task.
+        revision: Revision of the task as read; None: any.
+        now_ms: Current time.
+        actor: Name of the owner's token.
+    """
 
     task: str
+    revision: str | None
     now_ms: int
     actor: str
 
