@@ -148,8 +148,8 @@ class OrchestratorClient(ServiceClient):
         """Ends the drain of a node, so that it gets tasks again."""
         return await self._command(node, "resume", reason)
 
-    async def ban(self, node: Address, *, reason: str = "") -> NodeView:
-        """Bans a node from the pool, also on the ledger."""
+    async def ban(self, node: Address, *, reason: str) -> NodeView:
+        """Bans a node from the pool, also on the ledger; the reason is public there."""
         return await self._command(node, "ban", reason)
 
     async def unban(self, node: Address, *, reason: str = "") -> NodeView:

@@ -298,6 +298,7 @@ def test_flags_override_a_task_file(owner: Owner) -> None:
         (["restart", NODE.address], "runs nothing"),
         (["resume", NODE.address], "not draining"),
         (["ban", NODE.address, "--reason", "x" * 201], "at most 200 characters"),
+        (["ban", NODE.address, "--reason", " "], "a ban needs a reason"),
         (["logs", "0x12"], "not an address"),
     ],
 )

@@ -142,10 +142,27 @@ async def test_a_ban_is_sent_to_the_ledger_and_persists_until_lifted(pool: PoolU
     answer = await pool.beat(key)
     assert (answer.state, answer.assignment) == (S.BANNED, None)
     assert "forged rollouts" in answer.reason
+    (listed,) = (await pool.owner("GET", "/v1/nodes?state=banned"))["nodes"]
+    assert listed["reason"] == "forged rollouts"
+    (event,) = [each for each in (await pool.owner("GET", "/v1/events"))["events"] if each["kind"] == "node.banned"]
+    assert (event["detail"], event["actor"], event["node"]) == ("forged rollouts", "boss", key.address)
     lifted = await pool.owner("POST", f"/v1/nodes/{key.address}/unban")
     assert lifted["state"] == "discovered"
     history = (await pool.owner("GET", f"/v1/nodes/{key.address}/history"))["entries"]
     assert [(one["event"], one["actor"]) for one in history[:2]] == [("unbanned", "boss"), ("banned", "boss")]
+
+
+@pytest.mark.parametrize(
+    ("body", "deprecated"), [(None, True), ({}, True), ({"reason": " "}, True), ({"reason": "forged"}, False)]
+)
+async def test_a_ban_without_a_reason_is_deprecated(pool: PoolUnderTest, body: Any, deprecated: bool) -> None:
+    path = f"/v1/nodes/{(await pool.member()).address}/ban"
+    answer = await ask(pool, "POST", path, token=pool.token, body=body)
+    assert (answer.status_code, answer.json()["state"]) == (200, "banned")
+    assert answer.json()["reason"] == ("the owner banned it and gave no reason" if deprecated else "forged")
+    assert ({"deprecation", "sunset", "link"} <= answer.headers.keys()) is deprecated
+    too_long = await ask(pool, "POST", path, token=pool.token, body={"reason": "x" * 201})
+    assert (too_long.status_code, too_long.json()["fields"].keys()) == (422, {"reason"})
 
 
 async def test_a_ban_that_the_chain_refused_is_not_recorded(pool: PoolUnderTest) -> None:
