@@ -473,7 +473,7 @@ class QueueTransaction(ScriptCall[Queued]):
     """Queues a transaction for the ledger, unless it was queued before.
 
     Args:
-        kind: `work`, `join` or `dispute`.
+        kind: `work`, `join`, `dispute` or `leave`.
         name: Unique name within the kind.
         body_hash: SHA-256 of the body.
         body: Request as JSON.
@@ -502,7 +502,7 @@ class SettleTransaction(ScriptCall[WriteResult]):
 
     Args:
         lease: Value of the relayer's leader lease.
-        kind: `work`, `join` or `dispute`.
+        kind: `work`, `join`, `dispute` or `leave`.
         name: Unique name within the kind.
         state: New state.
         reason: Reason of a refusal.

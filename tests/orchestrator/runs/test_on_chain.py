@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ledger.client.work import WorkStatus
 from orchestrator.loops.relayer import RETRY_PAUSE
 from protocol.identifiers import Digest, run_id
 from protocol.identity.keys import Key
+from protocol.invites import Leave
 from protocol.leases import Dispute
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
@@ -120,6 +122,23 @@ async def test_a_node_without_gas_disputes_through_the_relayer(world: World, red
         assert record is not None
         assert (record.status, record.disputer) == (WorkStatus.DISPUTED, key.address)
         assert (await run.pool.send(key, "/v1/disputes", body)).json()["state"] == "carried"
+
+
+async def test_a_node_without_gas_leaves_through_the_relayer(world: World, redis_url: str, tmp_path: Path) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        await run.sync.round()
+        key = await join_by_relay(run, world)
+        ledger, domain = await world.as_("validator"), run.pool.dependencies.ledger.domain
+        deadline = int(run.pool.clock.now().timestamp()) + 600
+        word = Leave(pool_id=POOL, node=key.address, nonce=1, deadline=deadline)
+        body = {"pool_id": POOL, "node": key.address, "nonce": 1, "deadline": deadline}
+        body["signature"] = "0x" + word.sign(key, domain).hex()
+        wrong = {**body, "nonce": 2, "signature": "0x" + replace(word, nonce=2).sign(key, domain).hex()}
+        assert (await run.pool.send(key, "/v1/leaves", wrong)).status_code == 422
+        assert (await run.pool.send(key, "/v1/leaves", body)).json()["state"] == "queued"
+        assert await run.relayer.round() == 1
+        assert await ledger.pools.membership(POOL, key.address) is None
+        assert (await run.pool.send(key, "/v1/leaves", body)).json()["state"] == "carried"
 
 
 async def test_a_relayer_that_crashes_after_its_transaction_submits_nothing_twice(
