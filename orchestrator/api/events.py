@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -16,7 +17,7 @@ from orchestrator.store.idempotency import created_id
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable
 from protocol.http.openapi import event_stream, json_body
-from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook, WebhookList
+from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, SecretRotation, Webhook, WebhookList
 
 EVENTS_AT_ONCE = 500
 """Maximum number of events in one answer, and in one read for a stream."""
@@ -84,6 +85,22 @@ async def create_webhook(owner: AdminOnce, request: Request) -> CreatedWebhook:
         new,
         identifier=created_id("webhook", owner.name, owner.idempotency_key),
         cursor=await dependencies.events.newest(),
+    )
+
+
+@router.post(
+    "/webhooks/{webhook_id}/secret", tags=["webhooks"], openapi_extra=json_body(SecretRotation, required=False)
+)
+async def rotate_webhook_secret(owner: AdminOnce, request: Request, webhook_id: IdentifierPath) -> CreatedWebhook:
+    """Give a webhook a new secret. Only this response shows it.
+
+    For the time of the overlap, deliveries are signed with both secrets.
+    """
+    wish = owner.read(SecretRotation) if owner.body else SecretRotation()
+    return await dependencies_of(request).webhooks.rotate(
+        webhook_id,
+        overlap=timedelta(seconds=wish.overlap_seconds),
+        rotation=created_id("rotation", owner.name, owner.idempotency_key),
     )
 
 

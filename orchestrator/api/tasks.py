@@ -16,7 +16,7 @@ from orchestrator.store.tasks import TaskRow
 from protocol.http.openapi import json_body
 from protocol.http.preconditions import EntityTags
 from protocol.wire.pool import GroupList
-from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch, TaskSecrets
 
 router = APIRouter(prefix="/v1", tags=["tasks"], route_class=OnceRoute)
 
@@ -85,6 +85,20 @@ async def change_task(
         check_variables(patch.spec)
     tasks = dependencies_of(request).tasks
     return _tagged(await tasks.patch(task_id, patch, actor=owner.name, only=_revisions(if_match)), response)
+
+
+@router.put("/tasks/{task_id}/secrets", responses={200: TAGGED}, openapi_extra=json_body(TaskSecrets))
+async def change_task_secrets(
+    owner: Operator, request: Request, response: Response, task_id: IdentifierPath, if_match: IfMatch = None
+) -> Task:
+    """Replace a task's secrets or its registry credentials.
+
+    The task's nodes replace their containers at once, by a new generation. A stopped, completed or failed task stays
+    so, and gets the new secrets when it is started again.
+    """
+    tasks, new = dependencies_of(request).tasks, owner.read(TaskSecrets)
+    row = await tasks.change_secrets(task_id, new, actor=owner.name, only=_revisions(if_match))
+    return _tagged(row, response)
 
 
 @router.delete("/tasks/{task_id}", status_code=204)

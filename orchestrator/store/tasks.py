@@ -18,7 +18,16 @@ from protocol.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.script_call import Argument
 from protocol.runtime.clock import Clock
-from protocol.wire.tasks import AssignmentState, DesiredState, NewTask, Task, TaskPatch, TaskSpec, TaskState
+from protocol.wire.tasks import (
+    AssignmentState,
+    DesiredState,
+    NewTask,
+    Task,
+    TaskPatch,
+    TaskSecrets,
+    TaskSpec,
+    TaskState,
+)
 
 MOST_TASKS = 10_000
 """Maximum number of tasks, including finished ones, which stay until the owner deletes them."""
@@ -146,6 +155,43 @@ class TaskStore:
         )
         if renewed:
             # Outcomes of older generations no longer count. Running assignments are renewed and report new outcomes.
+            await self._database.ask("DEL", self._database.key("outcomes", identifier))
+        return await self.get(identifier)
+
+    async def change_secrets(
+        self, identifier: str, new: TaskSecrets, *, actor: str, only: Collection[str] | None = None
+    ) -> TaskRow:
+        """Replaces a task's secrets, its registry credentials, or both, and returns its row.
+
+        An open task gets a new generation, so that nodes start it with the new secrets at once. An ended task gets them
+        when it starts again.
+
+        Raises:
+            NotFound: There is no such task.
+            PreconditionFailed: The task has another revision than `only` names.
+            Conflict: Another request changed the task at the same time.
+            InvalidInput: The orchestrator has no key to encrypt secrets.
+            Unavailable: The present secrets, some of which stay, can't be decrypted.
+        """
+        row = await self.get(identifier)
+        check_revision(row, only)
+        before = row.task
+        present = json.loads(self._cipher.decrypt(row.sealed)) if row.sealed else {"secrets": {}, "registry": None}
+        changed = json.loads(new.model_dump_json(exclude_none=True))
+        merged = {**present, **changed}
+        is_open = before.state in {TaskState.PENDING, TaskState.RUNNING}
+        fields = {
+            "generation": str(before.generation + is_open),
+            "sealed": self._cipher.encrypt(json.dumps(merged).encode()) if any(merged.values()) else "",
+            "secret_names": json.dumps(sorted(merged["secrets"])),
+        }
+        if is_open:
+            fields |= {"state": TaskState.PENDING, "reason": "the scheduler has not planned it yet"}
+        kind = "task.secrets-changed"
+        await self._write(
+            identifier, row.revision, fields, is_open=is_open, kind=kind, actor=actor, created=before.created_at_ms
+        )
+        if is_open:
             await self._database.ask("DEL", self._database.key("outcomes", identifier))
         return await self.get(identifier)
 

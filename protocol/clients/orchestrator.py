@@ -34,6 +34,7 @@ from protocol.wire.pool import (
     NodeViewPage,
     PoolEvent,
     PoolOverview,
+    SecretRotation,
     Webhook,
     WebhookList,
 )
@@ -50,7 +51,7 @@ from protocol.wire.runs import (
     TrainerWish,
 )
 from protocol.wire.slots import Deliveries
-from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch, TaskSecrets
 from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -216,6 +217,12 @@ class OrchestratorClient(ServiceClient):
         body = patch.model_dump_json(exclude_none=True).encode()
         return (await self._once("PATCH", f"/v1/tasks/{task_id}", body)).read(Task)
 
+    async def change_task_secrets(self, task_id: str, secrets: TaskSecrets) -> Task:
+        """Replaces a task's secrets or its registry credentials; running containers are replaced at once."""
+        body = secrets.model_dump_json(exclude_none=True).encode()
+        headers = {"Content-Type": "application/json"}
+        return (await self.call("PUT", f"/v1/tasks/{task_id}/secrets", body=body, headers=headers)).read(Task)
+
     async def delete_task(self, task_id: str) -> None:
         """Deletes a task and stops its assignments."""
         await self.call("DELETE", f"/v1/tasks/{task_id}")
@@ -355,6 +362,16 @@ class OrchestratorClient(ServiceClient):
         Only this answer shows the secret that signs deliveries.
         """
         return (await self._once("POST", "/v1/webhooks", webhook)).read(CreatedWebhook)
+
+    async def rotate_webhook_secret(self, webhook_id: str, *, overlap: timedelta | None = None) -> CreatedWebhook:
+        """Gives a webhook a new secret, which only this answer shows.
+
+        Args:
+            webhook_id: Id of the webhook.
+            overlap: Time for which deliveries are signed with the old secret, too; the service's default if None.
+        """
+        wish = SecretRotation() if overlap is None else SecretRotation(overlap_seconds=int(overlap.total_seconds()))
+        return (await self._once("POST", f"/v1/webhooks/{webhook_id}/secret", wish)).read(CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
         """Returns all webhooks with the state of their deliveries."""

@@ -204,6 +204,25 @@ class NewTask(WireModel):
         return {name: value.get_secret_value() for name, value in secrets.items()}
 
 
+class TaskSecrets(WireModel):
+    """Body of `PUT /v1/tasks/{id}/secrets`: new secrets, or new registry credentials, or both."""
+
+    secrets: Annotated[dict[EnvironmentName, SecretValue], Field(max_length=64)] | None = None
+    """All secrets of the task, which replace the present ones; empty for none. Absent: they stay."""
+    registry: RegistryCredentials | None = None
+    """Credentials that replace the present ones. Absent: they stay."""
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if self.secrets is None and self.registry is None:
+            raise ValueError("give secrets, registry credentials, or both")
+        return self
+
+    @field_serializer("secrets", when_used="json")
+    def _reveal(self, secrets: dict[str, SecretStr] | None) -> dict[str, str] | None:
+        return None if secrets is None else {name: value.get_secret_value() for name, value in secrets.items()}
+
+
 class DesiredState(WireEnum):
     """State of a task that the owner wants."""
 

@@ -402,6 +402,24 @@ class CountUpload(ScriptCall[UploadCount]):
     most_account_bytes: int
 
 
+# Webhooks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateWebhook(ScriptCall[bool]):
+    """Writes the new secret of a webhook; replies False if the secret changed after it was read.
+
+    Args:
+        webhook: Id of the webhook.
+        before: The encrypted secret as read.
+        fields: Fields of the webhook to write.
+    """
+
+    webhook: str
+    before: str
+    fields: Mapping[str, str]
+
+
 # Requests with an idempotency key
 
 
