@@ -50,7 +50,7 @@ async def list_events(
     limit: Annotated[int, Query(ge=1, le=EVENTS_AT_ONCE)] = 100,
     follow_: Annotated[bool, Query(alias="follow", description="Stream further events as server-sent events")] = False,
 ) -> Response | EventPage:
-    """List events of nodes, assignments and tasks, oldest first."""
+    """List events of nodes, assignments, tasks and the ledger, oldest first."""
     dependencies = dependencies_of(request)
     if after is None and not follow_:
         found = await dependencies.events.last(limit=limit)

@@ -659,6 +659,39 @@ class WriteRunState(ScriptCall[WriteResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceLedgerEvent(ScriptCall[WriteResult]):
+    """Appends an event of the pool for a ledger event, once; replies NO if it was appended before.
+
+    Args:
+        loop: Name of the leader lease to check.
+        lease: Value of that leader lease.
+        identity: Unique name of the ledger event and of the pool's event that it causes.
+        reverted: Whether a reorg has removed the ledger event.
+        block: Block of the ledger event.
+        most_kept: Maximum number of ledger events that are remembered.
+        quiet: True to remember the ledger event without appending an event.
+        now_ms: Current time.
+        kind: Kind of the pool's event.
+        detail: Text of the pool's event.
+        actor: Account that caused it, or `ledger`.
+        node: The node; empty for none.
+    """
+
+    loop: str
+    lease: str
+    identity: str
+    reverted: bool
+    block: int
+    most_kept: int
+    quiet: bool
+    now_ms: int
+    kind: str
+    detail: str
+    actor: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HoldTrainerLease(ScriptCall[str]):
     """Acquires or renews the trainer lease; replies with its value.
 

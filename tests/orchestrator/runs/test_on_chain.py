@@ -71,6 +71,9 @@ async def test_a_node_without_gas_joins_submits_and_its_work_is_restored_from_th
         assert (accepted["key"], accepted["groups"], accepted["audit_hash"]) == (good, 3, sha(77))
         assert (rejected["key"], rejected["reason"], rejected["outcome"]) == (bad, 900, 3)
         listed = await run.rollouts(status="all")
+        told = (await run.pool.owner("GET", "/v1/events?limit=500"))["events"]
+        verdicts_told = [(event["kind"], event["node"]) for event in told if event["kind"].startswith("verdict.")]
+        assert verdicts_told == [("verdict.accepted", key.address), ("verdict.forged", key.address)]
 
         # Redis is lost with all its data.
         await run.pool.dependencies.redis.flushall()
