@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, StringConstraints, field_serializer, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, StringConstraints, field_serializer, model_validator
 
 from protocol.enumerations import WireEnum
 from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, ShortText, WireModel
@@ -206,6 +206,16 @@ class NewTask(WireModel):
 
 class TaskSecrets(WireModel):
     """Body of `PUT /v1/tasks/{id}/secrets`: new secrets, or new registry credentials, or both."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"secrets": {"HF_TOKEN": "hf_…"}}],
+            "anyOf": [
+                {"required": ["secrets"], "properties": {"secrets": {"type": "object"}}},
+                {"required": ["registry"], "properties": {"registry": {"type": "object"}}},
+            ],
+        }
+    )
 
     secrets: Annotated[dict[EnvironmentName, SecretValue], Field(max_length=64)] | None = None
     """All secrets of the task, which replace the present ones; empty for none. Absent: they stay."""
