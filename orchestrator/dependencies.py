@@ -30,6 +30,7 @@ from orchestrator.store.assignments import AssignmentStore
 from orchestrator.store.checkpoint_relays import CheckpointRelayStore
 from orchestrator.store.database import Database
 from orchestrator.store.events import EventStore
+from orchestrator.store.idempotency import IdempotencyStore
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.numerics import NumericsStore
 from orchestrator.store.relayer import RelayerStore
@@ -58,6 +59,7 @@ class Dependencies:
     assignments: AssignmentStore
     events: EventStore
     webhooks: WebhookStore
+    idempotency: IdempotencyStore
     transitions: NodeTransitions
     ledger: PoolLedger
     status_cache: NodeStatusCache
@@ -136,6 +138,7 @@ def build_dependencies(
         assignments=AssignmentStore(database),
         events=EventStore(database),
         webhooks=WebhookStore(database, cipher=cipher, clock=clock),
+        idempotency=IdempotencyStore(database, cipher=cipher, clock=clock),
         transitions=transitions,
         ledger=ledger,
         status_cache=status_cache,

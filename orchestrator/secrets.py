@@ -31,6 +31,11 @@ class SecretCipher:
                 code="invalid-setting",
             ) from error
 
+    @property
+    def has_key(self) -> bool:
+        """Returns whether `encrypt` is possible."""
+        return self._fernet is not None
+
     @classmethod
     def from_file(cls, path: Path) -> SecretCipher:
         """Reads the key file, which has one key per line.

@@ -6,6 +6,7 @@
     ├── Forbidden         the caller is known, but not allowed to do this          403
     ├── NotFound          the object that the caller names does not exist           404
     ├── Conflict          the object's state does not allow the operation           409
+    ├── PreconditionFailed  the object is not in the version that the request names   412
     ├── TooLarge          the content has more bytes than the limit                 413
     ├── Unprocessable     the request can be read, but its fields are wrong         422
     ├── UpgradeRequired   client and service have no protocol version in common     426
@@ -45,6 +46,8 @@ class MusterError(Exception):
     code: str = "error"
     status: ClassVar[int] = 500
     retryable: bool = False
+    retry_after: timedelta | None = None
+    """Pause before a retry, if the service knows it."""
     default_hint: ClassVar[str] = ""
 
     def __init__(
@@ -94,6 +97,24 @@ class Conflict(MusterError):
     status = 409
 
 
+class RequestInProgress(Conflict):
+    """Another request with the same idempotency key is being served."""
+
+    code = "request-in-progress"
+    retryable = True
+
+    def __init__(self, detail: str, *, retry_after: timedelta) -> None:
+        super().__init__(detail, hint="wait for its answer: repeat this request with the same key")
+        self.retry_after = retry_after
+
+
+class PreconditionFailed(MusterError):
+    """The object is not in the version that the request names in `If-Match`."""
+
+    code = "precondition-failed"
+    status = 412
+
+
 class TooLarge(MusterError):
     """The content has more bytes than the limit."""
 
@@ -139,7 +160,7 @@ class RateLimited(MusterError):
 
     def __init__(self, detail: str, *, retry_after: timedelta, hint: str | None = None) -> None:
         super().__init__(detail, hint=hint or f"wait {math.ceil(retry_after.total_seconds())} s and try again")
-        self.retry_after = retry_after
+        self.retry_after: timedelta = retry_after
 
 
 class Unavailable(MusterError):

@@ -21,6 +21,7 @@ from datetime import timedelta
 import structlog
 from fastapi import FastAPI
 
+from ledger.errors import InsufficientFunds
 from protocol.errors import MusterError
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.http.serving.unix_server import UnixServer
@@ -37,6 +38,7 @@ from worker.logs.push import LogPusher
 from worker.membership.joining import Joiner, OrchestratorLocation, load_membership, save_membership
 from worker.membership.registration import Registrar
 from worker.membership.relayed_join import RelayedJoin
+from worker.membership.relayed_leave import leave_by_relay
 from worker.membership.relocation import Relocation
 from worker.session.orchestrator_client import OrchestratorSession
 from worker.situation import Phase, Situation, WorkerStatus
@@ -293,7 +295,7 @@ class Daemon:
     async def _leave(self) -> None:
         dependencies = self._dependencies
         try:
-            await dependencies.chain.leave()
+            await self._end_membership()
             _log.info("left-the-pool", pool=dependencies.settings.pool_id)
         except MusterError as error:
             _log.error(
@@ -305,6 +307,26 @@ class Daemon:
         await self.reconciler.clear()
         for name in ("membership", "drain"):
             dependencies.state.forget(name)
+
+    async def _end_membership(self) -> None:
+        """Ends the membership on the ledger; if the node's account can't pay the gas, through the relayer."""
+        dependencies, orchestrator = self._dependencies, self._pusher.orchestrator
+        try:
+            await dependencies.chain.leave()
+        except InsufficientFunds:
+            if orchestrator is None or not await leave_by_relay(
+                orchestrator,
+                key=dependencies.key,
+                pool_id=dependencies.settings.pool_id,
+                joins=await dependencies.chain.joins(),
+                domain=dependencies.chain.invites_domain,
+                is_member=self._is_member,
+                clock=dependencies.clock,
+            ):
+                raise
+
+    async def _is_member(self) -> bool:
+        return (await self._dependencies.chain.node_status()).member
 
     async def _close(self) -> None:
         await self._bridge.stop()

@@ -1,16 +1,18 @@
-"""`muster pool stop`, `start` and `change`: changes of posted tasks."""
+"""`muster pool stop`, `start`, `change` and `set-secrets`: changes of posted tasks."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from cli.output import say
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
-from cli.pool.tasks import TaskName, read_replicas
+from cli.pool.task_files import secrets_from_environment
+from cli.pool.tasks import TaskName, read_replicas, registry_from_environment
 from protocol.errors import InvalidInput
-from protocol.wire.tasks import DesiredState, TaskPatch
+from protocol.wire.tasks import DesiredState, TaskPatch, TaskSecrets
 
 
 async def stop(
@@ -53,6 +55,41 @@ async def change(
     if replicas is None and priority is None:
         raise InvalidInput("no change is given", hint="give --replicas or --priority")
     await _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)
+
+
+async def set_secrets(
+    context: typer.Context,
+    name: TaskName,
+    *,
+    secret: Annotated[
+        list[str] | None, typer.Option(help="Environment variable whose value is a secret of the task; repeatable.")
+    ] = None,
+    registry_user: Annotated[
+        str | None, typer.Option(help="User of the image's registry; password in MUSTER_REGISTRY_PASSWORD.")
+    ] = None,
+    where: Where = None,
+    manager: Manager = None,
+) -> None:
+    """Replace all secrets of a task, or its registry credentials; its containers are replaced at once."""
+    if not secret and registry_user is None:
+        raise InvalidInput(
+            "no secret is given", hint="give --secret NAME for each secret of the task, or --registry-user"
+        )
+    given = {
+        "secrets": secrets_from_environment(secret) if secret else None,
+        "registry": registry_from_environment(registry_user),
+    }
+    try:
+        new = TaskSecrets.model_validate(given)
+    except ValidationError:
+        raise InvalidInput(
+            "a secret has a wrong name, or more than 32,768 characters",
+            hint="a name has letters, digits and underscores, and does not begin with a digit",
+        ) from None
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = await find_task(client, name)
+        task = await client.change_task_secrets(found.id, new)
+    say(f"{task.spec.name} ({task.id}) has the secrets {', '.join(task.secret_names) or 'of its registry only'}")
 
 
 async def _change(context: typer.Context, name: str, patch: TaskPatch, where: str | None, manager: str | None) -> None:

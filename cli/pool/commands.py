@@ -62,6 +62,10 @@ PARTS: Parts = {
     "stop": ("cli.pool.changes:stop", "Stop a task on all its nodes."),
     "start": ("cli.pool.changes:start", "Run a stopped task again."),
     "change": ("cli.pool.changes:change", "Change the priority of a task or the number of nodes that run it."),
+    "set-secrets": (
+        "cli.pool.changes:set_secrets",
+        "Replace all secrets of a task, or its registry credentials; its containers are replaced at once.",
+    ),
     "progress": (
         "cli.pool.runs:progress",
         "Show the policy's version, and the groups that each step has and still needs.",
@@ -90,6 +94,10 @@ PARTS: Parts = {
     ),
     "webhooks": ("cli.pool.webhooks:webhooks", "List webhooks with the state of their deliveries."),
     "add-webhook": ("cli.pool.webhooks:add_webhook", "Deliver the pool's events to a URL, in signed requests."),
+    "rotate-webhook": (
+        "cli.pool.webhooks:rotate_webhook",
+        "Give a webhook a new secret; the old one stays valid for a day, or for --overlap.",
+    ),
     "delete-webhook": (
         "cli.pool.webhooks:delete_webhook",
         "Delete a webhook, so that its URL receives no more events.",

@@ -11,6 +11,7 @@ import typer
 from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from cli.pool.bans import BanReason, check_ban_reason
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
 from cli.quantities import ago, format_size, moment
 from protocol.clients import OrchestratorClient
@@ -100,7 +101,7 @@ async def ban(
     context: typer.Context,
     name: NodeName,
     *,
-    reason: Annotated[str, typer.Option(help="Reason; it is public on the ledger.")],
+    reason: BanReason,
     on_ledger: OnLedger = False,
     pool: PoolOption = None,
     key: ManagerKey = "manager",
@@ -108,6 +109,7 @@ async def ban(
     manager: Manager = None,
 ) -> None:
     """Ban a node from the pool, until `unban`."""
+    reason = check_ban_reason(reason)
     if not on_ledger:
         await _tell(context, name, where, manager, lambda client, which: client.ban(which, reason=reason))
         return

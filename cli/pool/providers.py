@@ -10,6 +10,7 @@ import typer
 from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_json
+from cli.pool.bans import BanReason, check_ban_reason
 from ledger.errors import TransactionReverted
 from protocol.errors import Conflict, InvalidInput
 
@@ -21,7 +22,7 @@ async def ban_provider(
     context: typer.Context,
     name: ProviderName,
     *,
-    reason: Annotated[str, typer.Option(help="Reason; it is public on the ledger.")],
+    reason: BanReason,
     confirmed: Confirmed = False,
     pool: PoolOption = None,
     key: ManagerKey = "manager",
@@ -31,6 +32,7 @@ async def ban_provider(
 
     The nodes can still use leases that expire within the pool's notice period; that work is judged and paid.
     """
+    reason = check_ban_reason(reason)
     pool_id, provider = chosen_pool(context.obj, pool), resolve_address(context.obj, name)
     _confirm(f"ban {provider} and all its nodes from pool {pool_id}?", confirmed=confirmed)
     async with open_ledger(context.obj, key) as ledger:

@@ -115,7 +115,7 @@ async def run(
         "selector": _over(fields, "selector", labels=pairs(label or [], what="--label") or None),
         "volumes": [*fields.get("volumes", ()), *_volumes(data, shared=False), *_volumes(shared, shared=True)],
         "secrets": _more(fields, "secrets", secrets_from_environment(secret or [])),
-        "registry": _registry(registry_user) or fields.get("registry"),
+        "registry": registry_from_environment(registry_user) or fields.get("registry"),
     }
     fields |= {key: value for key, value in said.items() if value is not None}
     fields.setdefault("name", _name_of(str(fields.get("image", ""))))
@@ -189,7 +189,8 @@ def _volumes(paths: list[str] | None, *, shared: bool) -> list[dict[str, Any]]:
     return [{"target": path, "shared": shared} for path in paths or []]
 
 
-def _registry(user: str | None) -> dict[str, str] | None:
+def registry_from_environment(user: str | None) -> dict[str, str] | None:
+    """Returns a registry's credentials, with the password from `MUSTER_REGISTRY_PASSWORD`; None without a user."""
     if user is None:
         return None
     password = secrets_from_environment(["MUSTER_REGISTRY_PASSWORD"])["MUSTER_REGISTRY_PASSWORD"]

@@ -1,7 +1,8 @@
-"""`muster pool webhooks`, `add-webhook` and `delete-webhook`: manage the delivery of the pool's events to URLs."""
+"""`muster pool webhooks`, `add-webhook`, `rotate-webhook` and `delete-webhook`: deliver the pool's events to URLs."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -60,6 +61,33 @@ async def add_webhook(
         made = await client.create_webhook(wanted)
     show_fields({"id": made.webhook.id, "secret": made.secret.get_secret_value()}, as_json=as_json)
     note("the secret is not shown again; it verifies X-Muster-Webhook-Signature (HMAC-SHA256) of each delivery")
+
+
+async def rotate_webhook(
+    context: typer.Context,
+    webhook: Annotated[str, typer.Argument(help="Id of the webhook.")],
+    *,
+    overlap: Annotated[
+        int, typer.Option(min=0, max=7 * 86_400, help="Seconds for which the old secret stays valid, too.")
+    ] = 86_400,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a webhook a new secret; the old one stays valid for a day, or for --overlap."""
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        made = await client.rotate_webhook_secret(webhook, overlap=timedelta(seconds=overlap))
+    until = made.webhook.old_secret_until_ms
+    fields = {
+        "id": made.webhook.id,
+        "secret": made.secret.get_secret_value(),
+        "old_secret_until": None if until is None else moment(until),
+    }
+    show_fields(fields, as_json=as_json)
+    if until is not None:
+        note(
+            "until then the new secret verifies X-Muster-Webhook-Signature-New, and afterwards the header without -New"
+        )
 
 
 async def delete_webhook(

@@ -79,9 +79,11 @@ RunOperator = Annotated[
 """The pool's manager or publisher, or a token with scope `operate`."""
 Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_manager))]
 """The pool's manager, or a token with scope `read`."""
-Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_manager, body_limit=OWNER_BODY))]
+operator = owner_access(Scope.OPERATE, is_manager=_is_manager, body_limit=OWNER_BODY)
+admin = owner_access(Scope.ADMIN, is_manager=_is_manager, body_limit=OWNER_BODY)
+Operator = Annotated[OwnerRequest, Depends(operator)]
 """The pool's manager, or a token with scope `operate`."""
-Admin = Annotated[OwnerRequest, Depends(owner_access(Scope.ADMIN, is_manager=_is_manager, body_limit=OWNER_BODY))]
+Admin = Annotated[OwnerRequest, Depends(admin)]
 """The pool's manager, or a token with scope `admin`."""
 Node = Annotated[SignedRequest, Depends(signed_request(body_limit=NODE_BODY))]
 """Any signer. The route checks whether the signer is a node of the pool."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from orchestrator.api.access import Admin, IdentifierPath, Reader
+from orchestrator.api.idempotency import AdminOnce, OnceRoute
 from orchestrator.api.streams import EVENTS_DESCRIPTION, follow
 from orchestrator.dependencies import dependencies_of
+from orchestrator.store.idempotency import created_id
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable
 from protocol.http.openapi import event_stream, json_body
-from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook, WebhookList
+from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, SecretRotation, Webhook, WebhookList
 
 EVENTS_AT_ONCE = 500
 """Maximum number of events in one answer, and in one read for a stream."""
 
-router = APIRouter(prefix="/v1", tags=["events"])
+router = APIRouter(prefix="/v1", tags=["events"], route_class=OnceRoute)
 
 After = Annotated[
     str | None,
@@ -47,7 +50,7 @@ async def list_events(
     limit: Annotated[int, Query(ge=1, le=EVENTS_AT_ONCE)] = 100,
     follow_: Annotated[bool, Query(alias="follow", description="Stream further events as server-sent events")] = False,
 ) -> Response | EventPage:
-    """List events of nodes, assignments and tasks, oldest first."""
+    """List events of nodes, assignments, tasks and the ledger, oldest first."""
     dependencies = dependencies_of(request)
     if after is None and not follow_:
         found = await dependencies.events.last(limit=limit)
@@ -69,7 +72,7 @@ async def list_events(
 
 
 @router.post("/webhooks", status_code=201, tags=["webhooks"], openapi_extra=json_body(NewWebhook))
-async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
+async def create_webhook(owner: AdminOnce, request: Request) -> CreatedWebhook:
     """Create a webhook. Only this response shows the secret that signs deliveries."""
     dependencies = dependencies_of(request)
     new = owner.read(NewWebhook)
@@ -78,7 +81,27 @@ async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
     except Unavailable as error:
         # An unknown host name is the caller's mistake when a webhook is created; at a delivery it is an outage.
         raise InvalidInput(error.detail, hint=error.hint, code="unknown-host", retryable=True) from error
-    return await dependencies.webhooks.create(new, cursor=await dependencies.events.newest())
+    return await dependencies.webhooks.create(
+        new,
+        identifier=created_id("webhook", owner.name, owner.idempotency_key),
+        cursor=await dependencies.events.newest(),
+    )
+
+
+@router.post(
+    "/webhooks/{webhook_id}/secret", tags=["webhooks"], openapi_extra=json_body(SecretRotation, required=False)
+)
+async def rotate_webhook_secret(owner: AdminOnce, request: Request, webhook_id: IdentifierPath) -> CreatedWebhook:
+    """Give a webhook a new secret. Only this response shows it.
+
+    For the time of the overlap, deliveries are signed with both secrets.
+    """
+    wish = owner.read(SecretRotation) if owner.body else SecretRotation()
+    return await dependencies_of(request).webhooks.rotate(
+        webhook_id,
+        overlap=timedelta(seconds=wish.overlap_seconds),
+        rotation=created_id("rotation", owner.name, owner.idempotency_key),
+    )
 
 
 @router.get("/webhooks", tags=["webhooks"])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 
-from orchestrator.api.access import Admin, NodePath, Operator, Reader
+from orchestrator.api.access import NodePath, Reader
+from orchestrator.api.idempotency import AdminOnce, OnceRoute, OperatorOnce
 from orchestrator.api.views import node_views
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
 from orchestrator.store.database import new_id
 from protocol.errors import Conflict, Unprocessable
+from protocol.http.deprecation import Deprecation
 from protocol.http.openapi import json_body
 from protocol.http.tokens import OwnerRequest
 from protocol.identifiers import Address, address
@@ -20,11 +23,19 @@ from protocol.identity.signing import unix_ms
 from protocol.wire.heartbeat import Command, CommandKind, NodeState
 from protocol.wire.pool import Cause, History, NodeMetrics, NodeView, NodeViewPage
 
-router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"], route_class=OnceRoute)
 
 Cursor = Annotated[
     str | None, Query(max_length=42, pattern="^0x[0-9a-fA-F]{40}$", description="`next_cursor` of the previous page")
 ]
+
+BAN_WITHOUT_REASON = Deprecation(
+    since=datetime(2026, 12, 1, tzinfo=UTC),
+    sunset=datetime(2027, 12, 1, tzinfo=UTC),
+    link="/docs",
+    route=("POST", "/v1/nodes/{node}/ban"),
+)
+"""Announces that a ban without a reason will be refused. Wire version 1 can't begin to require a field."""
 
 PAGES_PER_REQUEST = 20
 """Maximum pages that a filtered request reads; the next request continues after the last page read."""
@@ -99,7 +110,7 @@ async def get_node_metrics(_owner: Reader, request: Request, node: NodePath) -> 
 
 
 @router.post("/{node}/restart", openapi_extra=json_body(Cause, required=False))
-async def restart_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def restart_node(owner: OperatorOnce, request: Request, node: NodePath) -> NodeView:
     """Make the node replace its task's container."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner asked for a restart")
@@ -120,7 +131,7 @@ async def restart_node(owner: Operator, request: Request, node: NodePath) -> Nod
 
 
 @router.post("/{node}/drain", openapi_extra=json_body(Cause, required=False))
-async def drain_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def drain_node(owner: OperatorOnce, request: Request, node: NodePath) -> NodeView:
     """Let the node finish its task, and assign no other task to it until `resume`."""
     dependencies = dependencies_of(request)
     await dependencies.nodes.get_known(node)
@@ -142,7 +153,7 @@ async def drain_node(owner: Operator, request: Request, node: NodePath) -> NodeV
 
 
 @router.post("/{node}/resume", openapi_extra=json_body(Cause, required=False))
-async def resume_node(owner: Operator, request: Request, node: NodePath) -> NodeView:
+async def resume_node(owner: OperatorOnce, request: Request, node: NodePath) -> NodeView:
     """End a drain."""
     dependencies = dependencies_of(request)
     await dependencies.nodes.get_known(node)
@@ -161,13 +172,18 @@ async def resume_node(owner: Operator, request: Request, node: NodePath) -> Node
 
 
 @router.post("/{node}/ban", openapi_extra=json_body(Cause, required=False))
-async def ban_node(owner: Admin, request: Request, node: NodePath) -> NodeView:
+async def ban_node(owner: AdminOnce, request: Request, response: Response, node: NodePath) -> NodeView:
     """Ban the node on the ledger and in this orchestrator.
 
-    The orchestrator's settings must name the keystore of the pool's manager.
+    The orchestrator's settings must name the keystore of the pool's manager. A ban needs a `reason`, which is public on
+    the ledger, and shown with the node and in the event. A ban without one is deprecated.
     """
     dependencies = dependencies_of(request)
-    cause = _cause(owner, "the owner banned it")
+    cause = _cause(owner, "")
+    if not cause:
+        cause = "the owner banned it and gave no reason"
+        for name, value in BAN_WITHOUT_REASON.headers:
+            response.headers[name.decode("ascii")] = value.decode("ascii")
     await dependencies.ledger.ban(node, reason=cause)
     dependencies.status_cache.forget(node)
     await dependencies.transitions.apply(node, NodeEvent.BANNED, cause=cause, actor=owner.name, fields={"member": "0"})
@@ -175,7 +191,7 @@ async def ban_node(owner: Admin, request: Request, node: NodePath) -> NodeView:
 
 
 @router.post("/{node}/unban", openapi_extra=json_body(Cause, required=False))
-async def unban_node(owner: Admin, request: Request, node: NodePath) -> NodeView:
+async def unban_node(owner: AdminOnce, request: Request, node: NodePath) -> NodeView:
     """Lift the ban on the ledger and in this orchestrator; the node may be invited again."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner lifted the ban")
@@ -190,4 +206,4 @@ async def _view(dependencies: Dependencies, node: Address) -> NodeView:
 
 
 def _cause(owner: OwnerRequest, otherwise: str) -> str:
-    return (owner.read(Cause).reason if owner.body else "") or otherwise
+    return (owner.read(Cause).reason.strip() if owner.body else "") or otherwise

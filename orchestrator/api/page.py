@@ -17,6 +17,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from protocol.errors import NotFound
+from protocol.http.preconditions import EntityTags
 from protocol.wire.pool import PAGE_PATH
 
 START = "index.html"
@@ -90,7 +91,8 @@ async def page(request: Request, name: str) -> Response:
     if found is None:
         raise NotFound("the page has no such file", hint=f"the page is at {PAGE_PATH}")
     headers = {**HEADERS, "ETag": found.etag}
-    if found.etag in request.headers.get("if-none-match", ""):
+    known = EntityTags.parse(request.headers.get("if-none-match"), header="If-None-Match")
+    if known is not None and known.includes(found.etag):
         return Response(status_code=304, headers=headers)
     return Response(found.body, media_type=found.media_type, headers=headers)
 

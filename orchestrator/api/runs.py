@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from orchestrator.api.access import Node, NodePath, Reader, RunOperator, RunReader
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.relayer.disputes import take_dispute
+from orchestrator.relayer.leaves import take_leave
 from orchestrator.runs.control import RunControl, rollout_item
 from orchestrator.runs.download_links import Links, links_to
 from orchestrator.runs.leasing import SlotLeasing
@@ -24,7 +25,9 @@ from protocol.wire.relayed import (
     DisputeReceipt,
     JoinReceipt,
     JoinRequest,
+    LeaveReceipt,
     SignedDispute,
+    SignedLeave,
     SubmissionReceipt,
     SubmissionRequest,
 )
@@ -133,6 +136,35 @@ async def dispute_verdict(signed: Node, request: Request) -> Response:
         relayer=dependencies.relayer,
         slots=run.store,
         domain=run.ledger.domain,
+        now=dependencies.clock.now(),
+    )
+    return signed.answer(dependencies.key, receipt)
+
+
+@router.post("/leaves", response_model=LeaveReceipt, openapi_extra=json_body(SignedLeave))
+async def leave_pool(signed: Node, request: Request) -> Response:
+    """Queue a member's signed leave, which the relayer sends to the ledger.
+
+    A repeated request returns the state of the same leave.
+    """
+    dependencies = dependencies_of(request)
+    ledger, node = _run(dependencies).ledger, signed.address
+
+    async def is_member() -> bool:
+        row = await dependencies.nodes.get(node)
+        return (await dependencies.status_cache.membership(row)).member
+
+    async def joins() -> int:
+        return await ledger.joins(node)
+
+    receipt = await take_leave(
+        node,
+        signed.read(SignedLeave),
+        pool_id=dependencies.settings.pool_id,
+        relayer=dependencies.relayer,
+        is_member=is_member,
+        joins=joins,
+        domain=dependencies.ledger.domain,
         now=dependencies.clock.now(),
     )
     return signed.answer(dependencies.key, receipt)

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import hashlib
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from orchestrator.api.access import IdentifierPath, Operator, Reader
+from orchestrator.api.idempotency import OnceRoute, OperatorOnce
 from orchestrator.api.views import group_views
 from orchestrator.dependencies import dependencies_of
 from orchestrator.scheduler.template_variables import check_variables
+from orchestrator.store.tasks import TaskRow
 from protocol.http.openapi import json_body
+from protocol.http.preconditions import EntityTags
 from protocol.wire.pool import GroupList
-from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch, TaskSecrets
 
-router = APIRouter(prefix="/v1", tags=["tasks"])
+router = APIRouter(prefix="/v1", tags=["tasks"], route_class=OnceRoute)
 
 Cursor = Annotated[
     str | None, Query(max_length=32, pattern="^[0-9]{1,20}$", description="`next_cursor` of the last page")
 ]
 
 
-IdempotencyKey = Annotated[
+IfMatch = Annotated[
     str | None,
     Header(
-        alias=IDEMPOTENCY_HEADER,
-        pattern="^[0-9a-f]{32}$",
-        description="32 random hex digits. A repeated post with the same digits returns the same task",
+        alias="If-Match",
+        description="ETag of the task, or a list of them; 412 if the owner has changed the task since",
     ),
 ]
+IfNoneMatch = Annotated[
+    str | None, Header(alias="If-None-Match", description="ETag of an earlier answer; 304 if the task is the same")
+]
+TAGGED: dict[str, Any] = {"headers": {"ETag": {"description": "Version of the task", "schema": {"type": "string"}}}}
 
 
-@router.post("/tasks", status_code=201, openapi_extra=json_body(NewTask))
-async def create_task(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
+@router.post("/tasks", status_code=201, responses={201: TAGGED}, openapi_extra=json_body(NewTask))
+async def create_task(owner: OperatorOnce, request: Request, response: Response) -> Task:
     """Post a task.
 
     The task's secrets and registry password are stored encrypted, and no answer to the owner contains them.
     """
     new = owner.read(NewTask)
     check_variables(new.spec)
-    return await dependencies_of(request).tasks.create(new, actor=owner.name, key=idempotency_key)
+    row = await dependencies_of(request).tasks.create(new, actor=owner.name, key=owner.idempotency_key)
+    return _tagged(row, response)
 
 
 @router.get("/tasks")
@@ -51,14 +59,22 @@ async def list_tasks(
     return TaskPage(tasks=tuple(row.task for row in rows), next_cursor=following)
 
 
-@router.get("/tasks/{task_id}")
-async def get_task(_owner: Reader, request: Request, task_id: IdentifierPath) -> Task:
+@router.get("/tasks/{task_id}", response_model=Task, responses={200: TAGGED, 304: {"description": "Not modified"}})
+async def get_task(
+    _owner: Reader, request: Request, response: Response, task_id: IdentifierPath, if_none_match: IfNoneMatch = None
+) -> Task | Response:
     """Return one task."""
-    return (await dependencies_of(request).tasks.get(task_id)).task
+    known = EntityTags.parse(if_none_match, header="If-None-Match")
+    row = await dependencies_of(request).tasks.get(task_id)
+    if known is not None and known.includes(_tag_of(row)):
+        return Response(status_code=304, headers={"ETag": _tag_of(row)})
+    return _tagged(row, response)
 
 
-@router.patch("/tasks/{task_id}", openapi_extra=json_body(TaskPatch))
-async def change_task(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
+@router.patch("/tasks/{task_id}", responses={200: TAGGED}, openapi_extra=json_body(TaskPatch))
+async def change_task(
+    owner: OperatorOnce, request: Request, response: Response, task_id: IdentifierPath, if_match: IfMatch = None
+) -> Task:
     """Change a task.
 
     A change makes a new generation, which replaces the running one on the task's nodes. Changes of replicas, priority
@@ -67,13 +83,28 @@ async def change_task(owner: Operator, request: Request, task_id: IdentifierPath
     patch = owner.read(TaskPatch)
     if patch.spec is not None:
         check_variables(patch.spec)
-    return await dependencies_of(request).tasks.patch(task_id, patch, actor=owner.name)
+    tasks = dependencies_of(request).tasks
+    return _tagged(await tasks.patch(task_id, patch, actor=owner.name, only=_revisions(if_match)), response)
+
+
+@router.put("/tasks/{task_id}/secrets", responses={200: TAGGED}, openapi_extra=json_body(TaskSecrets))
+async def change_task_secrets(
+    owner: Operator, request: Request, response: Response, task_id: IdentifierPath, if_match: IfMatch = None
+) -> Task:
+    """Replace a task's secrets or its registry credentials.
+
+    The task's nodes replace their containers at once, by a new generation. A stopped, completed or failed task stays
+    so, and gets the new secrets when it is started again.
+    """
+    tasks, new = dependencies_of(request).tasks, owner.read(TaskSecrets)
+    row = await tasks.change_secrets(task_id, new, actor=owner.name, only=_revisions(if_match))
+    return _tagged(row, response)
 
 
 @router.delete("/tasks/{task_id}", status_code=204)
-async def delete_task(owner: Operator, request: Request, task_id: IdentifierPath) -> Response:
+async def delete_task(owner: Operator, request: Request, task_id: IdentifierPath, if_match: IfMatch = None) -> Response:
     """Delete a task and stop its assignments."""
-    await dependencies_of(request).tasks.delete(task_id, actor=owner.name)
+    await dependencies_of(request).tasks.delete(task_id, actor=owner.name, only=_revisions(if_match))
     return Response(status_code=204)
 
 
@@ -81,3 +112,25 @@ async def delete_task(owner: Operator, request: Request, task_id: IdentifierPath
 async def list_groups(_owner: Reader, request: Request) -> GroupList:
     """List the groups of nodes that run a task together, with their members and ranks."""
     return GroupList(groups=tuple(await group_views(dependencies_of(request))))
+
+
+def _tag_of(row: TaskRow) -> str:
+    """Returns the ETag of a task: its revision, which the owner's changes increase, and a hash of the whole answer."""
+    return f'"{row.revision}.{hashlib.sha256(row.task.model_dump_json().encode()).hexdigest()[:16]}"'
+
+
+def _tagged(row: TaskRow, response: Response) -> Task:
+    response.headers["ETag"] = _tag_of(row)
+    return row.task
+
+
+def _revisions(if_match: str | None) -> frozenset[str] | None:
+    """Returns the revisions that an `If-Match` names; None for any.
+
+    The rest of the tag is not compared. A task's state changes without its owner, and such a change must not refuse the
+    owner's request. A weak tag matches nothing (RFC 9110, section 13.1.1).
+    """
+    named = EntityTags.parse(if_match, header="If-Match")
+    if named is None or named.any:
+        return None
+    return frozenset(tag[1:-1].partition(".")[0] for tag in named.tags if tag.startswith('"'))

@@ -36,7 +36,7 @@ from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.clock import Clock
 from protocol.wire.leases import SignedWorkClaim
-from protocol.wire.relayed import JoinRequest, SignedDispute
+from protocol.wire.relayed import JoinRequest, SignedDispute, SignedLeave
 
 REQUEST_TIMEOUT = timedelta(seconds=5)
 """Time limit of one request to the RPC endpoint."""
@@ -226,6 +226,27 @@ class LedgerRun:
             )
         except TransactionReverted as error:
             return Refusal(dispute.key, error.name, error.detail)
+        return None
+
+    async def joins(self, node: Address) -> int:
+        """Returns how often a node has joined the pool, which is the nonce of its leave."""
+        return await (await self._connected()).pools.joins(self._pool_id, node)
+
+    async def end_memberships(self, leaves: Sequence[SignedLeave]) -> list[Refusal]:
+        """Ends memberships for nodes, each in its own transaction; returns the refused leaves."""
+        found = await asyncio.gather(*(self._end_membership(each) for each in leaves))
+        return [each for each in found if each is not None]
+
+    async def _end_membership(self, leave: SignedLeave) -> Refusal | None:
+        try:
+            await (await self._connected()).pools.leave(
+                self._pool_id,
+                leave.node,
+                deadline=expiry_of(leave),
+                node_signature=bytes.fromhex(leave.signature[2:]),
+            )
+        except TransactionReverted as error:
+            return Refusal(leave.node, error.name, error.detail)
         return None
 
     async def work_refusals(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:

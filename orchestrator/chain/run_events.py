@@ -9,6 +9,7 @@ from ledger.client.work import WorkStatus
 from ledger.events.types import (
     CheckpointAnnounced,
     Departure,
+    DisputeLost,
     EscrowFunded,
     EscrowWithdrawn,
     LedgerEvent,
@@ -16,6 +17,7 @@ from ledger.events.types import (
     MemberJoined,
     MemberLeft,
     ProviderBanned,
+    RewardsClaimed,
     Slashed,
     Staked,
     UnbondCancelled,
@@ -34,7 +36,15 @@ EscrowEvent: TypeAlias = EscrowFunded | WithdrawalAnnounced | EscrowWithdrawn
 StakeEvent: TypeAlias = Staked | UnbondStarted | UnbondCancelled | Slashed | LocksChanged
 
 FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
-    Contract.WORK_LEDGER: (WorkSubmitted, VerdictGiven, WorkDisputed, WorkFinal, WorkExpired),
+    Contract.WORK_LEDGER: (
+        WorkSubmitted,
+        VerdictGiven,
+        WorkDisputed,
+        DisputeLost,
+        WorkFinal,
+        WorkExpired,
+        RewardsClaimed,
+    ),
     Contract.CHECKPOINTS: (CheckpointAnnounced,),
     Contract.COMPUTE_POOLS: (
         MemberJoined,

@@ -14,7 +14,7 @@ from ledger.client.work import WorkRecord
 from protocol.identifiers import Address, Digest
 from protocol.identity.typed_data import SigningDomain
 from protocol.wire.leases import SignedWorkClaim
-from protocol.wire.relayed import JoinRequest, SignedDispute
+from protocol.wire.relayed import JoinRequest, SignedDispute, SignedLeave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,17 @@ class RunLedger(Protocol):
         """
         ...
 
+    async def joins(self, node: Address) -> int:
+        """Returns how often a node has joined the pool, which is the nonce of its leave."""
+        ...
+
+    async def end_memberships(self, leaves: Sequence[SignedLeave]) -> list[Refusal]:
+        """Ends memberships at the request of their nodes, each in its own transaction; returns the refused leaves.
+
+        A refused leave costs no gas, because it fails at the gas estimate.
+        """
+        ...
+
     async def events(self) -> RunEvents:
         """Returns events since the last commit; before the first commit, all events."""
         ...
@@ -171,6 +182,6 @@ def error_name(reason: str) -> str:
     return match[1] if match else ""
 
 
-def expiry_of(dispute: SignedDispute) -> datetime:
-    """Returns the latest time at which a signed dispute may be sent to the ledger."""
-    return datetime.fromtimestamp(min(dispute.deadline, 2**37), UTC)
+def expiry_of(signed: SignedDispute | SignedLeave) -> datetime:
+    """Returns the latest time at which a signed dispute or leave may be sent to the ledger."""
+    return datetime.fromtimestamp(min(signed.deadline, 2**37), UTC)

@@ -1,4 +1,4 @@
-"""Loop that sends queued submissions, joins and disputes to the ledger for nodes.
+"""Loop that sends queued submissions, joins, disputes and leaves to the ledger for nodes.
 
 A row of the queue is postponed before it is sent, so that it becomes due again if this process crashes. Before a row
 is sent again, the ledger is asked whether it has the row's work, join or dispute already. The contracts accept the same
@@ -36,9 +36,6 @@ RETRY_PAUSE = timedelta(seconds=20)
 
 TEMPORARY_ERRORS = frozenset({"EscrowTooLow", "StakeTooLow"})
 """Contract errors that may end by themselves, because the pool or the provider may add money."""
-
-DONE_ERRORS = frozenset({"WorkExists", "MemberAlready", "WrongStatus"})
-"""Contract errors after which the ledger may have the row's work, join or dispute already."""
 
 MAX_REFUSALS = 6
 """Number of temporary refusals after which the next refusal of a row is final."""
@@ -198,7 +195,7 @@ class Relayer:
         """
         now = unix_ms(self._clock.now())
         temporary = refusal.error in TEMPORARY_ERRORS
-        if refusal.error in DONE_ERRORS:
+        if refusal.error == strategy.done_error:
             # Another sender, or this relayer before a crash, may have sent the same row. The next round looks it up.
             await self._store.record_temporary_refusal(
                 strategy.kind, row.name, reason="", until_ms=now, lease=self._lease.value

@@ -153,8 +153,11 @@ class RunSync:
             # Funds are read before events are applied. So the escrow of new work may briefly be reserved twice (on the
             # ledger, and by the open lease here), but it never counts as free.
             await self._read_funds(found.events)
+            # Until the ledger was read completely for the first time, events are history: nobody waits for them.
+            is_history = bool(found.events) and not (await self._store.state()).ready
             for number, event in enumerate(found.events):
                 await self._apply(event)
+                await self._announce(event, quiet=is_history)
                 if number % RENEWED_EVERY == RENEWED_EVERY - 1:
                     await self._check_leader_lease()
             await found.commit()
@@ -221,6 +224,11 @@ class RunSync:
                 await self._stop_waiting(_live(rows), removed_by_pool=True)
             case WorkSubmitted() | VerdictGiven() | WorkDisputed() | WorkFinal() | WorkExpired() as event:
                 await self._apply_work(event, reverted=observed.reverted)
+
+    async def _announce(self, observed: ObservedEvent, *, quiet: bool) -> None:
+        now = self._now_ms()
+        if not await self._store.announce(observed, quiet=quiet, now_ms=now, lease=self._lease.value):
+            raise _lease_lost()
 
     async def _apply_work(self, event: WorkEvent, *, reverted: bool) -> None:
         if isinstance(event, WorkFinal) and event.outcome is Outcome.FORGED:
@@ -555,9 +563,7 @@ class RunSync:
         """Ends the round without a commit if the leader lease was lost."""
         before = self._lease.value
         if not await self._lease.hold() or self._lease.value != before:
-            raise RunLeaseLost(
-                "another orchestrator has taken the leader lease of the run's loop", hint="no action is needed"
-            )
+            raise _lease_lost()
 
     def _now_ms(self) -> int:
         return unix_ms(self._clock.now())
@@ -568,6 +574,10 @@ _FILE_EVENTS = {
     StoredFileState.ABSENT: SlotEvent.FILE_ABSENT,
     StoredFileState.UNKNOWN: SlotEvent.FILE_UNKNOWN,
 }
+
+
+def _lease_lost() -> RunLeaseLost:
+    return RunLeaseLost("another orchestrator has taken the leader lease of the run's loop", hint="no action is needed")
 
 
 def _waits_until_ms(row: SlotRow) -> int:

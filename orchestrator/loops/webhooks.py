@@ -26,6 +26,8 @@ from protocol.runtime.randomness import jittered
 from protocol.wire.pool import PoolEvent
 
 SIGNATURE_HEADER = "X-Muster-Webhook-Signature"
+NEW_SIGNATURE_HEADER = "X-Muster-Webhook-Signature-New"
+"""Header with the new secret's signature while the old secret is still valid."""
 TIMESTAMP_HEADER = "X-Muster-Webhook-Timestamp"
 EVENT_HEADER = "X-Muster-Webhook-Event"
 
@@ -119,7 +121,12 @@ class WebhookDelivery:
         target = httpx.URL(url).copy_with(host=addresses[0])
         timestamp = str(unix_ms(self._dependencies.clock.now()) // 1000)
         body = event.model_dump_json().encode()
-        secret = await self._dependencies.webhooks.secret(name)
+        secret, old = await self._dependencies.webhooks.signing_secrets(name)
+        # Receivers that do not know of the rotation yet read the first header. So it keeps the old secret's signature
+        # until the overlap ends.
+        signatures = {SIGNATURE_HEADER: signature_of(old or secret, timestamp=timestamp, body=body)}
+        if old is not None:
+            signatures[NEW_SIGNATURE_HEADER] = signature_of(secret, timestamp=timestamp, body=body)
         request = self._http.build_request(
             "POST",
             target,
@@ -129,7 +136,7 @@ class WebhookDelivery:
                 "Content-Type": "application/json",
                 TIMESTAMP_HEADER: timestamp,
                 EVENT_HEADER: event.id,
-                SIGNATURE_HEADER: signature_of(secret, timestamp=timestamp, body=body),
+                **signatures,
             },
             extensions={"sni_hostname": host},
             timeout=REQUEST_TIMEOUT.total_seconds(),

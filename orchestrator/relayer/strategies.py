@@ -1,4 +1,4 @@
-"""One strategy per kind of relayed transaction: submissions, joins and disputes.
+"""One strategy per kind of relayed transaction: submissions, joins, disputes and leaves.
 
 The loop in `loops/relayer.py` batches, retries and settles the rows of the relayer's queue. A strategy defines how the
 request in a row is parsed, when it needs no transaction any more, and which call of the ledger sends it.
@@ -17,7 +17,7 @@ from orchestrator.chain.run_interface import RunLedger, expiry_of
 from orchestrator.store.relayer import RelayedKind, RelayedTransaction
 from protocol.runtime.clock import Clock
 from protocol.wire.base import WireModel
-from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, SubmissionRequest
+from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, SignedLeave, SubmissionRequest
 
 R = TypeVar("R", bound=WireModel)
 
@@ -26,8 +26,8 @@ MAX_BATCH = 64
 256 items."""
 
 MAX_DISPUTES = 8
-"""Maximum number of disputes per round. Each is a transaction of its own, and the next round waits until all of them
-are mined."""
+"""Maximum number of disputes, and of leaves, per round. Each is a transaction of its own, and the next round waits
+until all of them are mined."""
 
 EXPIRED = "it expired before it could be relayed to the ledger"
 DECIDED = "its verdict can't be disputed any more"
@@ -56,6 +56,8 @@ class RelayStrategy(ABC, Generic[R]):
     """
 
     kind: ClassVar[RelayedKind]
+    done_error: ClassVar[str]
+    """Contract error after which the ledger may have the row's work, join, dispute or leave already."""
     batch: ClassVar[int] = MAX_BATCH
     """Maximum number of rows that one round takes."""
     resubmittable: ClassVar[bool] = False
@@ -94,6 +96,7 @@ class WorkStrategy(RelayStrategy[SubmissionRequest]):
     """Submits work, many items in one transaction."""
 
     kind = RelayedKind.WORK
+    done_error = "WorkExists"
 
     @staticmethod
     def parse(row: RelayedTransaction) -> SubmissionRequest:
@@ -125,6 +128,7 @@ class JoinStrategy(RelayStrategy[JoinRequest]):
     """Redeems invites, many in one transaction."""
 
     kind = RelayedKind.JOIN
+    done_error = "MemberAlready"
 
     @staticmethod
     def parse(row: RelayedTransaction) -> JoinRequest:
@@ -158,6 +162,7 @@ class DisputeStrategy(RelayStrategy[SignedDispute]):
     """Opens disputes, each in a transaction of its own."""
 
     kind = RelayedKind.DISPUTE
+    done_error = "WrongStatus"
     batch = MAX_DISPUTES
     resubmittable = True  # the node may sign the dispute again with a later deadline
 
@@ -189,6 +194,42 @@ class DisputeStrategy(RelayStrategy[SignedDispute]):
         return await self._ledger.open_disputes(requests)
 
 
+class LeaveStrategy(RelayStrategy[SignedLeave]):
+    """Ends memberships, each in a transaction of its own."""
+
+    kind = RelayedKind.LEAVE
+    done_error = "NotMember"
+    batch = MAX_DISPUTES
+    resubmittable = True  # the node may sign the leave again with a later deadline
+
+    @staticmethod
+    def parse(row: RelayedTransaction) -> SignedLeave:
+        """Parses the leave of a queued row."""
+        return SignedLeave.model_validate_json(row.body)
+
+    def subject(self, row: RelayedTransaction) -> str:
+        """Returns the node's address; the row's name is `NODE-NONCE`."""
+        return row.name.partition("-")[0]
+
+    async def settlement(self, row: RelayedTransaction, request: SignedLeave) -> Settlement | None:  # noqa: ARG002
+        """Looks up the membership on the ledger. It may have ended, and the node may have joined again since."""
+        member = await self._ledger.membership(request.node) is not None
+        if not member or await self._ledger.joins(request.node) != request.nonce:
+            return ON_LEDGER
+        if self._clock.now() > expiry_of(request):
+            return Settlement(ReceiptState.REFUSED, EXPIRED, resubmittable=True)
+        return None
+
+    async def dry_run(self, requests: Sequence[SignedLeave]) -> list[Refusal]:  # noqa: ARG002
+        """Returns no refusals, because each leave fails at its gas estimate if it would revert."""
+        return []
+
+    async def send(self, requests: Sequence[SignedLeave]) -> list[Refusal]:
+        """Sends one transaction for each leave."""
+        return await self._ledger.end_memberships(requests)
+
+
 def all_strategies(ledger: RunLedger, clock: Clock) -> tuple[RelayStrategy[Any], ...]:
     """Returns one strategy per kind, in the order in which the relayer serves them."""
-    return WorkStrategy(ledger, clock), JoinStrategy(ledger, clock), DisputeStrategy(ledger, clock)
+    strategies = (WorkStrategy, JoinStrategy, DisputeStrategy, LeaveStrategy)
+    return tuple(strategy(ledger, clock) for strategy in strategies)

@@ -1,4 +1,4 @@
-"""The pool's events in Redis, in order of time; the newest 20,000 are kept."""
+"""The pool's events in Redis, in order of time; the newest 100,000 are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue of the relayer in Redis: submissions and disputes by work key, joins by node."""
+"""Queue of the relayer in Redis: submissions and disputes by work key, joins and leaves by node."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from enum import StrEnum
 from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
 from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, WriteResult
+from protocol.identifiers import Address
 from protocol.runtime.clock import milliseconds
 from protocol.wire.relayed import ReceiptState
 
 KEPT = timedelta(days=2)
 """Time for which the rows of relayed or refused transactions are kept."""
+
+
+DAY_MS = 86_400_000
 
 
 class RelayedKind(StrEnum):
@@ -24,6 +28,7 @@ class RelayedKind(StrEnum):
     WORK = "work"
     JOIN = "join"
     DISPUTE = "dispute"
+    LEAVE = "leave"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,7 @@ class RelayedTransaction:
     """Row of a transaction in the relayer's queue."""
 
     name: str
-    """Name of the row, unique within its kind: the work key, or `NODE-NONCE` for a join."""
+    """Name of the row, unique within its kind: the work key, or `NODE-NONCE` for a join or leave."""
     state: ReceiptState
     body: str
     """Signed request of the node, as JSON."""
@@ -75,6 +80,12 @@ class RelayerStore:
         """Returns a row; None if it was never queued, or was settled more than `KEPT` ago."""
         found = await self._database.ask("HGETALL", self._key(kind, name))
         return _row(name, text_of(found)) if found else None
+
+    async def count_today(self, kind: RelayedKind, node: Address, *, now_ms: int) -> int:
+        """Counts a request of a node that may cost gas; returns the number of such requests today (UTC)."""
+        key = self._database.key("relay-count", kind.value, node, str(now_ms // DAY_MS))
+        count, _ = await self._database.ask_many([("INCR", key), ("PEXPIRE", key, DAY_MS)])
+        return int(count)
 
     async def due(self, kind: RelayedKind, *, now_ms: int, limit: int) -> list[RelayedTransaction]:
         """Returns due rows, longest waiting first."""

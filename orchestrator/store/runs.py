@@ -27,6 +27,8 @@ named                 hash: slot by `NODE:SHA256` of its submitted file
 uploads:S:NODE:I      set: SHA-256 of the files whose upload was allowed under a lease
 discarded             sorted set: slots that ended without work, by the time of their end
 answers               hash: answers of the first and of the newest evaluated version, as JSON
+announced             sorted set: ledger events that were announced as events of the pool, by block
+announced-after       string: newest block whose ledger events are not remembered
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from ledger.client.event_follower import ObservedEvent
+from orchestrator.chain.pool_events import pool_events_of
 from orchestrator.chain.run_interface import JoinedNode
 from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
 from orchestrator.domain.slots import Slot
@@ -41,6 +45,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
 from orchestrator.store.run_rows import RunState, SlotRow, StepRow, read_slot, read_state, read_step
 from orchestrator.store.scripts import (
+    AnnounceLedgerEvent,
     ForgetSlots,
     HoldTrainerLease,
     LeaseSlot,
@@ -73,6 +78,9 @@ class TrainerFenced(Conflict):
     default_hint = "only one trainer may work on a run: stop one of the two"
 
 
+MOST_ANNOUNCED = 50_000
+"""Maximum number of ledger events that are remembered as announced. An event that is read again is announced again only
+if it is not among them, and if its block is newer than theirs."""
 LOOP = "run"
 """Name of the loop that applies ledger events; its leader lease guards the loop's writes."""
 
@@ -232,6 +240,37 @@ class RunStore:
             )
         )
         return written is WriteResult.YES
+
+    async def announce(self, observed: ObservedEvent, *, quiet: bool, now_ms: int, lease: str) -> bool:
+        """Appends the pool's events that a ledger event causes, each once; returns False if the leader lease was lost.
+
+        Args:
+            observed: The ledger event. If a reorg has removed it, its announcement is revoked by another event.
+            quiet: True to remember the ledger event as announced without an event.
+            now_ms: Current time in Unix milliseconds.
+            lease: Value of the leader lease.
+        """
+        log = observed.event.log
+        for text in pool_events_of(observed.event):
+            written = await self._database.run(
+                AnnounceLedgerEvent(
+                    loop=LOOP,
+                    lease=lease,
+                    identity=f"{log.block_hash}-{log.index}-{text.kind}",
+                    reverted=observed.reverted,
+                    block=log.block_number,
+                    most_kept=MOST_ANNOUNCED,
+                    quiet=quiet,
+                    now_ms=now_ms,
+                    kind=text.reverted_kind if observed.reverted else text.kind,
+                    detail=text.detail,
+                    actor=text.actor,
+                    node=text.node or "",
+                )
+            )
+            if written is WriteResult.LEASE_LOST:
+                return False
+        return True
 
     async def due(self, *, now_ms: int, limit: int) -> list[str]:
         """Returns slots that are due to be checked."""

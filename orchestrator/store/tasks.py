@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
 from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask
 from orchestrator.secrets import SecretCipher
-from orchestrator.store.database import Database, new_id
+from orchestrator.store.database import Database
+from orchestrator.store.idempotency import created_id, key_reused
 from orchestrator.store.nodes import text_of
 from orchestrator.store.scripts import DeleteTask, WriteTask
-from protocol.errors import Conflict, NotFound, Unavailable
+from protocol.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.script_call import Argument
 from protocol.runtime.clock import Clock
-from protocol.wire.tasks import AssignmentState, DesiredState, NewTask, Task, TaskPatch, TaskSpec, TaskState
+from protocol.wire.tasks import (
+    AssignmentState,
+    DesiredState,
+    NewTask,
+    Task,
+    TaskPatch,
+    TaskSecrets,
+    TaskSpec,
+    TaskState,
+)
 
 MOST_TASKS = 10_000
 """Maximum number of tasks, including finished ones, which stay until the owner deletes them."""
@@ -51,8 +60,8 @@ class TaskStore:
         self._cipher = cipher
         self._clock = clock
 
-    async def create(self, new: NewTask, *, actor: str, key: str | None = None) -> Task:
-        """Stores a new task.
+    async def create(self, new: NewTask, *, actor: str, key: str | None = None) -> TaskRow:
+        """Stores a new task and returns its row.
 
         Args:
             new: The task's specification and secrets.
@@ -68,7 +77,7 @@ class TaskStore:
                 f"the pool has {MOST_TASKS} tasks, the maximum", hint="delete finished tasks", code="too-many-tasks"
             )
         now = unix_ms(self._clock.now())
-        identifier = new_id() if key is None else _id_of(actor, key)
+        identifier = created_id("task", actor, key)
         secret = new.model_dump_json(include={"secrets", "registry"})
         sealed = self._cipher.encrypt(secret.encode()) if new.secrets or new.registry is not None else ""
         fields = {
@@ -87,23 +96,30 @@ class TaskStore:
         except Conflict:
             if key is None:
                 raise
-        task = (await self.get(identifier)).task
+        row = await self.get(identifier)
+        task = row.task
         if task.spec != new.spec or task.secret_names != tuple(sorted(new.secrets)):
-            raise Conflict(
-                f"another task, {identifier}, was created with this idempotency key",
-                hint="use a new key for each task",
-                code="idempotency-key-reused",
-            )
-        return task
+            raise key_reused(f"another task, {identifier}, was created with this idempotency key")
+        return row
 
-    async def patch(self, identifier: str, patch: TaskPatch, *, actor: str) -> Task:
-        """Changes a task; a change that concerns its nodes makes a new generation.
+    async def patch(
+        self, identifier: str, patch: TaskPatch, *, actor: str, only: Collection[str] | None = None
+    ) -> TaskRow:
+        """Changes a task and returns its row; a change that concerns its nodes makes a new generation.
+
+        Args:
+            identifier: Id of the task.
+            patch: The change.
+            actor: Name of the owner's token.
+            only: Revisions to which the change applies; None: any.
 
         Raises:
             NotFound: There is no such task.
+            PreconditionFailed: The task has another revision than `only` names.
             Conflict: Another request changed the task at the same time.
         """
         row = await self.get(identifier)
+        check_revision(row, only)
         before = row.task
         spec = before.spec if patch.spec is None else patch.spec
         update = {name: value for name, value in (("replicas", patch.replicas), ("priority", patch.priority)) if value}
@@ -140,17 +156,65 @@ class TaskStore:
         if renewed:
             # Outcomes of older generations no longer count. Running assignments are renewed and report new outcomes.
             await self._database.ask("DEL", self._database.key("outcomes", identifier))
-        return (await self.get(identifier)).task
+        return await self.get(identifier)
 
-    async def delete(self, identifier: str, *, actor: str) -> None:
+    async def change_secrets(
+        self, identifier: str, new: TaskSecrets, *, actor: str, only: Collection[str] | None = None
+    ) -> TaskRow:
+        """Replaces a task's secrets, its registry credentials, or both, and returns its row.
+
+        An open task gets a new generation, so that nodes start it with the new secrets at once. An ended task gets them
+        when it starts again.
+
+        Raises:
+            NotFound: There is no such task.
+            PreconditionFailed: The task has another revision than `only` names.
+            Conflict: Another request changed the task at the same time.
+            InvalidInput: The orchestrator has no key to encrypt secrets.
+            Unavailable: The present secrets, some of which stay, can't be decrypted.
+        """
+        row = await self.get(identifier)
+        check_revision(row, only)
+        before = row.task
+        present = json.loads(self._cipher.decrypt(row.sealed)) if row.sealed else {"secrets": {}, "registry": None}
+        changed = json.loads(new.model_dump_json(exclude_none=True))
+        merged = {**present, **changed}
+        is_open = before.state in {TaskState.PENDING, TaskState.RUNNING}
+        fields = {
+            "generation": str(before.generation + is_open),
+            "sealed": self._cipher.encrypt(json.dumps(merged).encode()) if any(merged.values()) else "",
+            "secret_names": json.dumps(sorted(merged["secrets"])),
+        }
+        if is_open:
+            fields |= {"state": TaskState.PENDING, "reason": "the scheduler has not planned it yet"}
+        kind = "task.secrets-changed"
+        await self._write(
+            identifier, row.revision, fields, is_open=is_open, kind=kind, actor=actor, created=before.created_at_ms
+        )
+        if is_open:
+            await self._database.ask("DEL", self._database.key("outcomes", identifier))
+        return await self.get(identifier)
+
+    async def delete(self, identifier: str, *, actor: str, only: Collection[str] | None = None) -> None:
         """Deletes a task; the scheduler stops its assignments.
 
         Raises:
             NotFound: There is no such task.
+            PreconditionFailed: The task has another revision than `only` names.
+            Conflict: Another request changed the task at the same time.
         """
+        revision = None
+        if only is not None:
+            row = await self.get(identifier)
+            check_revision(row, only)
+            revision = row.revision
         now = unix_ms(self._clock.now())
-        if not await self._database.run(DeleteTask(task=identifier, now_ms=now, actor=actor)):
-            raise _not_found(identifier)
+        call = DeleteTask(task=identifier, revision=revision, now_ms=now, actor=actor)
+        match await self._database.run(call):
+            case "unknown":
+                raise _not_found(identifier)
+            case "changed":
+                raise _changed(identifier)
 
     async def get(self, identifier: str) -> TaskRow:
         """Returns a task.
@@ -268,11 +332,20 @@ class TaskStore:
             fields=fields,
         )
         if not await self._database.run(call):
-            raise Conflict(
-                f"task {identifier} was changed by another request just now",
-                hint="read the task again and retry",
-                retryable=True,
-            )
+            raise _changed(identifier)
+
+
+def check_revision(row: TaskRow, only: Collection[str] | None) -> None:
+    """Checks that a task has one of the revisions that a request names; None: any.
+
+    Raises:
+        PreconditionFailed: It has another revision.
+    """
+    if only is not None and row.revision not in only:
+        raise PreconditionFailed(
+            f"task {row.task.id} was changed since the version that If-Match names",
+            hint="read the task again, apply the change to it, and send the new ETag",
+        )
 
 
 def encode_outcome(outcome: AssignmentOutcome) -> str:
@@ -283,10 +356,6 @@ def encode_outcome(outcome: AssignmentOutcome) -> str:
 def _spec_for_nodes(spec: TaskSpec) -> TaskSpec:
     """Returns a copy of a spec without the values that concern only the scheduler."""
     return spec.model_copy(update={"replicas": 1, "priority": 0, "deadline_ms": None})
-
-
-def _id_of(actor: str, key: str) -> str:
-    return hashlib.sha256(f"muster-task-v1\n{actor}\n{key}".encode()).hexdigest()[:32]
 
 
 def _in_order(outcomes: Iterable[AssignmentOutcome]) -> tuple[AssignmentOutcome, ...]:
@@ -306,6 +375,14 @@ def _row(identifier: str, fields: dict[str, str], counts: dict[str, str]) -> Tas
         assignments={AssignmentState(name): int(value) for name, value in counts.items() if int(value) > 0},
     )
     return TaskRow(task=task, revision=fields["rev"], sealed=fields["sealed"])
+
+
+def _changed(identifier: str) -> Conflict:
+    return Conflict(
+        f"task {identifier} was changed by another request just now",
+        hint="read the task again and retry",
+        retryable=True,
+    )
 
 
 def _not_found(identifier: str) -> NotFound:

@@ -6,15 +6,18 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pydantic import SecretStr
 
 from orchestrator.secrets import SecretCipher
-from orchestrator.store.database import Database, new_id
+from orchestrator.store.database import Database
+from orchestrator.store.idempotency import key_reused
 from orchestrator.store.nodes import text_of
+from orchestrator.store.scripts import RotateWebhook
 from protocol.errors import Conflict, NotFound
 from protocol.identity.signing import unix_ms
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.wire.pool import CreatedWebhook, NewWebhook, Webhook
 
 MOST_WEBHOOKS = 64
@@ -47,20 +50,28 @@ class WebhookStore:
         self._cipher = cipher
         self._clock = clock
 
-    async def create(self, new: NewWebhook, *, cursor: str) -> CreatedWebhook:
+    async def create(self, new: NewWebhook, *, identifier: str, cursor: str) -> CreatedWebhook:
         """Stores a new webhook for events after `cursor`; only this call returns its secret.
 
+        If the webhook exists, because an earlier request with the same idempotency key created it, the call returns it.
+
         Raises:
-            Conflict: The pool has `MOST_WEBHOOKS` webhooks already.
+            Conflict: The pool has `MOST_WEBHOOKS` webhooks already; or another webhook was created with this
+                idempotency key.
             InvalidInput: The orchestrator has no key to encrypt the secret.
         """
+        for found in await self.get_many([identifier]):
+            if (found.webhook.url, found.webhook.events) != (new.url, new.events):
+                raise key_reused(f"another webhook, {identifier}, was created with this idempotency key")
+            secret = (await self.signing_secrets(identifier))[0].decode()
+            return CreatedWebhook(webhook=found.webhook, secret=SecretStr(secret))
         if len(await self.ids()) >= MOST_WEBHOOKS:
             raise Conflict(
                 f"the pool has {MOST_WEBHOOKS} webhooks, the maximum",
                 hint="delete one of them",
                 code="too-many-webhooks",
             )
-        identifier, secret = new_id(), secrets.token_urlsafe(32)
+        secret = secrets.token_urlsafe(32)
         fields = {
             "url": new.url,
             "events": json.dumps(new.events),
@@ -101,12 +112,58 @@ class WebhookStore:
         """Returns the webhooks that exist, in the order of the ids."""
         hashes = await self._database.ask_many([("HGETALL", self._key(name)) for name in identifiers])
         pairs = zip(identifiers, (text_of(raw) for raw in hashes), strict=True)
-        return [_progress(name, fields) for name, fields in pairs if "url" in fields]
+        now = unix_ms(self._clock.now())
+        return [_progress(name, fields, now_ms=now) for name, fields in pairs if "url" in fields]
 
-    async def secret(self, identifier: str) -> bytes:
-        """Returns the secret that signs deliveries."""
-        sealed = await self._database.ask("HGET", self._key(identifier), "sealed")
-        return self._cipher.decrypt((sealed or b"").decode())
+    async def rotate(self, identifier: str, *, overlap: timedelta, rotation: str) -> CreatedWebhook:
+        """Gives a webhook a new secret, and returns it; until the overlap ends, the old one stays valid, too.
+
+        Args:
+            identifier: Id of the webhook.
+            overlap: Time for which both secrets are valid.
+            rotation: Id of the rotation. A repeated call with the same id returns the same secret.
+
+        Raises:
+            NotFound: There is no such webhook.
+            Conflict: The old secret of an earlier rotation is still valid, and `overlap` is not zero.
+            InvalidInput: The orchestrator has no key to encrypt the secret.
+        """
+        webhook = (await self.get(identifier)).webhook
+        key, now = self._key(identifier), unix_ms(self._clock.now())
+        done, sealed = await self._database.ask("HMGET", key, "rotation", "sealed")
+        if done is not None and done.decode() == rotation:
+            secret = self._cipher.decrypt(sealed.decode()).decode()
+            return CreatedWebhook(webhook=webhook, secret=SecretStr(secret))
+        if overlap and webhook.old_secret_until_ms is not None:
+            left_s = (webhook.old_secret_until_ms - now) // 1000
+            raise Conflict(
+                f"the secret before the last rotation is valid for another {left_s} s",
+                hint="wait until then; or rotate with the overlap 0, which ends all older secrets at once",
+                code="rotation-in-progress",
+            )
+        secret = secrets.token_urlsafe(32)
+        fields = {
+            "sealed": self._cipher.encrypt(secret.encode()),
+            "sealed_old": sealed.decode() if overlap else "",
+            "old_until": str(now + milliseconds(overlap)),
+            "rotation": rotation,
+        }
+        call = RotateWebhook(webhook=identifier, before=sealed.decode(), fields=fields)
+        if not await self._database.run(call):
+            raise Conflict(
+                f"another request has rotated the secret of webhook {identifier}, or deleted it, just now",
+                hint="read the webhook again and retry",
+                retryable=True,
+            )
+        return CreatedWebhook(webhook=(await self.get(identifier)).webhook, secret=SecretStr(secret))
+
+    async def signing_secrets(self, identifier: str) -> tuple[bytes, bytes | None]:
+        """Returns the secret that signs deliveries, and the one before it while that is still valid."""
+        key = self._key(identifier)
+        sealed, old, until = await self._database.ask("HMGET", key, "sealed", "sealed_old", "old_until")
+        secret = self._cipher.decrypt((sealed or b"").decode())
+        is_valid = bool(old) and int(until) > unix_ms(self._clock.now())
+        return secret, self._cipher.decrypt(old.decode()) if is_valid else None
 
     async def delete(self, identifier: str) -> None:
         """Deletes a webhook.
@@ -141,7 +198,8 @@ class WebhookStore:
         return self._database.key("webhook", identifier)
 
 
-def _progress(identifier: str, fields: dict[str, str]) -> WebhookProgress:
+def _progress(identifier: str, fields: dict[str, str], *, now_ms: int) -> WebhookProgress:
+    old_until = int(fields.get("old_until") or 0)
     webhook = Webhook(
         id=identifier,
         url=fields["url"],
@@ -150,6 +208,7 @@ def _progress(identifier: str, fields: dict[str, str]) -> WebhookProgress:
         delivered=int(fields.get("delivered", "0")),
         waiting=int(fields.get("failures", "0")) > 0,
         last_error=fields.get("error", ""),
+        old_secret_until_ms=old_until if old_until > now_ms else None,
     )
     return WebhookProgress(
         webhook=webhook,

@@ -17,7 +17,9 @@ from protocol.wire.relayed import (
     DisputeReceipt,
     JoinReceipt,
     JoinRequest,
+    LeaveReceipt,
     SignedDispute,
+    SignedLeave,
     SubmissionReceipt,
     SubmissionRequest,
 )
@@ -182,6 +184,20 @@ class NodeClient(ServiceClient):
         """
         answer = await self.call("POST", "/v1/joins", body=joining, signed_answer=True, repeatable=True)
         return answer.read(JoinReceipt)
+
+    async def leave(self, leave: SignedLeave) -> LeaveReceipt:
+        """Leaves the pool through the relayer; returns the relayer's progress.
+
+        Repeating the call submits nothing new.
+
+        Raises:
+            Conflict: The node is not a member.
+            Unprocessable: The signature, the nonce or the deadline is wrong.
+            RateLimited: The node has left too often today.
+            NotFound: The pool has no run, or the orchestrator is of a release that relays no leaves.
+        """
+        answer = await self.call("POST", "/v1/leaves", body=leave, signed_answer=True, repeatable=True)
+        return answer.read(LeaveReceipt)
 
     # Validators
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
-from protocol.http.client import BadAnswer, ServiceClient
+from protocol.http.client import BadAnswer, ServiceClient, ServiceResponse
 from protocol.identifiers import Address, Digest
 from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.randomness import token_hex
@@ -34,6 +34,7 @@ from protocol.wire.pool import (
     NodeViewPage,
     PoolEvent,
     PoolOverview,
+    SecretRotation,
     Webhook,
     WebhookList,
 )
@@ -50,7 +51,7 @@ from protocol.wire.runs import (
     TrainerWish,
 )
 from protocol.wire.slots import Deliveries
-from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch, TaskSecrets
 from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -148,8 +149,8 @@ class OrchestratorClient(ServiceClient):
         """Ends the drain of a node, so that it gets tasks again."""
         return await self._command(node, "resume", reason)
 
-    async def ban(self, node: Address, *, reason: str = "") -> NodeView:
-        """Bans a node from the pool, also on the ledger."""
+    async def ban(self, node: Address, *, reason: str) -> NodeView:
+        """Bans a node from the pool, also on the ledger; the reason is public there."""
         return await self._command(node, "ban", reason)
 
     async def unban(self, node: Address, *, reason: str = "") -> NodeView:
@@ -191,8 +192,7 @@ class OrchestratorClient(ServiceClient):
 
         Retries do not create a second task, because the request has an idempotency key.
         """
-        once = {IDEMPOTENCY_HEADER: token_hex(16)}
-        return (await self.call("POST", "/v1/tasks", body=task, headers=once, repeatable=True)).read(Task)
+        return (await self._once("POST", "/v1/tasks", task)).read(Task)
 
     async def tasks(self) -> AsyncIterator[Task]:
         """Yields all tasks, oldest first."""
@@ -215,10 +215,13 @@ class OrchestratorClient(ServiceClient):
         Fields that are absent from the patch keep their values.
         """
         body = patch.model_dump_json(exclude_none=True).encode()
-        answer = await self.call(
-            "PATCH", f"/v1/tasks/{task_id}", body=body, headers={"Content-Type": "application/json"}
-        )
-        return answer.read(Task)
+        return (await self._once("PATCH", f"/v1/tasks/{task_id}", body)).read(Task)
+
+    async def change_task_secrets(self, task_id: str, secrets: TaskSecrets) -> Task:
+        """Replaces a task's secrets or its registry credentials; running containers are replaced at once."""
+        body = secrets.model_dump_json(exclude_none=True).encode()
+        headers = {"Content-Type": "application/json"}
+        return (await self.call("PUT", f"/v1/tasks/{task_id}/secrets", body=body, headers=headers)).read(Task)
 
     async def delete_task(self, task_id: str) -> None:
         """Deletes a task and stops its assignments."""
@@ -358,7 +361,17 @@ class OrchestratorClient(ServiceClient):
 
         Only this answer shows the secret that signs deliveries.
         """
-        return (await self.call("POST", "/v1/webhooks", body=webhook)).read(CreatedWebhook)
+        return (await self._once("POST", "/v1/webhooks", webhook)).read(CreatedWebhook)
+
+    async def rotate_webhook_secret(self, webhook_id: str, *, overlap: timedelta | None = None) -> CreatedWebhook:
+        """Gives a webhook a new secret, which only this answer shows.
+
+        Args:
+            webhook_id: Id of the webhook.
+            overlap: Time for which deliveries are signed with the old secret, too; the service's default if None.
+        """
+        wish = SecretRotation() if overlap is None else SecretRotation(overlap_seconds=int(overlap.total_seconds()))
+        return (await self._once("POST", f"/v1/webhooks/{webhook_id}/secret", wish)).read(CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
         """Returns all webhooks with the state of their deliveries."""
@@ -388,8 +401,12 @@ class OrchestratorClient(ServiceClient):
             cause = Cause(reason=reason)
         except ValidationError:
             raise InvalidInput("a reason must be one printable line of at most 200 characters") from None
-        answer = await self.call("POST", f"/v1/nodes/{node}/{command}", body=cause)
-        return answer.read(NodeView)
+        return (await self._once("POST", f"/v1/nodes/{node}/{command}", cause)).read(NodeView)
+
+    async def _once(self, method: str, path: str, body: BaseModel | bytes) -> ServiceResponse:
+        """Sends a request with an idempotency key, so that a retry does not execute it again."""
+        headers = {IDEMPOTENCY_HEADER: token_hex(16), "Content-Type": "application/json"}
+        return await self.call(method, path, body=body, headers=headers, repeatable=True)
 
     async def _follow(self, path: str, query: Query) -> AsyncIterator[ServerEvent]:
         """Yields the events of a stream, and reopens the stream when it breaks.

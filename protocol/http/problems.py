@@ -14,6 +14,7 @@ from protocol.errors import (
     InvalidInput,
     MusterError,
     NotFound,
+    PreconditionFailed,
     RateLimited,
     TooLarge,
     Unauthenticated,
@@ -33,6 +34,7 @@ _BY_STATUS: Mapping[int, type[MusterError]] = {
         Forbidden,
         NotFound,
         Conflict,
+        PreconditionFailed,
         TooLarge,
         Unprocessable,
         UpgradeRequired,
@@ -56,7 +58,7 @@ class Problem(BaseModel):
     hint: str = Field("", description="Next step for the user", max_length=2000)
     retryable: bool = Field(False, description="Whether the same request may succeed later")
     instance: str = Field("", description="Id of this request in the service's log", max_length=200)
-    retry_after: float | None = Field(None, description="Seconds to wait before a retry, with 429 and 503", ge=0)
+    retry_after: float | None = Field(None, description="Seconds to wait before a retry, with 409, 429 and 503", ge=0)
     fields: dict[str, str] | None = Field(None, description="Error texts by field, with 422", max_length=100)
 
 
@@ -71,7 +73,7 @@ def problem_of(error: MusterError, *, instance: str = "") -> Problem:
         hint=error.hint[:2000],
         retryable=error.retryable,
         instance=instance,
-        retry_after=error.retry_after.total_seconds() if isinstance(error, RateLimited) else None,
+        retry_after=None if error.retry_after is None else error.retry_after.total_seconds(),
         fields=error.fields or None if isinstance(error, Unprocessable) else None,
     )
 
@@ -94,7 +96,10 @@ def error_of(problem: Problem, *, retry_after: timedelta | None = None) -> Muste
         wrong.code = problem.code
         return wrong
     kind = _BY_STATUS.get(problem.status) or (Unavailable if problem.status >= 500 else InvalidInput)
-    return kind(detail, hint=problem.hint, code=problem.code, retryable=problem.retryable)
+    error = kind(detail, hint=problem.hint, code=problem.code, retryable=problem.retryable)
+    if problem.retry_after is not None:
+        error.retry_after = timedelta(seconds=min(problem.retry_after, 86_400.0))
+    return error
 
 
 def error_of_answer(status: int, media_type: str, body: bytes, *, retry_after: timedelta | None = None) -> MusterError:

@@ -69,6 +69,8 @@ class OwnerRequest:
     address: Address | None
     """Address of the manager; None for a token."""
     body: bytes
+    idempotency_key: str | None = None
+    """The request's idempotency key, if its route takes one."""
 
     def read(self, model: type[Model]) -> Model:
         """Parses the body as `model`.

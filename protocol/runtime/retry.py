@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from protocol.errors import MusterError, RateLimited, Unavailable
+from protocol.errors import MusterError, Unavailable
 from protocol.runtime.clock import Clock
 from protocol.runtime.waiting import cancel_all, wait_first
 
@@ -101,7 +101,7 @@ async def retry(
     """Repeats a call until it succeeds; raises the last error when the retries end.
 
     Retries end at an error for which `when` returns False, after `backoff.attempts` calls, or if the next pause would
-    end after the deadline. After a `RateLimited` error, its `retry_after` is added to the pause.
+    end after the deadline. The `retry_after` of an error is added to the pause.
 
     Args:
         call: Function that returns a new awaitable for each attempt.
@@ -115,13 +115,14 @@ async def retry(
 
     def wait(state: RetryCallState) -> float:
         error = _error(state)
-        if isinstance(error, RateLimited):
+        if isinstance(error, MusterError) and error.retry_after is not None:
             return error.retry_after.total_seconds() + ceiling(state)
         return ceiling(state)
 
     def stop(state: RetryCallState) -> bool:
         error = _error(state)
-        if isinstance(error, RateLimited) and error.retry_after > backoff.longest_ask:
+        pause = error.retry_after if isinstance(error, MusterError) else None
+        if pause is not None and pause > backoff.longest_ask:
             return True
         wait_s = state.upcoming_sleep
         return deadline is not None and (deadline.passed or wait_s >= deadline.remaining.total_seconds())

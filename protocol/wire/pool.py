@@ -241,12 +241,22 @@ class Webhook(WireModel):
     waiting: bool
     """Whether the last delivery failed and will be retried."""
     last_error: str = ""
+    old_secret_until_ms: Milliseconds | None = None
+    """Time until which the secret before the last rotation signs deliveries, too; None if there is none."""
+
+
+class SecretRotation(WireModel):
+    """Body of `POST /v1/webhooks/{id}/secret`."""
+
+    overlap_seconds: Annotated[int, Field(ge=0, le=7 * 86_400)] = 86_400
+    """Time for which deliveries are signed with the old and with the new secret. 0 ends the old secret at once, for
+    example because it leaked."""
 
 
 class CreatedWebhook(WireModel):
-    """Answer of `POST /v1/webhooks`.
+    """Answer of `POST /v1/webhooks` and of `POST /v1/webhooks/{id}/secret`.
 
-    It is the only answer that shows the secret.
+    No other answer shows the secret.
     """
 
     webhook: Webhook

@@ -1,10 +1,10 @@
-"""Requests to the relayer, which pays the gas of nodes: work, joins and disputes."""
+"""Requests to the relayer, which pays the gas of nodes: work, joins, leaves and disputes."""
 
 from __future__ import annotations
 
 from protocol.enumerations import WireEnum
-from protocol.identifiers import WireDigest
-from protocol.wire.base import ShortText, SignedModel, WireModel
+from protocol.identifiers import WireAddress, WireDigest
+from protocol.wire.base import PoolId, ShortText, SignedModel, WireModel
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import Count, Signature, SignedWorkClaim
 from protocol.wire.runs import Figures
@@ -83,5 +83,31 @@ class DisputeReceipt(WireModel):
     """
 
     key: WireDigest
+    state: ReceiptState
+    reason: ShortText = ""
+
+
+class SignedLeave(SignedModel):
+    """Body of `POST /v1/leaves`: a node's signed exit from the pool.
+
+    The relayer sends it to the ledger.
+    """
+
+    pool_id: PoolId
+    node: WireAddress
+    nonce: Count
+    """How often the node has joined the pool: `joins` of `ComputePools.membershipOf`."""
+    deadline: Count
+    """Unix time in seconds until which the ledger accepts the exit."""
+    signature: Signature
+    """The node's EIP-712 signature of `Leave` with the four fields above."""
+
+
+class LeaveReceipt(WireModel):
+    """Answer of `POST /v1/leaves`.
+
+    A repeated request returns the progress of the same exit.
+    """
+
     state: ReceiptState
     reason: ShortText = ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, StringConstraints, field_serializer, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, StringConstraints, field_serializer, model_validator
 
 from protocol.enumerations import WireEnum
 from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, ShortText, WireModel
 from protocol.wire.nodes import Gpu, gpu_fits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
-"""Header with the idempotency key of a POST: 32 random hex digits, the same in every retry."""
+"""Header with the idempotency key of a request: random printable ASCII, the same in every retry."""
 
 MEBIBYTE = 1 << 20
 
@@ -202,6 +202,35 @@ class NewTask(WireModel):
     @field_serializer("secrets", when_used="json")
     def _reveal(self, secrets: dict[str, SecretStr]) -> dict[str, str]:
         return {name: value.get_secret_value() for name, value in secrets.items()}
+
+
+class TaskSecrets(WireModel):
+    """Body of `PUT /v1/tasks/{id}/secrets`: new secrets, or new registry credentials, or both."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"secrets": {"HF_TOKEN": "hf_…"}}],
+            "anyOf": [
+                {"required": ["secrets"], "properties": {"secrets": {"type": "object"}}},
+                {"required": ["registry"], "properties": {"registry": {"type": "object"}}},
+            ],
+        }
+    )
+
+    secrets: Annotated[dict[EnvironmentName, SecretValue], Field(max_length=64)] | None = None
+    """All secrets of the task, which replace the present ones; empty for none. Absent: they stay."""
+    registry: RegistryCredentials | None = None
+    """Credentials that replace the present ones. Absent: they stay."""
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if self.secrets is None and self.registry is None:
+            raise ValueError("give secrets, registry credentials, or both")
+        return self
+
+    @field_serializer("secrets", when_used="json")
+    def _reveal(self, secrets: dict[str, SecretStr] | None) -> dict[str, str] | None:
+        return None if secrets is None else {name: value.get_secret_value() for name, value in secrets.items()}
 
 
 class DesiredState(WireEnum):

@@ -189,6 +189,10 @@ def test_an_owner_posts_watches_and_stops_a_task(owner: Owner) -> None:
     assert "hunter2" not in shown
     assert "PASSWORD" in shown
 
+    owner.monkeypatch.setenv("PASSWORD", "hunter3")
+    assert "PASSWORD" in owner.muster("set-secrets", "hello", "--secret", "PASSWORD")
+    assert owner.asks("task", "hello")["generation"] == 2
+
     owner.muster("logs", NODE.address)
     assert CommandKind.SEND_LOGS in {command.kind for command in owner.beat().commands}
     owner.push(given.assignment.id, "first line", "evil \x1b[2J line")
@@ -244,6 +248,9 @@ def test_an_owner_creates_and_deletes_webhooks(owner: Owner) -> None:
     assert len(made["secret"]) >= 32
     assert "1.1.1.1/hook" in owner.muster("webhooks")
     assert made["secret"] not in owner.muster("webhooks", "--json")
+    rotated = owner.asks("rotate-webhook", made["id"], "--overlap", "60")
+    assert rotated["secret"] != made["secret"]
+    assert "rotation" in owner.muster("rotate-webhook", made["id"], fails=1)
     owner.muster("delete-webhook", made["id"])
     assert owner.asks("webhooks") == []
 
@@ -290,6 +297,7 @@ def test_flags_override_a_task_file(owner: Owner) -> None:
         (["run", "--image", "a", "--env", "A=${MUSTER_NOTHING}"], "MUSTER_NOTHING"),
         (["run", "--image", "a", "--cpus", "-1"], "cpus"),
         (["change", "nothing"], "no change is given"),
+        (["set-secrets", "nothing"], "no secret is given"),
         (["add-webhook", "https://127.0.0.1/"], "private network"),
         (["add-webhook", "not a url"], "is not a URL for events"),
         (["stop", "nothing"], "there is no task nothing"),
@@ -298,6 +306,7 @@ def test_flags_override_a_task_file(owner: Owner) -> None:
         (["restart", NODE.address], "runs nothing"),
         (["resume", NODE.address], "not draining"),
         (["ban", NODE.address, "--reason", "x" * 201], "at most 200 characters"),
+        (["ban", NODE.address, "--reason", " "], "a ban needs a reason"),
         (["logs", "0x12"], "not an address"),
     ],
 )

@@ -261,6 +261,8 @@ async def test_a_manager_bans_a_provider_and_lifts_the_ban(terminal: Terminal) -
         (("ban-provider", "provider", "--reason", "x"), "give --yes"),
         (("ban-provider", "provider", "--reason", "x", "--yes", "--key", "owner"), "NotManager"),
         (("ban-provider", "nobody", "--reason", "x", "--yes"), "nobody"),
+        (("ban-provider", "provider", "--reason", "", "--yes"), "a ban needs a reason"),
+        (("ban-provider", "provider", "--reason", "x" * 201, "--yes"), "at most 200 characters"),
         (("unban-provider", "provider"), "give --yes"),
     ],
 )

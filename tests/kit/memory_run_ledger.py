@@ -51,7 +51,7 @@ from protocol.leases import Lease, WorkClaim
 from protocol.redis.leader_lease import LeaderLease as LoopLease
 from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedWorkClaim
-from protocol.wire.relayed import JoinRequest, SignedDispute
+from protocol.wire.relayed import JoinRequest, SignedDispute, SignedLeave
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
@@ -129,6 +129,8 @@ class MemoryRunLedger:
     stake: int = 10**9
     versions: dict[int, AnnouncedCheckpoint] = field(default_factory=dict)
     memberships: dict[Address, JoinedNode] = field(default_factory=dict)
+    joined: dict[Address, int] = field(default_factory=dict)
+    """How often each node has joined."""
     held: dict[Address, int] = field(default_factory=dict)
     """Up to when leases of former members may expire, in Unix seconds."""
     works: dict[Digest, WorkRecord] = field(default_factory=dict)
@@ -153,6 +155,7 @@ class MemoryRunLedger:
     def add_member(self, node: Address) -> None:
         self.head += 1
         self.memberships[node] = JoinedNode(provider=PROVIDER.address, block=self.head)
+        self.joined[node] = self.joined.get(node, 0) + 1
         self.emit(MemberJoined, node=node, provider=PROVIDER.address, nonce=1, stake_lock=0)
 
     def remove_member(self, node: Address, *, held_until: int, expelled: bool = False) -> None:
@@ -317,6 +320,24 @@ class MemoryRunLedger:
                 self.batches.append(1)
                 node = next(lease.node for lease in self.leases.values() if lease.key.hash == each.key)
                 self.happen(each.key, node, SlotEvent.DISPUTED)
+        if self.die_after_carrying:
+            raise Unavailable("the answer was lost", code="transaction-not-mined")
+        return refused
+
+    async def joins(self, node: Address) -> int:
+        self._answer()
+        return self.joined.get(node, 0)
+
+    async def end_memberships(self, leaves: Sequence[SignedLeave]) -> list[Refusal]:
+        self._answer()
+        refused = []
+        for each in leaves:
+            error = self.refuse.get(each.node, "" if each.node in self.memberships else "NotMember")
+            if error:
+                refused.append(Refusal(each.node, error, f"{error}(…)"))
+            else:
+                self.batches.append(1)
+                del self.memberships[each.node]
         if self.die_after_carrying:
             raise Unavailable("the answer was lost", code="transaction-not-mined")
         return refused

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -34,9 +33,9 @@ async def database(line: CutLine) -> AsyncIterator[Database]:
     await redis.aclose()
 
 
-async def delete_task(database: Database, task: str) -> Any:
-    """Runs a script that answers 1 if it deleted the task, and 0 if there is none."""
-    return await database.run(DeleteTask(task=task, now_ms=1, actor="boss"))
+async def delete_task(database: Database, task: str) -> bool:
+    """Runs a script; returns whether it deleted the task."""
+    return await database.run(DeleteTask(task=task, revision=None, now_ms=1, actor="boss")) == "deleted"
 
 
 async def add_tasks(redis: Redis, *tasks: str) -> None:

@@ -167,17 +167,6 @@ async def test_a_banned_node_is_banned_here_and_on_the_ledger_after_any_disconne
         assert await redis.zscore(pool.dependencies.database.key("deadlines"), node) is None
 
 
-async def test_an_idempotency_key_used_for_another_task_is_refused(pool: PoolUnderTest) -> None:
-    headers = {IDEMPOTENCY_HEADER: "a" * 32}
-    first = await send_as_manager(pool, "POST", "/v1/tasks", {"spec": SPEC}, headers)
-    again = await send_as_manager(pool, "POST", "/v1/tasks", {"spec": SPEC}, headers)
-    assert again.json()["id"] == first.json()["id"]
-    other = await send_as_manager(pool, "POST", "/v1/tasks", {"spec": {**SPEC, "name": "other"}}, headers)
-    assert (other.status_code, other.json()["code"]) == (409, "idempotency-key-reused")
-    mine = await pool.owner("POST", "/v1/tasks", {"spec": SPEC})  # without a key each request creates a task
-    assert mine["id"] != first.json()["id"]
-
-
 async def test_the_client_posts_a_task_once_although_redis_disconnected(pool: PoolUnderTest, line: CutLine) -> None:
     await pool.owner("GET", "/v1/tasks")
     transport = httpx.ASGITransport(app=pool.app, raise_app_exceptions=False)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from orchestrator.api.logs import Backlog, reader
-from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery, wants
+from orchestrator.loops.webhooks import NEW_SIGNATURE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery, wants
 from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
@@ -37,6 +37,7 @@ OWNERS = [
     ("GET", f"/v1/tasks/{'0' * 32}", "read"),
     ("PATCH", f"/v1/tasks/{'0' * 32}", "operate"),
     ("DELETE", f"/v1/tasks/{'0' * 32}", "operate"),
+    ("PUT", f"/v1/tasks/{'0' * 32}/secrets", "operate"),
     ("GET", "/v1/nodes", "read"),
     ("GET", "/v1/nodes/allowlist", "admin"),
     ("GET", f"/v1/nodes/0x{'1' * 40}", "read"),
@@ -54,6 +55,7 @@ OWNERS = [
     ("GET", "/v1/webhooks", "admin"),
     ("POST", "/v1/webhooks", "admin"),
     ("DELETE", f"/v1/webhooks/{'0' * 32}", "admin"),
+    ("POST", f"/v1/webhooks/{'0' * 32}/secret", "admin"),
 ]
 
 
@@ -142,10 +144,27 @@ async def test_a_ban_is_sent_to_the_ledger_and_persists_until_lifted(pool: PoolU
     answer = await pool.beat(key)
     assert (answer.state, answer.assignment) == (S.BANNED, None)
     assert "forged rollouts" in answer.reason
+    (listed,) = (await pool.owner("GET", "/v1/nodes?state=banned"))["nodes"]
+    assert listed["reason"] == "forged rollouts"
+    (event,) = [each for each in (await pool.owner("GET", "/v1/events"))["events"] if each["kind"] == "node.banned"]
+    assert (event["detail"], event["actor"], event["node"]) == ("forged rollouts", "boss", key.address)
     lifted = await pool.owner("POST", f"/v1/nodes/{key.address}/unban")
     assert lifted["state"] == "discovered"
     history = (await pool.owner("GET", f"/v1/nodes/{key.address}/history"))["entries"]
     assert [(one["event"], one["actor"]) for one in history[:2]] == [("unbanned", "boss"), ("banned", "boss")]
+
+
+@pytest.mark.parametrize(
+    ("body", "deprecated"), [(None, True), ({}, True), ({"reason": " "}, True), ({"reason": "forged"}, False)]
+)
+async def test_a_ban_without_a_reason_is_deprecated(pool: PoolUnderTest, body: Any, deprecated: bool) -> None:
+    path = f"/v1/nodes/{(await pool.member()).address}/ban"
+    answer = await ask(pool, "POST", path, token=pool.token, body=body)
+    assert (answer.status_code, answer.json()["state"]) == (200, "banned")
+    assert answer.json()["reason"] == ("the owner banned it and gave no reason" if deprecated else "forged")
+    assert ({"deprecation", "sunset", "link"} <= answer.headers.keys()) is deprecated
+    too_long = await ask(pool, "POST", path, token=pool.token, body={"reason": "x" * 201})
+    assert (too_long.status_code, too_long.json()["fields"].keys()) == (422, {"reason"})
 
 
 async def test_a_ban_that_the_chain_refused_is_not_recorded(pool: PoolUnderTest) -> None:
@@ -365,6 +384,59 @@ async def test_a_webhook_url_into_a_private_network_is_refused(pool: PoolUnderTe
     answer = await ask(pool, "POST", "/v1/webhooks", token=pool.token, body={"url": url})
     assert answer.status_code in {400, 422}, answer.text
     assert not (await pool.owner("GET", "/v1/webhooks"))["webhooks"]
+
+
+async def test_a_webhooks_secret_is_rotated_with_an_overlap(make_pool: MakePool) -> None:
+    pool = make_pool(webhooks_to_private_networks=True)
+    taken: list[httpx.Request] = []
+
+    def receiver(request: httpx.Request) -> httpx.Response:
+        taken.append(request)
+        return httpx.Response(204)
+
+    made = await pool.owner("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/hook", "events": ["task.created"]})
+    path, secrets = f"/v1/webhooks/{made['webhook']['id']}", [made["secret"]]
+    lease = LeaderLease(pool.dependencies.database, "webhooks", lifetime=timedelta(seconds=10))
+
+    async def valid() -> dict[str, list[int]]:
+        """Delivers an event; returns which of the secrets, by number, verifies each signature."""
+        taken.clear()
+        await pool.run()
+        async with httpx.AsyncClient(transport=httpx.MockTransport(receiver)) as http:
+            postman = WebhookDelivery(pool.dependencies, lease=lease, http=http)
+            await postman.round()
+            await postman.finish()
+        (request,) = taken
+        signed = request.headers[TIMESTAMP_HEADER].encode() + b"." + request.content
+        made = [hmac.new(secret.encode(), signed, "sha256").hexdigest() for secret in secrets]
+        headers = [name for name in (SIGNATURE_HEADER, NEW_SIGNATURE_HEADER) if name in request.headers]
+        return {name: [made.index(request.headers[name])] for name in headers}
+
+    async def rotate(body: Any = None) -> dict[str, Any]:
+        rotated: dict[str, Any] = await pool.owner("POST", f"{path}/secret", body)
+        secrets.append(rotated["secret"])
+        return dict(rotated["webhook"])
+
+    assert await valid() == {SIGNATURE_HEADER: [0]}
+    until = (await rotate())["old_secret_until_ms"]
+    assert until == unix_ms(pool.clock.now()) + 86_400_000
+    assert await valid() == {SIGNATURE_HEADER: [0], NEW_SIGNATURE_HEADER: [1]}
+    assert secrets[1] not in (await ask(pool, "GET", path, token=pool.token)).text
+    again = await ask(pool, "POST", f"{path}/secret", token=pool.token)
+    assert (again.status_code, again.json()["code"]) == (409, "rotation-in-progress")
+    await pool.clock.turn(timedelta(days=1))
+    assert await valid() == {SIGNATURE_HEADER: [1]}
+    assert (await pool.owner("GET", path))["old_secret_until_ms"] is None
+    await rotate({"overlap_seconds": 60})
+    await rotate({"overlap_seconds": 0})  # it leaked
+    assert await valid() == {SIGNATURE_HEADER: [3]}
+    assert (
+        await ask(pool, "POST", f"{path}/secret", token=pool.token, body={"overlap_seconds": 604_801})
+    ).status_code == 422
+    for _ in range(2):  # the first request died before its answer was stored
+        call = pool.dependencies.webhooks.rotate(made["webhook"]["id"], overlap=timedelta(days=1), rotation="r")
+        secrets.append((await call).secret.get_secret_value())
+    assert secrets[-1] == secrets[-2]
 
 
 async def test_a_webhook_gets_signed_events_in_order_and_retries_until_accepted(make_pool: MakePool) -> None:

@@ -72,6 +72,62 @@ async def test_secrets_reach_only_the_assigned_node(pool: PoolUnderTest) -> None
         assert b"hush" not in repr(kept).encode()
 
 
+async def test_secrets_of_a_running_task_are_rotated_in_place(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    registry = {"username": "u", "password": "hush-0"}
+    body = {"spec": {**SPEC, "replicas": 1}, "secrets": {"A": "hush-1", "B": "hush-2"}, "registry": registry}
+    path = f"/v1/tasks/{(await pool.owner('POST', '/v1/tasks', body))['id']}"
+    await pool.scheduler.tick()
+    first = assignment_of(await pool.beat(key))
+    await pool.beat(key, **report(first, "running"))
+    changed = await pool.owner("PUT", f"{path}/secrets", {"secrets": {"A": "hush-3", "C": "hush-4"}})
+    assert (changed["secret_names"], changed["generation"]) == (["A", "C"], 2)
+    await pool.scheduler.tick()
+    second = assignment_of(await pool.beat(key))
+    assert (second.id, second.generation, second.restart_nonce) == (first.id, 2, 0)
+    assert {name: value.get_secret_value() for name, value in second.secrets.items()} == {"A": "hush-3", "C": "hush-4"}
+    assert second.registry == first.registry
+    await pool.owner("PUT", f"{path}/secrets", {"registry": {"username": "u", "password": "hush-5"}})
+    await pool.scheduler.tick()
+    third = assignment_of(await pool.beat(key))
+    assert third.registry is not None
+    assert (third.registry.password.get_secret_value(), third.secrets) == ("hush-5", second.secrets)
+
+    await pool.owner("PATCH", path, {"desired_state": "stopped"})
+    await pool.scheduler.tick()
+    stopped = await pool.owner("PUT", f"{path}/secrets", {"secrets": {}})
+    assert (stopped["state"], stopped["secret_names"], stopped["generation"]) == ("stopped", [], 3)
+    await pool.owner("PATCH", path, {"desired_state": "running"})
+    await pool.scheduler.tick()
+    assert assignment_of(await pool.beat(key)).secrets == {}
+    events = (await pool.owner("GET", "/v1/events?limit=500"))["events"]
+    assert [event["kind"] for event in events].count("task.secrets-changed") == 3
+    redis = pool.dependencies.redis
+    for name in await redis.keys("*task:*"):
+        assert b"hush" not in repr(await redis.hgetall(name)).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "said"),
+    [
+        ({}, {}, 422, "give secrets, registry credentials, or both"),
+        ({"secrets": {"not a name": "hush"}}, {}, 422, "secrets"),
+        ({"secrets": {"A": "hush"}}, {"If-Match": '"9.x"'}, 412, "precondition-failed"),
+    ],
+)
+async def test_a_wrong_rotation_of_secrets_changes_nothing(
+    pool: PoolUnderTest, body: Any, headers: dict[str, str], status: int, said: str
+) -> None:
+    created = await pool.owner("POST", "/v1/tasks", {"spec": SPEC, "secrets": {"OLD": "x"}})
+    path = f"/v1/tasks/{created['id']}"
+    async with pool.http() as http:
+        answer = await http.put(
+            f"{path}/secrets", json=body, headers={"Authorization": f"Bearer {pool.token}", **headers}
+        )
+    assert (answer.status_code, said in answer.text, "hush" in answer.text) == (status, True, False)
+    assert (await pool.owner("GET", path))["secret_names"] == ["OLD"]
+
+
 async def test_a_secret_without_an_encryption_key_is_refused(make_pool: Any) -> None:
     pool = make_pool()
     bare = pool.dependencies.tasks

@@ -28,6 +28,7 @@ from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import NewCheckpoint
 from protocol.wire.tasks import MEBIBYTE, AssignmentState, NewTask, Resources, Task, TaskSpec, TaskState
 from protocol.wire.uploads import ObjectKey
+from tests.kit.chain_controls import ChainControls
 from tests.worker.conftest import Engine
 from tests.worker.pool import POOL, Pool, found_pool, until
 from worker.runtime.docker_arguments import LABEL_WORKER
@@ -457,8 +458,12 @@ async def test_draining_is_reported_survives_a_restart_and_can_be_undone(pool: P
     await says("healthy")
 
 
-async def test_leaving_frees_the_stake_and_ends_the_daemon(pool: Pool) -> None:
+@pytest.mark.parametrize("gas", [True, False], ids=["own gas", "the relayer's gas"])
+async def test_leaving_frees_the_stake_and_ends_the_daemon(pool: Pool, gas: bool) -> None:
     await at_work(pool)
+    if not gas:
+        async with ChainControls(pool.chain.url) as controls:
+            await controls.set_balance(pool.keys["node"].address, 0)
     worker = pool.programs["worker-node"]
     await asyncio.to_thread(pool.control().leave)
     assert await asyncio.to_thread(worker.process.wait, 90) == 0

@@ -213,6 +213,10 @@ class LedgerChain:
 
         await self._call(send)
 
+    async def joins(self) -> int:
+        """Returns how often this node has joined the pool, which is the nonce of a signed leave."""
+        return await self._call(lambda ledger: ledger.pools.joins(self._pool_id, self._key.address))
+
     async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
         """Returns why work under a lease might be accepted but not paid, as text.
 

@@ -228,10 +228,18 @@ class WriteTaskState(ScriptCall[WriteResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTask(ScriptCall[bool]):
-    """Deletes a task; replies False if there is no such task."""
+class DeleteTask(ScriptCall[str]):
+    """Deletes a task; replies `deleted`, `unknown`, or `changed` if it has another revision.
+
+    Args:
+        task: Id of the task.
+        revision: Revision of the task as read; None: any.
+        now_ms: Current time.
+        actor: Name of the owner's token.
+    """
 
     task: str
+    revision: str | None
     now_ms: int
     actor: str
 
@@ -394,6 +402,78 @@ class CountUpload(ScriptCall[UploadCount]):
     most_account_bytes: int
 
 
+# Webhooks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateWebhook(ScriptCall[bool]):
+    """Writes the new secret of a webhook; replies False if the secret changed after it was read.
+
+    Args:
+        webhook: Id of the webhook.
+        before: The encrypted secret as read.
+        fields: Fields of the webhook to write.
+    """
+
+    webhook: str
+    before: str
+    fields: Mapping[str, str]
+
+
+# Requests with an idempotency key
+
+
+class RequestClaim(NamedTuple):
+    """Outcome of a claim of an idempotency key."""
+
+    outcome: str
+    """`claimed`, `answered`, `in-progress`, `other-request` or `too-many`."""
+    answer: str = ""
+    """Stored answer, if the outcome is `answered`."""
+    wait_ms: int = 0
+    """Time until a stored answer expires, if there are too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest(ScriptCall[RequestClaim]):
+    """Claims an idempotency key for a request.
+
+    Args:
+        name: Name of caller, route and key.
+        fingerprint: Hash of the request.
+        claim: Random value that identifies the claim.
+        now_ms: Current time.
+        life_ms: Time after which the claim ends without an answer.
+        most: Maximum number of claims and stored answers.
+    """
+
+    name: str
+    fingerprint: str
+    claim: str
+    now_ms: int
+    life_ms: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleRequest(ScriptCall[bool]):
+    """Stores the answer of a claimed request, or releases the key; replies False if the claim has ended.
+
+    Args:
+        name: Name of caller, route and key.
+        claim: Value of the claim.
+        answer: The answer; None to release the key.
+        now_ms: Current time.
+        kept_ms: Time for which the answer is kept.
+    """
+
+    name: str
+    claim: str
+    answer: str | None
+    now_ms: int
+    kept_ms: int
+
+
 # Relayed transactions
 
 
@@ -411,7 +491,7 @@ class QueueTransaction(ScriptCall[Queued]):
     """Queues a transaction for the ledger, unless it was queued before.
 
     Args:
-        kind: `work`, `join` or `dispute`.
+        kind: `work`, `join`, `dispute` or `leave`.
         name: Unique name within the kind.
         body_hash: SHA-256 of the body.
         body: Request as JSON.
@@ -440,7 +520,7 @@ class SettleTransaction(ScriptCall[WriteResult]):
 
     Args:
         lease: Value of the relayer's leader lease.
-        kind: `work`, `join` or `dispute`.
+        kind: `work`, `join`, `dispute` or `leave`.
         name: Unique name within the kind.
         state: New state.
         reason: Reason of a refusal.
@@ -576,6 +656,39 @@ class WriteRunState(ScriptCall[WriteResult]):
     detail: str
     actor: str
     fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceLedgerEvent(ScriptCall[WriteResult]):
+    """Appends an event of the pool for a ledger event, once; replies NO if it was appended before.
+
+    Args:
+        loop: Name of the leader lease to check.
+        lease: Value of that leader lease.
+        identity: Unique name of the ledger event and of the pool's event that it causes.
+        reverted: Whether a reorg has removed the ledger event.
+        block: Block of the ledger event.
+        most_kept: Maximum number of ledger events that are remembered.
+        quiet: True to remember the ledger event without appending an event.
+        now_ms: Current time.
+        kind: Kind of the pool's event.
+        detail: Text of the pool's event.
+        actor: Account that caused it, or `ledger`.
+        node: The node; empty for none.
+    """
+
+    loop: str
+    lease: str
+    identity: str
+    reverted: bool
+    block: int
+    most_kept: int
+    quiet: bool
+    now_ms: int
+    kind: str
+    detail: str
+    actor: str
+    node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,11 @@
 -- Deletes a task; the scheduler stops its assignments.
-local name = redis.call('HGET', P .. 'task:' .. task, 'name')
-if not name then return 0 end
+local f = redis.call('HMGET', P .. 'task:' .. task, 'name', 'rev')
+local name = f[1]
+if not name then return 'unknown' end
+if revision and revision ~= f[2] then return 'changed' end
 redis.call('ZREM', P .. 'tasks', task)
 redis.call('SREM', P .. 'tasks:open', task)
 redis.call('DEL', P .. 'task:' .. task, P .. 'counts:' .. task, P .. 'outcomes:' .. task)
 changed('tasks')
 emit(now_ms, 'task.deleted', name, actor, '', task)
-return 1
+return 'deleted'

@@ -1,5 +1,5 @@
 -- Constants and functions that are prepended to every script of the orchestrator.
-local EVENTS_KEPT = 20000
+local EVENTS_KEPT = 100000
 local HISTORY_KEPT = 256
 
 -- Returns whether the caller holds the leader lease of a loop; true if `lease` is '', because the call needs no lease.

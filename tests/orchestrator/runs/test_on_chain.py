@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ledger.client.work import WorkStatus
 from orchestrator.loops.relayer import RETRY_PAUSE
 from protocol.identifiers import Digest, run_id
 from protocol.identity.keys import Key
+from protocol.invites import Leave
 from protocol.leases import Dispute
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
@@ -69,6 +71,9 @@ async def test_a_node_without_gas_joins_submits_and_its_work_is_restored_from_th
         assert (accepted["key"], accepted["groups"], accepted["audit_hash"]) == (good, 3, sha(77))
         assert (rejected["key"], rejected["reason"], rejected["outcome"]) == (bad, 900, 3)
         listed = await run.rollouts(status="all")
+        told = (await run.pool.owner("GET", "/v1/events?limit=500"))["events"]
+        verdicts_told = [(event["kind"], event["node"]) for event in told if event["kind"].startswith("verdict.")]
+        assert verdicts_told == [("verdict.accepted", key.address), ("verdict.forged", key.address)]
 
         # Redis is lost with all its data.
         await run.pool.dependencies.redis.flushall()
@@ -120,6 +125,23 @@ async def test_a_node_without_gas_disputes_through_the_relayer(world: World, red
         assert record is not None
         assert (record.status, record.disputer) == (WorkStatus.DISPUTED, key.address)
         assert (await run.pool.send(key, "/v1/disputes", body)).json()["state"] == "carried"
+
+
+async def test_a_node_without_gas_leaves_through_the_relayer(world: World, redis_url: str, tmp_path: Path) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        await run.sync.round()
+        key = await join_by_relay(run, world)
+        ledger, domain = await world.as_("validator"), run.pool.dependencies.ledger.domain
+        deadline = int(run.pool.clock.now().timestamp()) + 600
+        word = Leave(pool_id=POOL, node=key.address, nonce=1, deadline=deadline)
+        body = {"pool_id": POOL, "node": key.address, "nonce": 1, "deadline": deadline}
+        body["signature"] = "0x" + word.sign(key, domain).hex()
+        wrong = {**body, "nonce": 2, "signature": "0x" + replace(word, nonce=2).sign(key, domain).hex()}
+        assert (await run.pool.send(key, "/v1/leaves", wrong)).status_code == 422
+        assert (await run.pool.send(key, "/v1/leaves", body)).json()["state"] == "queued"
+        assert await run.relayer.round() == 1
+        assert await ledger.pools.membership(POOL, key.address) is None
+        assert (await run.pool.send(key, "/v1/leaves", body)).json()["state"] == "carried"
 
 
 async def test_a_relayer_that_crashes_after_its_transaction_submits_nothing_twice(
