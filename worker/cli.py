@@ -249,6 +249,10 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
         )
     if found.silent_because:
         lines.append(("", f"can't be reached: {found.silent_because}"))
+    if found.search:
+        lines.append(("", f"search for its new URL: {found.search}"))
+    if found.moved:
+        lines.append(("moved", found.moved))
     report = found.assignment
     if report is not None:
         text = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")
