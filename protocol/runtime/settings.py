@@ -21,12 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, cast, get_args
 
-from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
-from pydantic_settings.exceptions import SettingsError
 
 from protocol.errors import plain_message
 from protocol.runtime.configuration_file import find_configuration_file, placed, searched_places
@@ -82,10 +80,10 @@ class _Layer:
     """Directory of relative paths in the values; None for the working directory."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Base class of every service's settings."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_nested_delimiter="__")
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     service: ClassVar[str]
     """Name of the service's table in the file, with dots for nested tables (`shardcast.relay`). It is also part of the
@@ -93,22 +91,6 @@ class Settings(BaseSettings):
     """
     partial: ClassVar[bool] = False
     """Whether the class has only some settings of its table. The class that has all of them refuses unknown ones."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Disables pydantic's own sources of values.
-
-        `load` reads the sources itself, so that errors can name the source of a value.
-        """
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
 
     @classmethod
     def load(cls, *, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Self:
@@ -204,12 +186,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def _environment(cls) -> _Layer:
-        try:
-            values = EnvSettingsSource(cls, env_prefix=cls._variable(""))()
-        except SettingsError as error:
-            raise InvalidSetting(
-                f"environment: {error}", hint="write lists and tables as JSON in environment variables"
-            ) from None
+        values = _variables(cls, prefix=cls._variable(""))
         for key in cls._secrets():
             if path := os.environ.get(cls._variable(key + _FILE)):
                 values[key + _FILE] = path
@@ -299,6 +276,27 @@ class Settings(BaseSettings):
         return InvalidSetting(
             "; ".join(lines[:10]), hint=f"`muster settings {cls.service}` lists every setting with its limits"
         )
+
+
+def _variables(kind: type[Settings], *, prefix: str) -> dict[str, Any]:
+    """Returns the values of the settings that environment variables with this prefix give.
+
+    Raises:
+        InvalidSetting: A list or table is not JSON.
+    """
+    if not any(name.upper().startswith(prefix) for name in os.environ):
+        return {}
+    from pydantic_settings import EnvSettingsSource  # noqa: PLC0415 - takes 0.1 s, and most commands need it not
+    from pydantic_settings.exceptions import SettingsError  # noqa: PLC0415
+
+    # The source reads only the fields of the class, which therefore need not be a `BaseSettings`.
+    source = EnvSettingsSource(cast("Any", kind), env_prefix=prefix, env_nested_delimiter="__", case_sensitive=False)
+    try:
+        return source()
+    except SettingsError as error:
+        raise InvalidSetting(
+            f"environment: {error}", hint="write lists and tables as JSON in environment variables"
+        ) from None
 
 
 def _option(key: str) -> str:
