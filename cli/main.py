@@ -18,11 +18,11 @@ import typer
 from pydantic import ValidationError
 
 from cli import COMPLETION_VARIABLE
-from cli.configuration import load_configuration
+from cli.command_configuration import configure
 from cli.documents import first_fault
 from cli.groups import CommandGroup
 from cli.lazy import Parts, mount
-from cli.output import JsonOption, note, say, show_error, show_fields
+from cli.output import note, say, show_error
 from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import use_configuration_file
@@ -35,26 +35,6 @@ _log = structlog.get_logger(__name__)
 EXIT_FAILED = 1
 EXIT_TRY_LATER = 75
 EXIT_INTERRUPTED = 130
-
-_CONFIG_HELP = """Show which configuration is in force and where it came from.
-
-The first of these is read: --config FILE, $MUSTER_CONFIG, ./muster.toml, ./.devnet/muster.toml,
-~/.config/muster/muster.toml. Relative paths in the file start from its folder. It may contain (each line is optional):
-
-\b
-\\[chain]
-rpc = "http://127.0.0.1:8545"
-chain_id = 31337
-deployment = "deployment.json"
-\\[keys]
-directory = "keys"
-password_file = "password"
-\\[pool]
-id = 1
-orchestrator = "http://127.0.0.1:8080"
-discovery = \\["http://127.0.0.1:8090"]
-token_file = "owner-token"
-"""
 
 PARTS: Parts = {
     "devnet": (
@@ -77,6 +57,7 @@ PARTS: Parts = {
     "discovery": ("discovery.cli", "Run a discovery service."),
     "ledger": ("cli.ledger.commands", "Deploy, show and govern the contracts."),
     "token": ("cli.token", "Bearer tokens for a pool's REST API."),
+    "config": ("cli.config", "Show which configuration is in force, and where each value comes from."),
     "settings": ("cli.settings", "List every setting of a service, or of a table that commands read."),
 }
 
@@ -105,34 +86,15 @@ def root(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Reads the configuration that all commands share."""
+    """Sets the configuration file that the command reads."""
     configure_logs(level=os.environ.get("MUSTER_LOG", "WARNING"))
     use_configuration_file(context, config)
-    context.obj = load_configuration()
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
     say(f"muster {__version__}")
-
-
-@app.command(help=_CONFIG_HELP)
-def config(context: typer.Context, as_json: JsonOption = False) -> None:
-    """Show which configuration is in force and where it came from."""
-    read = context.obj
-    show_fields(
-        {
-            "file": read.path,
-            "chain": read.chain.rpc,
-            "chain_id": read.chain.chain_id,
-            "deployment": read.chain.deployment,
-            "keys": read.keys.directory,
-            "pool": read.pool.id,
-            "orchestrator": read.pool.orchestrator,
-        },
-        as_json=as_json,
-    )
 
 
 @app.command()
@@ -155,6 +117,7 @@ def main() -> None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     try:
         mount(app, PARTS, sys.argv[1:], every=COMPLETION_VARIABLE in os.environ)
+        configure(app)
         app()
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - every error ends in a message
         sys.exit(_end_with(error))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel
 
-from cli.configuration import ChainSection, KeysSection, PoolSection
+from cli.configuration import SECTIONS
 from cli.output import JsonOption, note, show_json, show_table
 from protocol.errors import NotFound
-from protocol.runtime.setting_descriptions import SettingDescription, described, variable_of
+from protocol.runtime.setting_descriptions import variable_of
 from protocol.runtime.settings import Settings
 
 PLACES = {
@@ -26,9 +24,6 @@ PLACES = {
 }
 """Import path of the settings of each service; imported on demand, so that the command line starts fast."""
 
-SECTIONS: Mapping[str, type[BaseModel]] = {"chain": ChainSection, "keys": KeysSection, "pool": PoolSection}
-"""Tables that the `muster` commands read."""
-
 
 def settings(
     service: Annotated[str, typer.Argument(help=" | ".join([*PLACES, *SECTIONS]))],
@@ -37,15 +32,12 @@ def settings(
     """List every setting of a service, or of a table that commands read."""
     if service not in PLACES and service not in SECTIONS:
         raise NotFound(f"there is no service {service}", hint=f"known names: {', '.join([*PLACES, *SECTIONS])}")
-    descriptions = _described(service)
+    descriptions = settings_class(service).describe()
     if as_json:
         show_json([asdict(one) for one in descriptions])
         return
     rows = [(one.key, one.kind, "(required)" if one.required else one.default, one.description) for one in descriptions]
     show_table(("setting", "may be", "default", "meaning"), rows, empty="nothing to set")
-    if service in SECTIONS:
-        note(f"in a TOML file they belong in the table {service}")
-        return
     note(f"in a TOML file they belong in the table {service}; <setting>_file may name a file that contains a secret")
     note(
         f"names of environment variables begin with {variable_of(service, '')}; "
@@ -53,9 +45,10 @@ def settings(
     )
 
 
-def _described(service: str) -> list[SettingDescription]:
+def settings_class(service: str) -> type[Settings]:
+    """Returns the class of a service's settings, or of a table that commands read."""
     if service in SECTIONS:
-        return described(SECTIONS[service], service=service)
+        return SECTIONS[service]
     module, _, name = PLACES[service].partition(":")
     kind: type[Settings] = getattr(import_module(module), name)
-    return kind.describe()
+    return kind

@@ -16,7 +16,7 @@ from protocol.http.serving.service import run_service
 from protocol.identity.keystores import find_key
 from protocol.identity.typed_data import SigningDomain
 from protocol.redis.connection import connect_redis
-from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
 
 app = typer.Typer(name="discovery", no_args_is_help=True, help="Run a discovery service.")
@@ -28,6 +28,7 @@ def discovery() -> None:
 
 
 @app.command()
+@reads("discovery")
 def serve(
     config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,

@@ -20,7 +20,7 @@ from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
 
 LONGEST_POLL = timedelta(milliseconds=200)
@@ -35,6 +35,7 @@ def orchestrator() -> None:
 
 
 @app.command()
+@reads("orchestrator")
 def serve(
     config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,

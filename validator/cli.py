@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from protocol.http.serving.service import run_service
-from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
 from validator.settings import ValidatorSettings
 
@@ -21,6 +21,7 @@ def validator() -> None:
 
 
 @app.command()
+@reads("validator", "sandbox")
 def run(
     config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,

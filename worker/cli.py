@@ -14,19 +14,31 @@ import time
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 from urllib.parse import unquote, urlsplit
 
 import typer
+from pydantic import Field
 
 from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
-from protocol.runtime.configuration_file import ConfigOption, placed
+from protocol.runtime.configuration_file import ConfigOption, placed, reads
 from protocol.runtime.extras import DISTRIBUTION
+from protocol.runtime.settings import Settings
 from worker.control import DaemonControl
 from worker.settings import WorkerSettings, default_state
 from worker.situation import WorkerStatus
 from worker.state import StateDirectory
+
+
+class _StateSetting(Settings):
+    """The only setting that these commands need, so that they work for a worker whose settings come from variables."""
+
+    service: ClassVar[str] = WorkerSettings.service
+    partial: ClassVar[bool] = True
+
+    state: Path = Field(default_factory=default_state)
+
 
 StateOption = Annotated[
     Path | None, typer.Option(help="The worker's state directory; by default the one in the settings.")
@@ -39,6 +51,7 @@ _WHEEL_NAME = DISTRIBUTION.replace("-", "_")
 _WHEEL = re.compile(rf"{_WHEEL_NAME}-[A-Za-z0-9_.+-]+\.whl")
 
 
+@reads("worker")
 def status(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Show what the worker is doing, and why."""
     found = _control(config, state).status()
@@ -49,6 +62,7 @@ def status(config: ConfigOption = None, state: StateOption = None, as_json: Json
         typer.echo(f"{name:<13}{value}")
 
 
+@reads("worker")
 def logs(
     config: ConfigOption = None,
     state: StateOption = None,
@@ -69,6 +83,7 @@ def logs(
         page = control.logs(since=page.next_sequence)
 
 
+@reads("worker")
 def drain(
     config: ConfigOption = None,
     state: StateOption = None,
@@ -81,6 +96,7 @@ def drain(
     )
 
 
+@reads("worker")
 def resume(config: ConfigOption = None, state: StateOption = None) -> None:
     """Lease slots again after leasing has stopped because work was not paid (see `status`)."""
     control = _control(config, state)
@@ -93,6 +109,7 @@ def resume(config: ConfigOption = None, state: StateOption = None) -> None:
     )
 
 
+@reads("worker")
 def leave(config: ConfigOption = None, state: StateOption = None) -> None:
     """Stop the task, deliver queued files, leave the pool on the ledger and end the daemon.
 
@@ -110,6 +127,7 @@ def leave(config: ConfigOption = None, state: StateOption = None) -> None:
     typer.echo("the worker has ended; check with `muster node show` that the membership has ended too")
 
 
+@reads("worker")
 def retry(
     item: Annotated[str, typer.Argument(help="Id of a parked file, as `muster worker status` shows it.")],
     config: ConfigOption = None,
@@ -217,18 +235,9 @@ def _verified_file(path: Path, digest: str) -> Path:
 
 
 def _control(config: Path | None, state: Path | None) -> DaemonControl:
-    """Returns the client of the daemon with the given state directory.
-
-    Without a given directory, it uses the state directory in the settings, or the default if the settings can't be
-    read.
-    """
+    """Returns the client of the daemon with the given state directory, or else with the one in the settings."""
     if state is None:
-        try:
-            state = WorkerSettings.load(file=config).state
-        except MusterError:
-            if config is not None:
-                raise
-            state = default_state()
+        state = _StateSetting.load(file=config).state
     return DaemonControl(StateDirectory(placed(state, Path.cwd())))
 
 
@@ -249,6 +258,10 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
         )
     if found.silent_because:
         lines.append(("", f"can't be reached: {found.silent_because}"))
+    if found.search:
+        lines.append(("", f"search for its new URL: {found.search}"))
+    if found.moved:
+        lines.append(("moved", found.moved))
     report = found.assignment
     if report is not None:
         text = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")

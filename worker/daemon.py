@@ -194,9 +194,8 @@ class Daemon:
                 dependencies.state.forget("membership")
                 membership = None
             elif reason is HeartbeatStop.MOVED and self._moved_to is not None:
-                membership, self._moved_to = self._moved_to, None
-                save_membership(dependencies.state, membership)
-                _log.warning("orchestrator-moved", now=membership.url)
+                membership = await self._follow(membership, self._moved_to)
+                self._moved_to = None
 
     async def _run_heartbeats(self, membership: OrchestratorLocation) -> HeartbeatStop:
         dependencies = self._dependencies
@@ -214,6 +213,8 @@ class Daemon:
 
         async def has_moved() -> bool:
             self._moved_to = await self._relocation.find(membership)
+            self.situation.search = self._relocation.outcome
+            _log.info("looked-for-orchestrator", outcome=self._relocation.outcome)
             return self._moved_to is not None
 
         self._heartbeat = HeartbeatLoop(
@@ -237,6 +238,19 @@ class Daemon:
                 self._pusher.orchestrator = self._heartbeat = None
                 await self._delivery.disconnect()
                 await orchestrator.aclose()
+
+    async def _follow(self, old: OrchestratorLocation, new: OrchestratorLocation) -> OrchestratorLocation:
+        """Saves the orchestrator's new location and returns it.
+
+        All queued files become due. Whoever answers at the former URL may have refused them, for example a proxy that
+        answers 404 for an abandoned host, and such errors are not signed.
+        """
+        save_membership(self._dependencies.state, new)
+        at = f"{self._dependencies.clock.now():%Y-%m-%d %H:%M:%S} UTC"
+        self.situation.moved = f"from {old.url} to {new.url} at {at}, by a newer invite"
+        due = await run_in_thread(self._queue.retry_all)
+        _log.warning("orchestrator-moved", before=old.url, now=new.url, invite_expiry=new.expiry, queued_files=due)
+        return new
 
     async def _with_new_key(self, membership: OrchestratorLocation) -> OrchestratorLocation:
         """Returns the membership with the orchestrator key that the ledger names now.

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from protocol.errors import MusterError
-from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
 from protocol.wire.nodes import RuntimeKind
 from worker.app import run_worker
@@ -23,6 +23,7 @@ from worker.doctor.finding import exit_code
 from worker.settings import WorkerSettings
 
 
+@reads("worker")
 def run(
     config: ConfigOption = None,
     state: StateOption = None,
@@ -39,6 +40,7 @@ def run(
     asyncio.run(run_worker(WorkerSettings.load(file=config, flags=flags)))
 
 
+@reads("worker")
 def doctor(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Check everything that a node needs to join the pool.
 

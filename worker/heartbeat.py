@@ -95,7 +95,7 @@ class HeartbeatLoop:
         situation: Status of the worker, which is updated with the orchestrator's answers.
         clock: Clock that measures intervals and pauses.
         stopping: Event that ends the loop.
-        longest_pause: Maximum pause between attempts while the orchestrator is down.
+        longest_pause: Maximum pause between attempts while the orchestrator is down, also if it asks for a longer one.
         has_moved: Function that returns whether a newer invite names another URL.
     """
 
@@ -126,6 +126,7 @@ class HeartbeatLoop:
         self._clock = clock
         self._stopping = stopping
         self._pause = GrowingPause(first=timedelta(seconds=1), longest=longest_pause)
+        self._longest_pause = longest_pause
         self._has_moved = has_moved
         self._unanswered = 0
         self._absent = 0
@@ -197,7 +198,7 @@ class HeartbeatLoop:
         if abs(skew) >= SKEW_TO_REPORT and abs(situation.clock_skew_s) < SKEW_TO_REPORT.total_seconds():
             _log.warning("clock-skew", seconds=round(skew.total_seconds(), 1), hint="set this machine's clock")
         situation.clock_skew_s = round(skew.total_seconds(), 3)
-        situation.silent_because = ""
+        situation.silent_because = situation.search = ""
         situation.last_answer_ms = answer.server_time_ms
         situation.interval_s = answer.next_interval_seconds
         if situation.node_state != answer.state:
@@ -301,7 +302,8 @@ class HeartbeatLoop:
         self._situation.silent_because = text
         pause = self._pause.failed()
         if isinstance(error, RateLimited):
-            pause = max(pause, error.retry_after)
+            # The answer is not signed: a stranger who controls an abandoned URL must not stop the search for a new one.
+            pause = max(pause, min(error.retry_after, self._longest_pause))
         await sleep_or(self._clock, pause, self._stopping)
 
     async def _wait(self, answer: HeartbeatAnswer) -> None:

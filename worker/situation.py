@@ -45,6 +45,10 @@ class Situation:
     """Time until the next heartbeat in seconds, as the last answer set it."""
     silent_because: str = ""
     """Error of the last heartbeat; empty if the orchestrator answered it."""
+    search: str = ""
+    """Result of the last search for a newer invite; empty if there was none since the orchestrator's last answer."""
+    moved: str = ""
+    """Former and present URL of the orchestrator, if the URL changed since the worker started."""
     clock_skew_s: float = 0.0
     """This machine's time minus the orchestrator's, in seconds."""
     discovery: dict[str, str] = field(default_factory=dict)
@@ -70,6 +74,10 @@ class WorkerStatus(BaseModel):
     last_answer_ms: int
     interval_s: float
     silent_because: str
+    search: str = ""
+    """Result of the last search for the orchestrator's new URL, while the orchestrator is silent."""
+    moved: str = ""
+    """Former and present URL of the orchestrator, if the URL changed since the worker started."""
     clock_skew_s: float
     discovery: dict[str, str]
     notices: list[str]

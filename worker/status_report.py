@@ -68,6 +68,8 @@ class SelfReport:
             last_answer_ms=situation.last_answer_ms,
             interval_s=situation.interval_s,
             silent_because=situation.silent_because,
+            search=situation.search,
+            moved=situation.moved,
             clock_skew_s=situation.clock_skew_s,
             discovery=dict(situation.discovery),
             notices=list(situation.notices),

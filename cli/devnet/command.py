@@ -33,6 +33,7 @@ from cli.environments.commands import parse_options
 from cli.output import note
 from ledger.devchain import ChainKind
 from protocol.errors import InvalidInput
+from protocol.runtime.configuration_file import reads
 from protocol.runtime.extras import MissingExtra, require_extra
 from protocol.wire.nodes import RuntimeKind
 from rollouts.precision import EngineName
@@ -40,6 +41,7 @@ from trainer.presets import devnet_base
 from trainer.run.gathering.asynchrony import AsynchronyName
 
 
+@reads("sandbox")
 def devnet(
     *,
     directory: Annotated[Path, typer.Option(help="Folder for the devnet's state, keys and logs.")] = Path(".devnet"),

@@ -39,6 +39,11 @@ class DevnetDirectory:
         return self.path / "deployment.json"
 
     @property
+    def ports(self) -> Path:
+        """File with the ports of the last start, which `--keep` uses again."""
+        return self.path / "ports.json"
+
+    @property
     def keys(self) -> Path:
         """Keystores of every role."""
         return self.path / "keys"

@@ -12,6 +12,7 @@ from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import CHEATER, TERMS, VALIDATORS, Economy, found_economy, run_terms, worker_names
 from cli.devnet.options import DevnetOptions, FirstTask
 from cli.devnet.orphan_reaper import OrphanReaper
+from cli.devnet.ports import DevnetPorts
 from cli.devnet.redis import redis_spec
 from cli.devnet.services import (
     discovery_spec,
@@ -41,7 +42,7 @@ from cli.devnet.tasks import (
 )
 from cli.devnet.view import View
 from cli.quantities import counted
-from ledger.devchain import chain_command, free_port
+from ledger.devchain import chain_command
 from protocol.runtime.waiting import cancel_all, run_unless
 from protocol.wire.nodes import RuntimeKind
 
@@ -89,6 +90,7 @@ class NetworkStart:
         self._reaper = reaper
         self._view = view
         self._image: asyncio.Task[None] | None = None
+        self._ports = DevnetPorts(directory)
         self.trainer: SupervisedProcess | None = None
 
     async def foundation(self) -> RunningNetwork:
@@ -113,18 +115,20 @@ class NetworkStart:
         if options.ledger_only:
             write_ledger_configuration(self._directory, rpc, CHAIN_ID)
             return RunningNetwork(rpc=rpc, economy=economy, runtime=runtime)
-        redis, redis_url_file = redis_spec(self._directory, free_port())
+        ports = self._ports
+        redis, redis_url_file = redis_spec(self._directory, ports.of("redis"))
         places = ServicePlaces(
             rpc=rpc,
             chain_id=CHAIN_ID,
             redis_url_file=redis_url_file,
-            discovery_port=free_port(),
+            discovery_port=ports.of("discovery"),
             discovery_address=economy.keys["discovery"].address,
-            orchestrator_port=free_port(),
-            origin_port=free_port(),
-            relay_ports=tuple(free_port() for _ in range(options.run.scale.relays)),
-            validator_ports=tuple(free_port() for _ in VALIDATORS),
+            orchestrator_port=ports.of("orchestrator"),
+            origin_port=ports.of("origin"),
+            relay_ports=tuple(ports.of(f"relay-{n + 1}") for n in range(options.run.scale.relays)),
+            validator_ports=tuple(ports.of(name) for name in VALIDATORS),
         )
+        ports.save()
         honest = next((node for provider, node in workers if (provider, node) != CHEATER), None)
         worker = None if honest is None else (honest, runtime)
         write_configuration(self._directory, places, options.run, worker)
@@ -223,7 +227,8 @@ class NetworkStart:
         await self._supervisor.complete(image_spec("hello" if options.task is FirstTask.HELLO else "rollouts"))
 
     async def _start_chain(self) -> str:
-        port = free_port()
+        port = self._ports.of("chain")
+        self._ports.save()
         rpc = f"http://127.0.0.1:{port}"
 
         async def answers() -> bool:

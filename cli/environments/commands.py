@@ -18,6 +18,7 @@ from pydantic import JsonValue
 
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from protocol.errors import InvalidInput, MusterError
+from protocol.runtime.configuration_file import reads
 from rollouts.environments import Environment, load_environment
 from rollouts.environments.interface import Prompt
 from rollouts.environments.mixture import parts_of
@@ -51,6 +52,7 @@ def list_(as_json: JsonOption = False) -> None:
 
 
 @app.command()
+@reads("sandbox")
 def show(
     name: Name,
     version: Version = None,
@@ -88,6 +90,7 @@ def show(
 
 
 @app.command()
+@reads("sandbox")
 def score(
     name: Name,
     index: Annotated[int, typer.Argument(min=0, help="Index of the prompt.")],
@@ -107,6 +110,7 @@ def score(
 
 
 @app.command()
+@reads("sandbox")
 def check(
     name: Name,
     version: Version = None,
@@ -150,6 +154,7 @@ def check(
 
 
 @app.command(name="filter")
+@reads("sandbox")
 def filter_(
     folder: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="A version: weights, tokenizer and recipe.json.")

@@ -14,6 +14,7 @@ from cli.environments.questions import choose_environment, complete_options
 from cli.groups import CommandGroup
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from protocol.errors import Conflict, InvalidInput, plain_message
+from protocol.runtime.configuration_file import reads
 from protocol.runtime.files import write_atomically
 from rollouts.precision import Arithmetic
 
@@ -25,6 +26,7 @@ app = CommandGroup(no_args_is_help=True, help="Recipes: how rollouts of a model 
 
 
 @app.command()
+@reads("sandbox")
 def init(
     folder: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="A model: config, weights and tokenizer.")

@@ -13,6 +13,7 @@ import typer
 
 from cli.output import JsonOption, show_error
 from protocol.errors import MusterError
+from protocol.runtime.configuration_file import reads
 from rollouts.precision import Dtype, EngineName
 
 app = typer.Typer(no_args_is_help=True, help="Show and verify rollout files.")
@@ -24,6 +25,7 @@ File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A rollo
 
 
 @app.command()
+@reads("sandbox")
 def verify(
     file: File,
     model: Annotated[
@@ -86,6 +88,7 @@ def verify(
 
 
 @app.command()
+@reads("sandbox")
 def show(
     file: File,
     model: Annotated[

@@ -13,6 +13,7 @@ from cli.trainer.export import export
 from cli.trainer.results import solved_by_environment
 from cli.trainer.run import run
 from cli.trainer.trial import try_
+from protocol.runtime.configuration_file import reads
 
 if TYPE_CHECKING:
     from trainer.evaluator import Evaluation
@@ -95,6 +96,7 @@ def sft(
 
 
 @app.command(name="eval")
+@reads("sandbox")
 def eval_(
     folders: Annotated[
         list[Path],

@@ -11,10 +11,11 @@ import typer
 
 from cli.output import JsonOption, report, show_json
 from cli.quantities import counted
-from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
 
 
+@reads("trainer", "sandbox")
 def run(
     *,
     config: ConfigOption = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from cli.output import JsonOption, note, say, shorten, show_json
 from cli.quantities import counted
 from cli.trainer.results import solved_by_environment
 from protocol.errors import InvalidInput, plain_message
+from protocol.runtime.configuration_text import ConfigurationFile
 
 if TYPE_CHECKING:
     from rollouts.recipe import Recipe
@@ -159,13 +159,9 @@ def _settings(
 
     values: dict[str, Any] = {}
     if config is not None:
-        try:
-            table = tomllib.loads(config.read_text()).get("trainer")
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"{config} can't be read: {error}", hint="give a TOML file with [trainer]") from error
-        if not isinstance(table, dict) or not isinstance(table.get("learning", {}), dict):
+        values = dict(ConfigurationFile.read(config, own="trainer").table("trainer"))
+        if not values or not isinstance(values.get("learning", {}), dict):
             raise InvalidInput(f"{config} has no table [trainer]", hint="give the settings file of a trainer")
-        values = table
     values |= {name: value for name, value in changes.items() if value is not None}
     values["device"] = str(find_device(values.get("device")))
     learning = dict(values.get("learning", {}))

@@ -21,7 +21,7 @@ from protocol.clients import ServiceLocation
 from protocol.errors import InvalidInput, NotFound
 from protocol.http.client import ServiceClient
 from protocol.identity.keystores import find_key
-from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.configuration_file import ConfigOption, reads
 from validator.api.views import ParkedList, Resolve, StatusView, Unparked
 from validator.cli import run
 from validator.settings import ValidatorSettings
@@ -53,6 +53,7 @@ class OperatorDecision(StrEnum):
 
 
 @app.command()
+@reads("validator")
 async def status(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
     """Show the queue, verdicts and their latency, other validators, and parked work."""
     async with _opened(config, where) as client:
@@ -64,6 +65,7 @@ async def status(config: ConfigOption = None, where: WhereOption = None, as_json
 
 
 @app.command()
+@reads("validator")
 async def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
     """List work that no validator could judge, with reason and remedy.
 
@@ -78,6 +80,7 @@ async def parked(config: ConfigOption = None, where: WhereOption = None, as_json
 
 
 @app.command()
+@reads("validator")
 async def retry(
     item: Annotated[str | None, typer.Argument(help="Key of the work, or a prefix of it; omit it with --all.")] = None,
     *,
@@ -100,6 +103,7 @@ async def retry(
 
 
 @app.command()
+@reads("validator")
 async def resolve(
     item: Annotated[str, typer.Argument(help="Key of the work, or a prefix of it.")],
     decision: Annotated[

@@ -10,14 +10,38 @@ is relative to the working directory. `~` stands for the home directory in all o
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from protocol.errors import InvalidInput, NotFound
 
 VARIABLE = "MUSTER_CONFIG"
+
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
+_READS = "tables_read"
+
+
+def reads(*tables: str) -> Callable[[CommandFunction], CommandFunction]:
+    """Decorator of a command that names the tables of the configuration file which the command reads.
+
+    Commands that take `typer.Context` need none: they read the tables of `cli.configuration`. A command that reads no
+    table refuses the option `--config`.
+    """
+
+    def mark(function: CommandFunction) -> CommandFunction:
+        setattr(function, _READS, tables)
+        return function
+
+    return mark
+
+
+def tables_read(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Returns the tables that `reads` names; empty for an undecorated function."""
+    found: tuple[str, ...] = getattr(function, _READS, ())
+    return found
 
 
 def use_configuration_file(context: typer.Context, file: Path | None) -> Path | None:

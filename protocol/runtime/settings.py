@@ -16,26 +16,28 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, cast, get_args
 
-from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
-from pydantic_settings.exceptions import SettingsError
 
-from protocol.errors import InvalidInput, NotFound, plain_message
+from protocol.errors import plain_message
 from protocol.runtime.configuration_file import find_configuration_file, placed, searched_places
+from protocol.runtime.configuration_text import ConfigurationFile, InvalidSetting, nearest
 from protocol.runtime.setting_descriptions import SettingDescription, described, variable_of
 
-MOST_FILE_BYTES = 1024 * 1024
-"""Maximum size of a configuration file, in bytes."""
 MOST_SECRET_BYTES = 64 * 1024
 """Maximum size of a file with a secret, in bytes."""
 _FILE = "_file"
+_OTHER_VARIABLES = ("_KEY", "_PASSWORD", "_TOKEN", "_ADDRESS", "_OPTIONS")
+"""Ends of variables that other parts read, such as MUSTER_ORCHESTRATOR_KEY (`protocol.identity.keystores`)."""
+
+__all__ = ["InvalidSetting", "SettingValue", "Settings", "default_directory"]
 
 
 def default_directory(name: str) -> Path:
@@ -49,10 +51,20 @@ def default_directory(name: str) -> Path:
     return Path(data) / "muster" / name
 
 
-class InvalidSetting(InvalidInput):
-    """A setting is unknown or its value is invalid."""
+@dataclass(frozen=True, slots=True)
+class SettingValue:
+    """One setting in force, for display.
 
-    code = "invalid-setting"
+    Args:
+        key: Name in the configuration file, with dots between tables.
+        value: Its value as text; secrets are hidden.
+        source: Where the value comes from: an environment variable, `FILE:LINE`, or `default`. Empty if a required
+            setting is missing.
+    """
+
+    key: str
+    value: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +74,23 @@ class _Layer:
     name: Callable[[str], str]
     """Function that returns a key as the source spells it, for errors."""
     values: Mapping[str, Any]
+    place: Callable[[Sequence[str]], str]
+    """Function that returns where the value of a key comes from; the key is a path through nested tables."""
     base: Path | None = None
     """Directory of relative paths in the values; None for the working directory."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Base class of every service's settings."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_nested_delimiter="__")
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     service: ClassVar[str]
     """Name of the service's table in the file, with dots for nested tables (`shardcast.relay`). It is also part of the
     names of environment variables.
     """
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Disables pydantic's own sources of values.
-
-        `load` reads the sources itself, so that errors can name the source of a value.
-        """
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
+    partial: ClassVar[bool] = False
+    """Whether the class has only some settings of its table. The class that has all of them refuses unknown ones."""
 
     @classmethod
     def load(cls, *, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Self:
@@ -106,11 +106,64 @@ class Settings(BaseSettings):
                 secret.
         """
         file = find_configuration_file(file)
-        said = {key: value for key, value in (flags or {}).items() if value is not None}
-        layers = [_Layer(lambda key: "--" + key.replace("_", "-"), said), cls._environment()]
+        merged, origin = cls._merged(cls._layers(file, flags or {}))
+        try:
+            return cls(**merged)
+        except ValidationError as error:
+            raise cls._complaint(error, origin, file) from None
+
+    @classmethod
+    def explain(cls, *, file: Path | None = None) -> tuple[list[SettingValue], InvalidSetting | None]:
+        """Returns every setting with its value and the source of the value, and the error that `load` would raise.
+
+        Args:
+            file: Path of a TOML file; by default the file that `find_configuration_file` finds.
+
+        Raises:
+            NotFound: The file does not exist.
+            InvalidSetting: A source has an unknown key, or the file is not TOML.
+        """
+        file = find_configuration_file(file)
+        layers = cls._layers(file, {})
+        merged, origin = cls._merged(layers)
+        loaded, fault = None, None
+        try:
+            loaded = cls(**merged)
+        except ValidationError as error:
+            fault = cls._complaint(error, origin, file)
+        rows = []
+        for one in cls.describe():
+            path = one.key.split(".")
+            layer = next((each for each in layers if _has(each.values, path)), None)
+            value = _inside(merged if loaded is None else loaded, path)
+            if layer is None:
+                rows.append(SettingValue(one.key, one.default, "" if one.required else "default"))
+            else:
+                shown = "(hidden)" if path[0] in cls._secrets() else _shown(one.key, value)
+                rows.append(SettingValue(one.key, shown, layer.place(path)))
+        return rows, fault
+
+    @classmethod
+    def _layers(cls, file: Path | None, flags: Mapping[str, Any]) -> list[_Layer]:
+        """Returns the sources, in order of precedence."""
+        said = {key: value for key, value in flags.items() if value is not None}
+        layers = [_Layer(_option, said, lambda path: _option(path[0])), cls._environment()]
         if file is not None:
-            table = _table(file, cls.service)
-            layers.append(_Layer(lambda key: f"{file}: {cls.service}.{key}", table, base=file.parent))
+            read = ConfigurationFile.read(file, own=cls.service)
+            table, above = read.table(cls.service), cls.service.split(".")
+            if cls.partial:
+                table = {key: value for key, value in table.items() if key.replace("-", "_") in cls.model_fields}
+
+            def place(path: Sequence[str]) -> str:
+                given = next((key for key in table if key.replace("-", "_") in {path[0], path[0] + _FILE}), path[0])
+                return read.place([*above, given, *path[1:]])
+
+            layers.append(_Layer(lambda key: f"{file}: {cls.service}.{key}", table, place, base=file.parent))
+        return layers
+
+    @classmethod
+    def _merged(cls, layers: Sequence[_Layer]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Merges the sources; returns the values, and for each setting the name that its source uses."""
         merged: dict[str, Any] = {}
         origin: dict[str, str] = {}
         for layer in layers:
@@ -120,10 +173,7 @@ class Settings(BaseSettings):
                 elif key not in merged:
                     merged[key] = value
                     origin[key] = layer.name(key)
-        try:
-            return cls(**merged)
-        except ValidationError as error:
-            raise cls._complaint(error, origin, file) from None
+        return merged, origin
 
     @classmethod
     def describe(cls) -> list[SettingDescription]:
@@ -136,19 +186,39 @@ class Settings(BaseSettings):
 
     @classmethod
     def _environment(cls) -> _Layer:
-        try:
-            values = EnvSettingsSource(cls, env_prefix=cls._variable(""))()
-        except SettingsError as error:
-            raise InvalidSetting(
-                f"environment: {error}", hint="write lists and tables as JSON in environment variables"
-            ) from None
+        values = _variables(cls, prefix=cls._variable(""))
         for key in cls._secrets():
             if path := os.environ.get(cls._variable(key + _FILE)):
                 values[key + _FILE] = path
-        # Unknown names are ignored here: `MUSTER_DISCOVERY_X_PORT` may belong to another service named `discovery_x`.
         fields = cls.model_fields
         known = {key: value for key, value in values.items() if key in fields or key.removesuffix(_FILE) in fields}
-        return _Layer(cls._variable, known)
+        if not cls.partial:
+            cls._check_variables()
+
+        def place(path: Sequence[str]) -> str:
+            names = [cls._variable("__".join(path[:depth])) for depth in range(len(path), 0, -1)]
+            names.append(names[-1] + _FILE.upper())
+            return next((name for name in names if name in os.environ), names[0])
+
+        return _Layer(cls._variable, known, place)
+
+    @classmethod
+    def _check_variables(cls) -> None:
+        """Refuses variables that look like a misspelt setting.
+
+        Others are ignored: Docker and Kubernetes set variables such as `MUSTER_DISCOVERY_PORT_8001_TCP` for a service
+        named `muster-discovery`.
+        """
+        prefix = cls._variable("")
+        keys = {key.upper() for key in (*cls.model_fields, *(secret + _FILE for secret in cls._secrets()))}
+        for name in sorted(os.environ):
+            key = name.removeprefix(prefix)
+            if key == name or key.partition("__")[0] in keys or name.endswith(_OTHER_VARIABLES):
+                continue
+            if close := next(iter(difflib.get_close_matches(key, sorted(keys), n=1, cutoff=0.7)), None):
+                raise InvalidSetting(
+                    f"the variable {name} is not a setting of {cls.service}", hint=f"did you mean {prefix}{close}?"
+                )
 
     @classmethod
     def _secrets(cls) -> list[str]:
@@ -166,10 +236,10 @@ class Settings(BaseSettings):
         for raw, value in layer.values.items():
             key = raw.replace("-", "_")
             if key not in allowed:
-                close = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
+                close = nearest(key, allowed)
                 raise InvalidSetting(
                     f"{layer.name(raw)} is not a setting of {cls.service}",
-                    hint=f"did you mean {close[0]}?" if close else f"the settings are {', '.join(sorted(allowed))}",
+                    hint=f"did you mean {close}?" if close else f"the settings are {', '.join(sorted(allowed))}",
                 )
             if key.removesuffix(_FILE) in secrets and key not in cls.model_fields:
                 secret = key.removesuffix(_FILE)
@@ -193,6 +263,10 @@ class Settings(BaseSettings):
                 lines.append(f"{cls.service}.{key} is required (or {cls._variable(key)})")
                 continue
             where = origin.get(top, f"{cls.service}.{top}") + key[len(top) :]
+            if item["type"] == "extra_forbidden":
+                close = nearest(str(item["loc"][-1]), _fields_of(cls, item["loc"][:-1]))
+                lines.append(f"{where} is not a setting" + (f"; did you mean {close}?" if close else ""))
+                continue
             # Only plain values are repeated in errors, because a table may contain a secret.
             shown = top not in secrets and isinstance(item["input"], (str, int, float)) and not _sounds_secret(key)
             got = f", not {str(item['input'])[:80]!r}" if shown else ""
@@ -204,32 +278,29 @@ class Settings(BaseSettings):
         )
 
 
-def _table(file: Path, service: str) -> Mapping[str, Any]:
-    content: Any = _read_toml(file)
-    walked: list[str] = []
-    for part in service.split("."):
-        walked.append(part)
-        content = content.get(part, {})
-        if not isinstance(content, dict):
-            raise InvalidSetting(f"{file}: {'.'.join(walked)} is not a table", hint=f"write [{service}]")
-    table: Mapping[str, Any] = content
-    return table
+def _variables(kind: type[Settings], *, prefix: str) -> dict[str, Any]:
+    """Returns the values of the settings that environment variables with this prefix give.
+
+    Raises:
+        InvalidSetting: A list or table is not JSON.
+    """
+    if not any(name.upper().startswith(prefix) for name in os.environ):
+        return {}
+    from pydantic_settings import EnvSettingsSource  # noqa: PLC0415 - takes 0.1 s, and most commands need it not
+    from pydantic_settings.exceptions import SettingsError  # noqa: PLC0415
+
+    # The source reads only the fields of the class, which therefore need not be a `BaseSettings`.
+    source = EnvSettingsSource(cast("Any", kind), env_prefix=prefix, env_nested_delimiter="__", case_sensitive=False)
+    try:
+        return source()
+    except SettingsError as error:
+        raise InvalidSetting(
+            f"environment: {error}", hint="write lists and tables as JSON in environment variables"
+        ) from None
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        with file.open("rb") as source:
-            data = source.read(MOST_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise NotFound(f"the settings file {file} does not exist") from error
-    except OSError as error:
-        raise InvalidSetting(f"can't read {file}: {error.strerror}") from error
-    if len(data) > MOST_FILE_BYTES:
-        raise InvalidSetting(f"{file} is longer than {MOST_FILE_BYTES} bytes")
-    try:
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSetting(f"{file} is not TOML: {error}") from None
+def _option(key: str) -> str:
+    return "--" + key.replace("_", "-")
 
 
 def _read_secret(path: Path, where: str) -> str:
@@ -261,6 +332,63 @@ def _placed_inside(value: Any, kind: Any, base: Path | None) -> Any:  # noqa: AN
         else:
             value = _placed_inside(value, part, base)
     return value
+
+
+def _has(values: Mapping[str, Any], path: Sequence[str]) -> bool:
+    """Returns whether a source sets the setting at a path of nested tables, or a whole table that contains it."""
+    content: Any = {key.replace("-", "_").removesuffix(_FILE): value for key, value in values.items()} | {
+        key.replace("-", "_"): value for key, value in values.items()
+    }
+    for part in path:
+        if not isinstance(content, dict):
+            return True
+        if part not in content:
+            return False
+        content = content[part]
+    return True
+
+
+def _inside(content: Any, path: Sequence[str]) -> Any:  # noqa: ANN401 - a value of any setting
+    for part in path:
+        content = content.get(part) if isinstance(content, dict) else getattr(content, part, None)
+    return content
+
+
+def _shown(key: str, value: Any) -> str:  # noqa: ANN401, PLR0911 - a value of any setting; one line per kind
+    """Formats the value of a setting for display, without secrets."""
+    match value:
+        case None:
+            return "none"
+        case SecretStr() | SecretBytes():
+            return "(hidden)"
+        case bool():
+            return str(value).lower()
+        case Path():
+            return str(value)
+        case _ if any(word in key.lower() for word in ("secret", "password", "token")):
+            return "(hidden)"
+        case Enum():
+            return str(value.value)
+        case BaseModel():
+            return _shown(key, {name: getattr(value, name) for name in type(value).model_fields})
+        case Mapping():
+            return ", ".join(f"{name} = {_shown(f'{key}.{name}', item)}" for name, item in value.items()) or "none"
+        case list() | tuple() | set() | frozenset():
+            return ", ".join(_shown(key, item) for item in value) or "none"
+        case _:
+            return re.sub(r"://[^/@\s]*@", "://(hidden)@", str(value))
+
+
+def _fields_of(kind: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Returns the names of the settings in the nested table at a place; empty if there is no such table."""
+    for part in place:
+        field = kind.model_fields.get(str(part))
+        kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        inner = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+        if inner is None:
+            return []
+        kind = inner
+    return list(kind.model_fields)
 
 
 def _under(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from cli.configuration import load_configuration
 from protocol.errors import InvalidInput, NotFound
+from protocol.runtime.configuration_text import MOST_FILE_BYTES
 from tests.kit.devnet import run_muster
 
 
@@ -54,11 +55,13 @@ def test_configuration_paths_are_relative_to_the_file(elsewhere: Path) -> None:
     ("text", "words"),
     [
         ("[pool]\nid = 0", "pool.id"),
-        ("[pol]\nid = 1", "pol"),
+        ("[pol]\nid = 1", "muster reads no table pol"),
+        ("pool = 3", "pool is not a table"),
+        ("poll_id = 3", "no setting outside of a table poll_id"),
         ("[chain]\nrpc = 'ftp://x'", "chain.rpc"),
         ("[chain", "is not TOML"),
         ("\x00", "is not TOML"),
-        ("#" * 70_000, "longer than"),
+        ("#" * (MOST_FILE_BYTES + 1), "longer than"),
     ],
 )
 def test_a_broken_configuration_file_is_reported_with_the_position(elsewhere: Path, text: str, words: str) -> None:
@@ -75,8 +78,9 @@ def test_a_configuration_file_named_by_option_must_exist(elsewhere: Path) -> Non
 
 
 def test_tables_of_services_are_allowed_in_the_same_file(elsewhere: Path) -> None:
-    (elsewhere / "muster.toml").write_text("[pool]\nid = 3\n[worker]\nanything = 1\n")
-    assert load_configuration().pool.id == 3
+    (elsewhere / "muster.toml").write_text('[pool]\nid = 3\n[worker]\nanything = 1\nkeystore = "k.json"\n')
+    read = load_configuration()
+    assert (read.pool.id, read.worker.keystore) == (3, elsewhere / "k.json")
 
 
 BROKEN = {

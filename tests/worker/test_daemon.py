@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +32,7 @@ from protocol.wire.uploads import ObjectKey
 from tests.kit.chain_controls import ChainControls
 from tests.worker.conftest import Engine
 from tests.worker.pool import POOL, Pool, found_pool, until
+from worker.delivery.queue.store import QueueStore
 from worker.runtime.docker_arguments import LABEL_WORKER
 from worker.situation import Phase, WorkerStatus
 
@@ -255,12 +257,53 @@ async def test_killing_the_orchestrator_with_9_stops_no_task(pool: Pool) -> None
     # It also works at another URL, because the orchestrator deposits an invite with its new URL.
     pool.programs["orchestrator"].kill()
     await until(silent, what="the worker notices")
+    item, old_url = refused_file(pool), pool.orchestrator_url
     del pool.ports["orchestrator"]
     await pool.start_orchestrator()
     await until(heard, what="the worker finds it")
     assert (found := await pool.status()) is not None
     assert found.orchestrator == pool.orchestrator_url
+    assert f"from {old_url} to {pool.orchestrator_url} at " in found.moved
+    assert found.search == ""
     assert _keepers(pool) == before
+
+    async def delivered() -> bool:
+        found = await pool.status()
+        return found is not None and not found.parked and found.queue["delivered"] >= 1
+
+    await until(delivered, what=f"the file {item} goes to the new URL")
+
+    # A restarted worker still knows the new URL, although discovery is down.
+    pool.programs["discovery"].kill()
+    pool.programs["worker-node"].kill()
+    pool.start_worker()
+    await member(pool)
+    assert (found := await pool.status()) is not None
+    assert (found.orchestrator, found.moved) == (pool.orchestrator_url, "")
+    assert _keepers(pool) == before
+    await pool.start_discovery()
+
+
+def refused_file(pool: Pool) -> str:
+    """Adds a file to the worker's queue that the former URL has refused; returns its id."""
+    state = pool.state_of("node")
+    store = QueueStore(state.queue, state.spool)
+    source = pool.home / "result"
+    source.write_bytes(b"a result")
+    with source.open("rb") as file:
+        item, _ = store.add(
+            file.fileno(),
+            name="result",
+            kind="file",
+            key="result",
+            metadata={},
+            now_ms=int(time.time() * 1000),
+            most_bytes=100,
+            most_spooled=1 << 30,
+        )
+    store.park(store.get(item), why="the answer was 404 Not Found, without problem details")
+    store.close()
+    return item
 
 
 async def test_a_restart_requested_by_the_owner_replaces_the_container(pool: Pool) -> None:

@@ -164,6 +164,37 @@ async def test_retry_after_is_respected(store: QueueStore, tmp_path: Path, clock
     assert store.items() == []
 
 
+async def test_an_absurd_retry_after_neither_parks_an_item_nor_blocks_it_for_ever(
+    store: QueueStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("request", *(RateLimited("no", retry_after=timedelta(days=1000)) for _ in range(3)))
+    runner = QueueRunner(store, delivery, clock=clock, attempts=3)
+    for _ in range(5):
+        await runner.work()
+    assert delivery.calls == ["request"]
+    await clock.turn(LONGEST_WAIT)
+    await runner.work()
+    assert delivery.calls == ["request"] * 2
+    assert store.items()[0].parked == ""
+
+
+async def test_after_the_orchestrator_moved_every_item_is_due(
+    store: QueueStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    for key in ("refused", "put off", "new"):
+        hand_over(store, tmp_path, key)
+    delivery = Recorded()
+    delivery.fail("request", InvalidInput("404 without problem details"), Unavailable("down"))
+    runner = QueueRunner(store, delivery, clock=clock)
+    await runner.work()
+    assert store.counts()["delivered"] == 1
+    assert store.retry_all() == 2
+    assert await runner.work() == 2
+    assert store.counts()["delivered"] == 3
+
+
 async def test_an_expired_url_returns_an_item_to_an_earlier_stage_a_bounded_number_of_times(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:

@@ -55,17 +55,22 @@ class Relocation:
         self._services = tuple(services)
         self._clock = clock
         self._allow_plain_http = allow_plain_http
+        self.outcome = ""
+        """Result of the last search as text, with the time and the number of services that answered."""
 
     async def find(self, membership: OrchestratorLocation) -> OrchestratorLocation | None:
         """Returns the membership with the newer URL.
 
         None if there is no newer URL, or the chain does not answer.
         """
-        found = await asyncio.gather(*(self._invites(service) for service in self._services))
-        latest = (self._clock.now() + LONGEST_INVITE).timestamp()
+        answers = await asyncio.gather(*(self._invites(service) for service in self._services))
+        now, found = self._clock.now(), [each for each in answers if each is not None]
+        asked = f"{now:%H:%M:%S} UTC, {len(found)} of {len(answers)} discovery services answered: "
+        latest = (now + LONGEST_INVITE).timestamp()
         invites = [
             invite for each in found for invite in each[:MOST_INVITES] if membership.expiry < invite.expiry <= latest
         ]
+        self.outcome = asked + "no newer invite"
         if not invites:
             return None
         try:
@@ -73,22 +78,28 @@ class Relocation:
             # here.
             orchestrator = await self._chain.orchestrator()
         except MusterError as error:
-            _log.info("newer-invite-not-checked", detail=error.detail)
+            self.outcome = asked + f"the chain could not be read to check a newer invite: {error.detail}"
             return None
+        self.outcome = asked + (
+            f"newer invites ({len(invites)}) are not valid, or not signed by the pool's orchestrator {orchestrator}"
+        )
         for invite in sorted(invites, key=lambda each: each.expiry, reverse=True):
             if self._signer(invite, membership.pool_id) != orchestrator:
                 continue
             if invite.url == membership.url:
-                return None  # the newest valid invite confirms the current URL
+                self.outcome = asked + "the newest invite names the same URL"
+                return None
+            self.outcome = asked + f"a newer invite names {invite.url}"
             return replace(membership, url=invite.url, orchestrator=orchestrator, expiry=invite.expiry)
         return None
 
-    async def _invites(self, service: DiscoveryClient) -> tuple[SignedInvite, ...]:
+    async def _invites(self, service: DiscoveryClient) -> tuple[SignedInvite, ...] | None:
+        """Returns the invites that wait at a service; None if it does not answer."""
         try:
             return await service.invites(wait=_NOW)
         except MusterError as error:
             _log.info("no-invites-read", discovery=service.location.url, detail=error.detail)
-            return ()
+            return None
 
     def _signer(self, invite: SignedInvite, pool_id: int) -> Address | None:
         try:

@@ -237,7 +237,8 @@ class QueueRunner:
         if item.attempts + 1 >= self._attempts:
             await self._park(item, f"parked after {item.attempts + 1} attempts: {why}")
             return
-        pause = max(_pause(item.attempts + 1, most=LONGEST_WAIT), wait or timedelta())
+        # A longer pause than `LONGEST_WAIT` would look like a clock that was set back, and make the item due at once.
+        pause = max(_pause(item.attempts + 1, most=LONGEST_WAIT), min(wait or timedelta(), LONGEST_WAIT))
         _log.warning("delivery-put-off", item=item.id, stage=item.stage, why=why, wait_s=pause.total_seconds())
         await run_in_thread(self._store.put_off, item, stage=stage, until_ms=self._after(pause), error=why)
 

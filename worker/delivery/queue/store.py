@@ -225,6 +225,14 @@ class QueueStore:
         """Makes a parked item due, with a failure count of 0."""
         self._execute("UPDATE items SET parked = '', attempts = 0, not_before_ms = 0 WHERE id = ?", (item_id,))
 
+    def retry_all(self) -> int:
+        """Makes all items due, also parked and postponed ones, with a failure count of 0; returns their number."""
+        with self._lock:
+            cursor = self._connection.execute(
+                "UPDATE items SET parked = '', attempts = 0, not_before_ms = 0, error = ''"
+            )
+            return cursor.rowcount
+
     def finish(self, item: QueueItem, *, now_ms: int, given_up: str = "") -> None:
         """Deletes the copy and the item, and records the outcome.
 
