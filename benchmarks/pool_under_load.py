@@ -25,6 +25,8 @@ from typing import cast
 import redis as sync_redis
 import uvloop
 
+from ledger.artifacts import Contract
+from ledger.deployment import Deployment
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.interface import Changes, NodeLedgerStatus, PoolLedgerStatus
 from orchestrator.settings import OrchestratorSettings
@@ -48,6 +50,7 @@ class QuietLedger:
     """A ledger without events on which every node is a member."""
 
     domain = SigningDomain(1, ZERO_ADDRESS)
+    deployment = Deployment(chain_id=1, block=0, contracts=dict.fromkeys(Contract, ZERO_ADDRESS))
 
     async def pool(self) -> PoolLedgerStatus:
         """Returns an active pool."""

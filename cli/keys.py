@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -18,6 +19,7 @@ from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Address, address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import SCRYPT_N, find_key, write_keystore
+from protocol.runtime.files import create_atomically
 
 app = typer.Typer(no_args_is_help=True, help="Make, import and show keys.")
 
@@ -151,10 +153,7 @@ def _new_password(configuration: Configuration) -> str:
     """Returns the password from the configured file (created on first use), else from two prompts."""
     file = configuration.keys.password_file
     if file is not None:
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch(mode=0o600)
-            file.write_text(secrets.token_urlsafe(32) + "\n")
+        create_password_file(file)
         return file.read_text().partition("\n")[0]
     if not sys.stdin.isatty():
         raise InvalidInput(
@@ -165,6 +164,13 @@ def _new_password(configuration: Configuration) -> str:
     if password != getpass.getpass("Again: "):
         raise InvalidInput("the two passwords differ", hint="try again")
     return password
+
+
+def create_password_file(path: Path) -> None:
+    """Writes a random password to a file that only its owner can read; keeps an existing file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        create_atomically(path, (secrets.token_urlsafe(32) + "\n").encode())
 
 
 def _stored(configuration: Configuration) -> list[tuple[str, Address]]:

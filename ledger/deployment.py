@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -29,11 +30,14 @@ from ledger.transactions.pending import TransactionCall
 from ledger.transactions.sender import TransactionSender
 from protocol.errors import InvalidInput, NotFound, Unavailable
 from protocol.identifiers import Address, address
-from protocol.identity.typed_data import VERSION
+from protocol.identity.typed_data import NAME, VERSION, SigningDomain, separator_of
 from protocol.runtime.files import write_atomically
 
 _DEADLINE = timedelta(seconds=120)
 _MOST_BYTES = 64 * 1024
+_HINT = "`muster ledger deploy` writes it; a pool's owner can send you a copy"
+_IMMUTABLE = re.compile(b"\x7f" + bytes(32))
+"""PUSH32 with the zeros that the constructor replaces by the value of an immutable."""
 _DOMAIN_SELECTOR = keccak(text="eip712Domain()")[:4]
 _DOMAIN_TYPES = ["bytes1", "string", "string", "uint256", "address", "bytes32", "uint256[]"]
 
@@ -72,14 +76,31 @@ class Deployment:
             NotFound: There is no such file.
             InvalidInput: The file is not a deployment, or is for another contract version.
         """
-        hint = "`muster ledger deploy` writes it; a pool's owner can send you a copy"
         try:
             with path.open("rb") as file:
                 content = json.loads(file.read(_MOST_BYTES))
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no deployment file {path}", hint=_HINT) from error
+        except ValueError as error:
+            raise InvalidInput(f"{path} is not a deployment: {error}", hint=_HINT) from error
+        return cls.parse(content, origin=str(path))
+
+    @classmethod
+    def parse(cls, content: Any, *, origin: str) -> Deployment:  # noqa: ANN401 - JSON of a file or an answer
+        """Reads the content of a deployment file.
+
+        Args:
+            content: The parsed JSON.
+            origin: The file or service that the content comes from, for errors.
+
+        Raises:
+            InvalidInput: The content is not a deployment, or is for another contract version.
+        """
+        try:
             version = str(content.get("version", "1"))
             if version != VERSION:
                 raise InvalidInput(
-                    f"{path} has contract version {version[:20]}; this release uses version {VERSION}",
+                    f"{origin} has contract version {version[:20]}; this release uses version {VERSION}",
                     hint="ask the pool's owner for the current deployment file, or use the release that wrote this one",
                     code="other-contract-version",
                 )
@@ -88,12 +109,10 @@ class Deployment:
                 block=int(content["block"]),
                 contracts={name: address(content["contracts"][name]) for name in Contract},
             )
-        except FileNotFoundError as error:
-            raise NotFound(f"there is no deployment file {path}", hint=hint) from error
         except (ValueError, TypeError, AttributeError) as error:
-            raise InvalidInput(f"{path} is not a deployment: {error}", hint=hint) from error
+            raise InvalidInput(f"{origin} is not a deployment: {error}", hint=_HINT) from error
         except KeyError as error:
-            raise InvalidInput(f"{path} is not a deployment: {error} is missing", hint=hint) from error
+            raise InvalidInput(f"{origin} is not a deployment: {error} is missing", hint=_HINT) from error
 
 
 def created_address(deployer: Address, nonce: int) -> Address:
@@ -158,6 +177,48 @@ async def check_deployment(web3: AsyncWeb3[Any], deployment: Deployment) -> None
             f"the contracts on chain {deployment.chain_id} have version {found}; this release uses {VERSION}",
             hint="use the release that deployed them, or deploy the contracts of this release: `muster ledger deploy`",
         )
+
+
+async def check_code(web3: AsyncWeb3[Any], deployment: Deployment) -> None:
+    """Checks that the code at every address is the code that this release compiles.
+
+    The values that constructors write into the code (immutables) must be addresses of this deployment, values of the
+    EIP-712 domain, or the unbonding period. So a contract can't refer to a contract outside the deployment.
+
+    Raises:
+        DeploymentDiffers: The code of a contract differs.
+    """
+    places = {int(place, 16) for place in deployment.contracts.values()}
+    for name, place in deployment.contracts.items():
+        compiled = artifact(name)
+        template = compiled.bytecode[-compiled.deployed_size :]  # creation code ends with the code that it deploys
+        code = bytearray(await web3.eth.get_code(place))
+        same_size = len(code) == len(template)
+        found: set[int] = set()
+        for match in _IMMUTABLE.finditer(template):
+            value = slice(match.start() + 1, match.end())
+            found.add(int.from_bytes(code[value], "big"))
+            code[value] = bytes(32)
+        unknown = found - places - _domain_values(SigningDomain(deployment.chain_id, place), name)
+        if name is Contract.STAKE_MANAGER:
+            unknown = {value for value in unknown if value >= 1 << 64}  # without the unbonding period, a uint64
+        if not same_size or bytes(code) != template or unknown:
+            raise DeploymentDiffers(
+                f"the code of {name} at {place} on chain {deployment.chain_id} is not that of this release",
+                hint="ask the pool's owner which release deployed the contracts; other code can do anything with stake",
+                code="unknown-code",
+            )
+
+
+def _domain_values(domain: SigningDomain, contract: Contract) -> set[int]:
+    """Returns the values that OpenZeppelin's `EIP712` stores as immutables, apart from the contract's address."""
+    # The token's domain is that of OpenZeppelin's `ERC20Permit`, which has version 1.
+    version = "1" if contract is Contract.MUSTER else VERSION
+    texts = [text.encode() for text in (NAME, version)]
+    short = [text.ljust(31, b"\0") + bytes([len(text)]) for text in texts]
+    separator = separator_of(domain, version=version)
+    words = (*short, *map(keccak, texts), separator)
+    return {domain.chain_id, *(int.from_bytes(word, "big") for word in words)}
 
 
 async def _version_at(web3: AsyncWeb3[Any], place: Address) -> str:

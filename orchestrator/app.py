@@ -17,6 +17,7 @@ from orchestrator.api import (
     checkpoint_relays,
     events,
     heartbeat,
+    joining,
     logs,
     nodes,
     page,
@@ -155,6 +156,7 @@ def build_orchestrator(
     # parsed as a node's address.
     owned = (
         pool.router,
+        joining.router,
         tasks.router,
         logs.router,
         allowlist.router,

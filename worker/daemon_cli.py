@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from protocol.wire.nodes import RuntimeKind
 from worker.app import run_worker
 from worker.cli import JsonOption, StateOption
 from worker.doctor.examination import examine
-from worker.doctor.finding import exit_code
+from worker.doctor.finding import DoctorFinding, exit_code
 from worker.settings import WorkerSettings
 
 
@@ -56,10 +57,15 @@ def doctor(config: ConfigOption = None, state: StateOption = None, as_json: Json
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        width = max(len(finding.check) for finding in findings)
-        for finding in findings:
-            mark = {"ok": "ok     ", "warning": "warning", "failure": "FAILURE"}[finding.level]
-            typer.echo(f"{mark}  {finding.check:<{width}}  {finding.found}")
-            if finding.advice:
-                typer.echo(f"{'':9}{'':<{width}}  → {finding.advice}")
+        show_findings(findings)
     raise typer.Exit(exit_code(findings))
+
+
+def show_findings(findings: Sequence[DoctorFinding]) -> None:
+    """Prints findings as text, one per line, with the advice below."""
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        mark = {"ok": "ok     ", "warning": "warning", "failure": "FAILURE"}[finding.level]
+        typer.echo(f"{mark}  {finding.check:<{width}}  {finding.found}")
+        if finding.advice:
+            typer.echo(f"{'':9}{'':<{width}}  → {finding.advice}")

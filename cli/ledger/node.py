@@ -15,6 +15,7 @@ from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, note, say, show_fields
 from ledger.client import Ledger
 from ledger.errors import TransactionReverted
+from ledger.transactions.receipts import Receipt
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest
 from protocol.identity.keys import Key
@@ -171,7 +172,7 @@ async def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> No
     note("all consents that the node has signed until now are void")
 
 
-async def register_node(ledger: Ledger, node: Key, *, capacity: int = 1, specs_hash: Digest = ZERO_DIGEST) -> None:
+async def register_node(ledger: Ledger, node: Key, *, capacity: int = 1, specs_hash: Digest = ZERO_DIGEST) -> Receipt:
     """Registers a node under the client's key, with a consent that the node's key signs."""
     # The newest block's time may be old on a chain that mines on demand, and ahead of this machine's clock on a
     # development chain. The deadline has to be later than both times.
@@ -182,7 +183,7 @@ async def register_node(ledger: Ledger, node: Key, *, capacity: int = 1, specs_h
         nonce=await ledger.registry.consent_nonce(node.address),
         deadline=int(deadline.timestamp()),
     )
-    await ledger.registry.register(
+    return await ledger.registry.register(
         node=node.address,
         specs_hash=specs_hash,
         capacity=capacity,

@@ -6,6 +6,10 @@ from cli.groups import CommandGroup
 from cli.lazy import Parts
 
 PARTS: Parts = {
+    "init": (
+        "cli.worker.init",
+        "Set up this machine for a pool: keys, stake, registration, configuration and checks.",
+    ),
     "run": (
         "worker.daemon_cli:run",
         "Run the worker until SIGTERM or SIGINT.",

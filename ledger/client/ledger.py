@@ -186,8 +186,9 @@ class Ledger:
         second: Address | Digest | None = None,
         third: Digest | None = None,
         since: int | None = None,
+        until: int | None = None,
     ) -> list[E]:
-        """Returns every event of one type since the deployment, or since a block, oldest first.
+        """Returns every event of one type since the deployment, or in a range of blocks, oldest first.
 
         This method is for command-line tools. A service uses an `EventFollower`, which reads each event only once.
 
@@ -197,6 +198,7 @@ class Ledger:
             second: Only events with this second indexed parameter, such as a node or a run; needs `pool_id`.
             third: Only events with this third indexed parameter, such as a work key; needs `second`.
             since: First block to read.
+            until: Last block to read; by default the newest.
         """
         topics: list[str | None] = [topic_of(kind)]
         if pool_id is not None:
@@ -205,7 +207,8 @@ class Ledger:
                 topics += ["0x" + each[2:].lower().rjust(64, "0") for each in (second, third) if each is not None]
         contract = next(contract for contract, kinds in EVENTS.items() if kind in kinds)
         first = max(self.deployment.block, since or 0)
-        logs = await self._logs(self.deployment[contract], topics, first, await self.block())
+        last = await self.block() if until is None else until
+        logs = await self._logs(self.deployment[contract], topics, first, last)
         decoded = (self._decoder.decode(log) for log in logs)
         return [event for event in decoded if isinstance(event, kind)]
 

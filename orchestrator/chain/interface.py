@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from ledger.deployment import Deployment
 from protocol.identifiers import Address
 from protocol.identity.typed_data import SigningDomain
 
@@ -87,6 +88,11 @@ class Changes:
 
 class PoolLedger(Protocol):
     """One pool on the ledger. Every method may raise `Unavailable` when the chain is down."""
+
+    @property
+    def deployment(self) -> Deployment:
+        """Addresses of the ledger's contracts."""
+        ...
 
     @property
     def domain(self) -> SigningDomain:

@@ -91,7 +91,7 @@ class LedgerPool:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._chain_url = chain_url
-        self._deployment = deployment
+        self.deployment = deployment
         self._pool_id = pool_id
         self._key = key
         self._manager = manager
@@ -114,7 +114,7 @@ class LedgerPool:
     @property
     def domain(self) -> SigningDomain:
         """Signing domain of the contract that redeems invites."""
-        return SigningDomain(self._deployment.chain_id, self._deployment[Contract.COMPUTE_POOLS])
+        return SigningDomain(self.deployment.chain_id, self.deployment[Contract.COMPUTE_POOLS])
 
     async def pool(self) -> PoolLedgerStatus:
         """Reads the pool with its terms and role keys."""
@@ -220,7 +220,7 @@ class LedgerPool:
             if name not in self._connections:
                 opening = Ledger.connect(
                     self._chain_url,
-                    self._deployment,
+                    self.deployment,
                     key=key,
                     timeout=REQUEST_TIMEOUT,
                     clock=self._clock,

@@ -11,6 +11,7 @@ from datetime import timedelta
 from protocol.http.client import ServiceClient
 from protocol.identifiers import Digest
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
+from protocol.wire.joining import JoiningInformation
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.pool import NodeSelf
 from protocol.wire.relayed import (
@@ -30,6 +31,8 @@ from protocol.wire.validators import NumericsReceipt, NumericsReport
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 """Default time limit of a heartbeat."""
+JOINING_LIMIT = 64 * 1024
+"""Maximum bytes of the answer of `/v1/joining`."""
 
 
 class NodeClient(ServiceClient):
@@ -37,6 +40,15 @@ class NodeClient(ServiceClient):
 
     It accepts only answers that the orchestrator signed.
     """
+
+    async def joining(self) -> JoiningInformation:
+        """Returns what a contributor needs to join the pool; any key may ask.
+
+        Raises:
+            NotFound: The orchestrator's release is older than this route.
+        """
+        answer = await self.call("GET", "/v1/joining", signed_answer=True, answer_limit=JOINING_LIMIT)
+        return answer.read(JoiningInformation)
 
     async def heartbeat(self, heartbeat: Heartbeat, *, call_timeout: timedelta = HEARTBEAT_TIMEOUT) -> HeartbeatAnswer:
         """Sends a heartbeat and returns the answer.

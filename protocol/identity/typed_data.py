@@ -34,7 +34,7 @@ class SigningDomain:
     @property
     def separator(self) -> bytes:
         """Returns the domain separator of EIP-712, 32 bytes."""
-        return _separator(self.chain_id, self.contract)
+        return separator_of(self)
 
 
 class TypedStruct:
@@ -105,14 +105,15 @@ def _type_hash(type_string: str) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _separator(chain_id: int, contract: Address) -> bytes:
+def separator_of(domain: SigningDomain, *, version: str = VERSION) -> bytes:
+    """Returns the EIP-712 domain separator of a contract for one version of its domain, 32 bytes."""
     return secp256k1.keccak(
         _DOMAIN_TYPE
         + secp256k1.keccak(NAME.encode())
-        + secp256k1.keccak(VERSION.encode())
-        + chain_id.to_bytes(32, "big")
+        + secp256k1.keccak(version.encode())
+        + domain.chain_id.to_bytes(32, "big")
         + bytes(12)
-        + bytes.fromhex(contract[2:])
+        + bytes.fromhex(domain.contract[2:])
     )
 
 

@@ -12,6 +12,8 @@ import httpx
 from fastapi import FastAPI
 
 from ledger.amounts import UNIT
+from ledger.artifacts import Contract
+from ledger.deployment import Deployment
 from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeLedgerStatus, PoolLedgerStatus
 from orchestrator.dependencies import Dependencies
 from orchestrator.loops.ledger_sync import LedgerSync
@@ -57,6 +59,10 @@ class MemoryLedger:
     stalled: bool = False
     domain: SigningDomain = field(default_factory=lambda: SigningDomain(1337, CONTRACT))
     active: bool = True
+
+    @property
+    def deployment(self) -> Deployment:
+        return Deployment(chain_id=self.domain.chain_id, block=1, contracts=dict.fromkeys(Contract, CONTRACT))
 
     def register(self, node: Address, *, member: bool = False, stake: int = 100 * UNIT) -> None:
         self.nodes[node] = NodeLedgerStatus(

@@ -1,0 +1,489 @@
+"""`muster worker init`: leads a contributor from a fresh machine to a registered node with a configured worker.
+
+The command changes things in steps: files and keys, stake, registration, systemd unit. Each step looks first whether
+it was done before, so that a second run continues where the first one stopped.
+"""
+
+from __future__ import annotations
+
+import getpass
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
+
+import typer
+
+from cli.configuration import Configuration, KeysSection
+from cli.keys import create_password_file, open_key, resolve_address
+from cli.ledger.node import register_node
+from cli.output import note, say, show_fields, warn
+from cli.worker.joining import VerifiedPool, find_pool, verify_pool
+from cli.worker.setup_files import UNIT, WorkerFolder, write_unit
+from ledger.amounts import format_amount, parse_amount
+from ledger.client import Ledger
+from ledger.client.pools import PoolStatus
+from ledger.errors import InsufficientFunds
+from ledger.transactions.receipts import Receipt
+from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound
+from protocol.http.url_safety import parse_http_url
+from protocol.identifiers import Address
+from protocol.identity.keys import Key
+from protocol.identity.keystores import write_keystore
+from protocol.runtime.configuration_file import find_configuration_file, home_configuration, placed
+from worker.chain.earnings import PoolEarnings, read_earnings
+from worker.chain.pool_record import PoolRecord, read_pool_record
+from worker.daemon_cli import show_findings
+from worker.doctor.examination import examine
+from worker.doctor.finding import exit_code
+from worker.settings import WorkerSettings
+
+APPROVE_GAS, STAKE_GAS, REGISTER_GAS = 60_000, 130_000, 160_000
+"""Upper estimates of the gas units of the three transactions; `tests/cli/test_worker_init.py` measures them."""
+OPEN_WORK_FACTOR = 2
+"""Default stake as a multiple of what joining locks. The rest covers penalties of work that has no verdict yet."""
+
+T = TypeVar("T")
+
+PoolArgument = Annotated[
+    str | None, typer.Argument(metavar="POOL", help="URL of the pool, or its number on the ledger (with --deployment).")
+]
+Rpc = Annotated[
+    str | None,
+    typer.Option(
+        help="JSON-RPC endpoint of the chain. Other users see options: give a URL with an access key in the variable.",
+        envvar="MUSTER_RPC",
+        show_envvar=True,
+    ),
+]
+DeploymentFile = Annotated[Path | None, typer.Option("--deployment", help="Deployment file of the ledger.")]
+Discovery = Annotated[
+    list[str] | None, typer.Option("--discovery", help="Discovery service, instead of the pool's; may be repeated.")
+]
+Directory = Annotated[
+    Path | None, typer.Option(help="Folder of configuration and keys; one per worker. Default: ~/.config/muster.")
+]
+Capacity = Annotated[
+    int | None, typer.Option(min=1, max=2**32 - 1, help="Size of this machine; default: the pool's least.")
+]
+StakeAmount = Annotated[
+    str | None, typer.Option("--stake", help="Active stake to reach, in MUST; default: twice what joining locks.")
+]
+PasswordFile = Annotated[
+    Path | None, typer.Option(help="File with the keystores' password; default: DIRECTORY/password, made if missing.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setup:
+    """What the command was told, apart from the pool."""
+
+    folder: WorkerFolder
+    rpc: str
+    capacity: int | None
+    stake: int | None
+    password_file: Path | None
+    allow_plain_http: bool
+    may_ask: bool
+    """Whether the command may ask questions; without, it goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needs:
+    """What the provider still has to do and to own; money in the smallest units."""
+
+    stake: int
+    """Stake to add."""
+    approve: bool
+    register: bool
+    gas: int
+    """Upper estimate of the cost of all outstanding transactions, in wei."""
+    tokens_owned: int
+    coin_owned: int
+
+    @property
+    def missing(self) -> str:
+        """Returns what the provider's account lacks, as text; empty if nothing."""
+        lacks = []
+        if self.tokens_owned < self.stake:
+            lacks.append(f"{format_amount(self.stake - self.tokens_owned)} MUST")
+        if self.coin_owned < self.gas:
+            lacks.append(f"{format_amount(self.gas - self.coin_owned)} of the chain's coin for gas")
+        return " and ".join(lacks)
+
+
+async def init(
+    pool: PoolArgument = None,
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    discovery: Discovery = None,
+    directory: Directory = None,
+    capacity: Capacity = None,
+    stake: StakeAmount = None,
+    password_file: PasswordFile = None,
+    systemd: Annotated[
+        bool | None, typer.Option("--systemd/--no-systemd", help=f"Write the user's systemd unit ~/{UNIT}, or not.")
+    ] = None,
+    allow_plain_http: Annotated[
+        bool, typer.Option("--allow-plain-http", help="Allow plain http; only inside an encrypted network.")
+    ] = False,
+    unverified_contracts: Annotated[
+        bool, typer.Option("--unverified-contracts", help="Accept contracts whose code is not that of this release.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; send the transactions.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
+) -> None:
+    """Set up this machine for a pool: keys, stake, registration, configuration and checks.
+
+    A second run continues where the first one stopped. Existing files and keys are never overwritten.
+    """
+    may_ask = sys.stdin.isatty() and not yes
+    where = _needed(pool, "pool", "Pool (URL, or number on the ledger)", may_ask)
+    setup = _Setup(
+        folder=WorkerFolder(_folder(directory)),
+        rpc=_needed(rpc, "--rpc", "JSON-RPC endpoint of the chain", may_ask),
+        capacity=capacity,
+        stake=None if stake is None else parse_amount(stake),
+        password_file=None if password_file is None else placed(password_file).absolute(),
+        allow_plain_http=allow_plain_http,
+        may_ask=may_ask,
+    )
+    if setup.password_file is not None and not setup.password_file.is_file():
+        raise NotFound(
+            f"there is no password file {setup.password_file}", hint="write the password on its first line; mode 600"
+        )
+    parse_http_url(setup.rpc, what="the chain's URL")
+    found = await find_pool(
+        where, rpc=setup.rpc, deployment=deployment, discovery=discovery or (), allow_plain_http=allow_plain_http
+    )
+    async with Ledger.connect(setup.rpc, found.deployment) as ledger:
+        verified = await verify_pool(
+            ledger, found, unverified_contracts=unverified_contracts, allow_plain_http=allow_plain_http
+        )
+        setup.folder.check(verified)
+        terms = verified.terms
+        chosen = max(terms.min_capacity, 1) if setup.capacity is None else setup.capacity
+        if chosen < terms.min_capacity:
+            raise InvalidInput(
+                f"the pool requires a capacity of at least {terms.min_capacity}, not {chosen}",
+                hint="leave --capacity out, or choose another pool: `muster pool list`",
+            )
+        _target(verified, setup, capacity=chosen)
+        earnings = await read_earnings(ledger, verified.pool_id)
+        record = await read_pool_record(ledger, verified.pool_id)
+        show_fields(_about_pool(verified, setup, earnings, record, verified_code=not unverified_contracts))
+        if dry_run:
+            await _show_plan(ledger, verified, setup, capacity=chosen)
+            return
+        if may_ask:
+            _ask_to_go_on(f"Make keys and write the configuration in {setup.folder.path}?")
+        password = _write_files(verified, setup)
+        configuration = _configuration(setup, password)
+        provider, node = (open_key(configuration, name) for name in ("provider", "node"))
+        await _check_node(ledger, verified.pool_id, provider.address, node.address)
+        needs = await _needs(ledger, verified, setup, capacity=chosen, provider=provider.address, node=node.address)
+        show_fields(_about_money(provider.address, node.address, needs))
+        if needs.missing:
+            raise InsufficientFunds(
+                f"the provider {provider.address} lacks {needs.missing}",
+                hint=f"send it to {provider.address} (the pool's owner or the ledger's governor gives out MUST), "
+                "then run this command again: it continues here",
+            )
+    if needs.stake or needs.register:
+        await _send(verified, setup, needs, capacity=chosen, provider=provider, node=node)
+    _offer_unit(setup, systemd=systemd, unattended=password is not None)
+    await _examine(setup)
+
+
+def _needed(given: str | None, name: str, question: str, may_ask: bool) -> str:
+    if given is not None:
+        return given
+    if not may_ask:
+        raise InvalidInput(
+            f"{name} is missing", hint="`muster worker init --help` shows what to give without a terminal"
+        )
+    return str(_uninterrupted(lambda: typer.prompt(question, err=True)))
+
+
+def _folder(directory: Path | None) -> Path:
+    chosen = home_configuration() if directory is None else placed(directory).absolute()
+    if chosen is None:
+        raise InvalidInput("there is no home directory for the configuration", hint="give --directory")
+    return chosen
+
+
+def _about_pool(
+    pool: VerifiedPool, setup: _Setup, earnings: PoolEarnings, record: PoolRecord, *, verified_code: bool
+) -> dict[str, object]:
+    if pool.entry.status is PoolStatus.PENDING:
+        warn(f"pool {pool.pool_id} is not active yet: nodes can join once its owner activates it")
+    if pool.entry.member_count >= pool.terms.max_nodes:
+        warn(f"pool {pool.pool_id} is full: it has all of its {pool.terms.max_nodes} members")
+    if record.is_bad:
+        warn(f"the pool's record is bad: {record.summary}")
+    terms, money = pool.terms, format_amount
+    state = pool.entry.status.name.lower()
+    code = "the code of all contracts is that of this release" if verified_code else "code of the contracts not checked"
+    return {
+        "pool": f"{pool.pool_id}, {state}, {pool.entry.member_count} of {terms.max_nodes} members",
+        "url": pool.url,
+        "chain": f"{pool.deployment.chain_id} at {urlsplit(setup.rpc).hostname}; {code}",
+        "discovery": list(pool.discovery),
+        "terms": f"version {pool.entry.terms_version}: {money(terms.price_per_unit)} MUST for an accepted unit, "
+        f"{money(terms.penalty_per_unit)} MUST penalty for a forged one, "
+        f"{money(terms.stake_per_capacity)} MUST stake for a unit of capacity",
+        "record": record.summary,
+        "earnings": earnings.summary,
+    }
+
+
+def _about_money(provider: Address, node: Address, needs: _Needs) -> dict[str, object]:
+    money = format_amount
+    return {
+        "provider": provider,
+        "node": f"{node} (needs no coin while the pool's relayer pays for joining and work)",
+        "to stake": f"{money(needs.stake)} MUST; the provider has {money(needs.tokens_owned)}",
+        "gas": f"at most {money(needs.gas)} of the chain's coin; the provider has {money(needs.coin_owned)}",
+    }
+
+
+async def _show_plan(ledger: Ledger, pool: VerifiedPool, setup: _Setup, *, capacity: int) -> None:
+    """Prints the steps that a run would take; needs no password, and writes nothing."""
+    configuration = _configuration(setup, None)
+    steps, addresses = [], []
+    for name in ("provider", "node"):
+        try:
+            addresses.append(resolve_address(configuration, name))
+        except NotFound:
+            steps.append(f"make the key {setup.folder.keystore(name)}")
+    steps += [f"write {path}" for path in (setup.folder.deployment, setup.folder.configuration) if not path.exists()]
+    if len(addresses) == 2:
+        provider, node = addresses
+        await _check_node(ledger, pool.pool_id, provider, node)
+        needs = await _needs(ledger, pool, setup, capacity=capacity, provider=provider, node=node)
+        show_fields(_about_money(provider, node, needs))
+        if needs.missing:
+            steps.append(f"stop, because {provider} lacks {needs.missing}")
+        amount, register = needs.stake, needs.register
+    else:
+        amount, register = _target(pool, setup, capacity=capacity), True
+    steps += [f"stake {format_amount(amount)} MUST"] if amount else []
+    steps += [f"register the node with capacity {capacity}"] if register else []
+    steps.append("run muster worker doctor")
+    for number, step in enumerate(steps, 1):
+        say(f"{number}. {step}")
+    note("dry run: nothing was changed")
+
+
+def _write_files(pool: VerifiedPool, setup: _Setup) -> Path | None:
+    """Makes keys, deployment file and configuration, as far as they are missing.
+
+    Returns:
+        The password file; None if the user remembers the password.
+    """
+    folder = setup.folder
+    folder.make()
+    missing = [name for name in ("provider", "node") if not folder.keystore(name).exists()]
+    file, password = _password(setup, new=len(missing) == 2)
+    existing = _configuration(setup, file)
+    for name in missing:
+        try:
+            open_key(existing, name)  # from its variable
+            continue
+        except NotFound:
+            pass
+        if password is None:
+            raise InvalidInput(
+                f"there is no password file for the new key {name}, and the other key has a password",
+                hint=f"give --password-file, or make the key yourself: `muster keys new {name}`",
+            )
+        key = Key.generate()
+        write_keystore(folder.keystore(name), key, password)
+        say(f"made the key {name}: {key.address} in {folder.keystore(name)}")
+    if missing:
+        note(f"keep a copy of {folder.keys} and of the password in a safe place: they can't be restored")
+    if folder.write_deployment(pool.deployment):
+        say(f"wrote {folder.deployment}")
+    state = folder.default_state(home_configuration())
+    if folder.write_configuration(
+        pool, rpc=setup.rpc, password_file=file, state=state, allow_plain_http=setup.allow_plain_http
+    ):
+        say(f"wrote {folder.configuration}")
+    else:
+        note(f"{folder.configuration} exists and is kept as it is")
+    return file
+
+
+def _password(setup: _Setup, *, new: bool) -> tuple[Path | None, str | None]:
+    """Returns the password file and the password of new keystores.
+
+    Raises:
+        InvalidInput: The file is empty, or the user typed two different passwords.
+    """
+    file = setup.password_file or setup.folder.password
+    if not file.exists() and not new:
+        return None, None  # the keys were made with a typed password
+    if not file.exists() and setup.may_ask:
+        typed = _uninterrupted(lambda: getpass.getpass(f"Password of the keys (empty: make one in {file}): "))
+        if typed:
+            if typed != _uninterrupted(lambda: getpass.getpass("Again: ")):
+                raise InvalidInput("the two passwords differ", hint="run this again")
+            note("the worker asks for this password when it starts, or reads it from MUSTER_NODE_PASSWORD")
+            return None, typed
+    create_password_file(file)
+    with file.open() as opened:
+        password = opened.readline(4096).rstrip("\r\n")
+    if not password:
+        raise InvalidInput(f"the password file {file} is empty", hint="write the password on its first line")
+    return file, password
+
+
+def _configuration(setup: _Setup, password_file: Path | None) -> Configuration:
+    return Configuration(keys=KeysSection(directory=setup.folder.keys, password_file=password_file))
+
+
+async def _check_node(ledger: Ledger, pool_id: int, provider: Address, node: Address) -> None:
+    """Checks that these keys may join the pool.
+
+    Raises:
+        Forbidden: The pool has banned the node or its provider.
+        Conflict: Another provider has registered the node, or both keys are the same.
+    """
+    if provider == node:
+        raise Conflict(
+            f"provider and node have the same key {node}",
+            hint="use two keys: the node's key is on a machine that runs tasks",
+        )
+    if await ledger.pools.is_banned(pool_id, node, provider):
+        raise Forbidden(
+            f"pool {pool_id} has banned the provider {provider} or the node {node}",
+            hint="ask the pool's owner: a ban can be lifted",
+        )
+    entry = await ledger.registry.node(node)
+    if entry is not None and not entry.retired and entry.provider != provider:
+        raise Conflict(
+            f"the node {node} is registered by another provider, {entry.provider}",
+            hint="use that provider's key here, or another folder with a new node key: --directory",
+        )
+
+
+def _target(pool: VerifiedPool, setup: _Setup, *, capacity: int) -> int:
+    """Returns the active stake to reach.
+
+    Raises:
+        InvalidInput: `--stake` is less than what joining locks.
+    """
+    least = pool.terms.stake_per_capacity * capacity
+    if setup.stake is None:
+        return OPEN_WORK_FACTOR * least
+    if setup.stake < least:
+        raise InvalidInput(
+            f"a stake of {format_amount(setup.stake)} MUST is too little: joining with capacity {capacity} locks "
+            f"{format_amount(least)} MUST",
+            hint="give a larger --stake; open work locks more",
+        )
+    return setup.stake
+
+
+async def _needs(
+    ledger: Ledger, pool: VerifiedPool, setup: _Setup, *, capacity: int, provider: Address, node: Address
+) -> _Needs:
+    stake = await ledger.stake.of(provider)
+    entry = await ledger.registry.node(node)
+    target = _target(pool, setup, capacity=capacity)
+    member = await ledger.pools.membership(pool.pool_id, node) is not None
+    # Stake that other nodes and open work of the provider lock is not available to this node.
+    available = stake.active if setup.stake is not None or member else stake.free
+    missing = 0 if member and setup.stake is None else max(0, target - available)
+    register = entry is None or entry.retired
+    approve = missing > 0 and await ledger.token.allowance(provider, ledger.stake.at) < missing
+    units = (STAKE_GAS if missing else 0) + (APPROVE_GAS if approve else 0) + (REGISTER_GAS if register else 0)
+    return _Needs(
+        stake=missing,
+        approve=approve,
+        register=register,
+        gas=2 * units * int(await ledger.web3.eth.gas_price),  # the price may double before they are mined
+        tokens_owned=await ledger.token.balance_of(provider),
+        coin_owned=await ledger.balance(provider),
+    )
+
+
+async def _send(pool: VerifiedPool, setup: _Setup, needs: _Needs, *, capacity: int, provider: Key, node: Key) -> None:
+    """Sends the outstanding transactions, each after a question if the command may ask."""
+    async with Ledger.connect(setup.rpc, pool.deployment, key=provider) as ledger:
+        if needs.stake:
+            amount = f"{format_amount(needs.stake)} MUST"
+            if setup.may_ask:
+                _ask_to_go_on(
+                    f"Stake {amount}? Forged work is slashed from it; getting it back takes the unbonding period."
+                )
+            if needs.approve:
+                _tell(
+                    f"allowed the stake contract to take {amount}",
+                    await ledger.token.approve(ledger.stake.at, needs.stake),
+                )
+            _tell(f"staked {amount}", await ledger.stake.add(needs.stake))
+        if needs.register:
+            if setup.may_ask:
+                _ask_to_go_on(f"Register the node {node.address} with capacity {capacity}?")
+            receipt = await register_node(ledger, node, capacity=capacity)
+            _tell(f"registered the node with capacity {capacity}", receipt)
+
+
+def _tell(done: str, receipt: Receipt) -> None:
+    cost = format_amount(receipt.gas_used * receipt.gas_price)
+    say(f"{done}: transaction {receipt.transaction}, {receipt.gas_used:,} gas for {cost} of the chain's coin")
+
+
+def _offer_unit(setup: _Setup, *, systemd: bool | None, unattended: bool) -> None:
+    """Writes the systemd unit if the user wants it.
+
+    Raises:
+        InvalidInput: A unit is wanted, but the worker would ask for a password.
+    """
+    path = Path.home() / UNIT
+    if systemd is None and setup.may_ask and unattended and not path.exists():
+        systemd = _uninterrupted(
+            lambda: typer.confirm(f"Write a systemd unit that starts the worker ({path})?", err=True)
+        )
+    if not systemd:
+        return
+    if not unattended:
+        raise InvalidInput(
+            "a systemd unit can't ask for the node's password", hint="give --password-file, or run the worker yourself"
+        )
+    written = write_unit(Path.home(), setup.folder.configuration)
+    say(f"{'wrote' if written else 'kept'} {path}; start it with:")
+    say("  systemctl --user daemon-reload")
+    say("  systemctl --user enable --now muster-worker")
+    say("  loginctl enable-linger    # keeps it running after you log out")
+
+
+async def _examine(setup: _Setup) -> None:
+    """Runs the checks of `muster worker doctor`, and ends with 1 if one of them failed."""
+    configuration = setup.folder.configuration
+    findings = await examine(WorkerSettings.load(file=configuration))
+    show_findings(findings)
+    failed = exit_code(findings) == 2
+    found = find_configuration_file()
+    prefix = "muster" if found == configuration.absolute() else f"muster --config {configuration}"
+    if failed:
+        warn(f"correct what is marked FAILURE, then check again: {prefix} worker doctor")
+        raise typer.Exit(1)
+    say(f"next: {prefix} worker run")
+
+
+def _ask_to_go_on(question: str) -> None:
+    _uninterrupted(lambda: typer.confirm(question, abort=True, err=True))
+
+
+def _uninterrupted(ask: Callable[[], T]) -> T:
+    """Asks at the terminal so that Ctrl-C ends the command; asyncio's handler would act only after the answer."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return ask()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,200 @@
+"""Files that `muster worker init` writes: configuration, deployment, password and systemd unit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cli.worker.joining import VerifiedPool
+from ledger.deployment import Deployment
+from protocol.errors import Conflict, InvalidInput
+from protocol.runtime.files import create_atomically
+from worker.settings import WorkerSettings, default_state
+
+UNIT = Path(".config/systemd/user/muster-worker.service")
+"""Path of the systemd unit below the home directory."""
+
+_UNIT_TEXT = """\
+# Written by `muster worker init`. On SIGTERM the worker delivers finished files before it ends.
+[Unit]
+Description=Muster worker
+After=network-online.target
+
+[Service]
+ExecStart={command}
+Restart=on-failure
+RestartSec=5
+# Tasks of the process sandbox survive a crash of the worker; the next start finds them.
+KillMode=process
+TimeoutStopSec=180
+NoNewPrivileges=yes
+UMask=0077
+LimitNOFILE=65536
+
+[Install]
+WantedBy=default.target
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFolder:
+    """The folder with a worker's configuration and keys."""
+
+    path: Path
+
+    @property
+    def configuration(self) -> Path:
+        """The configuration file of the worker and of all commands."""
+        return self.path / "muster.toml"
+
+    @property
+    def deployment(self) -> Path:
+        """The addresses of the ledger's contracts."""
+        return self.path / "deployment.json"
+
+    @property
+    def keys(self) -> Path:
+        """The folder of the keystores."""
+        return self.path / "keys"
+
+    @property
+    def password(self) -> Path:
+        """The file with the keystores' password."""
+        return self.path / "password"
+
+    def keystore(self, name: str) -> Path:
+        """Returns the path of the keystore of a key."""
+        return self.keys / f"{name}.json"
+
+    def make(self) -> None:
+        """Makes the folder; only its owner can enter it."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def check(self, pool: VerifiedPool) -> None:
+        """Checks that existing files belong to this pool, before anything is written.
+
+        Raises:
+            Conflict: A file is for another pool or ledger.
+        """
+        hint = f"give --directory another folder, or move {self.path} away; files are never overwritten"
+        if self.deployment.exists() and Deployment.load(self.deployment) != pool.deployment:
+            raise Conflict(f"{self.deployment} exists and names other contracts than the pool's", hint=hint)
+        if self.configuration.exists():
+            try:
+                settings = WorkerSettings.load(file=self.configuration)
+            except InvalidInput as error:
+                raise Conflict(f"{self.configuration} exists and is no worker's: {error.detail}", hint=hint) from error
+            if settings.pool_id != pool.pool_id:
+                raise Conflict(
+                    f"{self.configuration} exists and is for pool {settings.pool_id}, not {pool.pool_id}", hint=hint
+                )
+
+    def write_deployment(self, deployment: Deployment) -> bool:
+        """Writes `deployment.json`; returns False if it existed."""
+        return _create(self.deployment, json.dumps(asdict(deployment), indent=2) + "\n")
+
+    def write_configuration(
+        self, pool: VerifiedPool, *, rpc: str, password_file: Path | None, state: Path, allow_plain_http: bool
+    ) -> bool:
+        """Writes `muster.toml`, which the worker and all commands read; returns False if it existed."""
+        text = configuration_text(
+            pool,
+            rpc=rpc,
+            password_file=password_file,
+            keystore=self.keystore("node") if self.keystore("node").exists() else None,
+            state=state,
+            allow_plain_http=allow_plain_http,
+        )
+        return _create(self.configuration, text)
+
+    def default_state(self, home: Path | None) -> Path:
+        """Returns the worker's state directory: the user's default one for the default folder, else one in the folder.
+
+        Several workers on one machine have a folder each, and so a state directory each.
+        """
+        return default_state() if self.path == home else self.path / "state"
+
+
+def configuration_text(
+    pool: VerifiedPool,
+    *,
+    rpc: str,
+    password_file: Path | None,
+    keystore: Path | None,
+    state: Path,
+    allow_plain_http: bool,
+) -> str:
+    """Returns the content of the configuration file, with absolute paths except for files beside it."""
+    password = [] if password_file is None else [f"password_file = {_quoted(password_file)}"]
+    lines = [
+        f"# Written by `muster worker init` for pool {pool.pool_id}. `muster settings worker` lists all settings.",
+        "[chain]  # for commands",
+        f"rpc = {_quoted(rpc)}",
+        f"chain_id = {pool.deployment.chain_id}",
+        'deployment = "deployment.json"',
+        "",
+        "[keys]",
+        'directory = "keys"',
+        *password,
+        "",
+        "[pool]",
+        f"id = {pool.pool_id}",
+        *([] if pool.url is None else [f"orchestrator = {_quoted(pool.url)}"]),
+        f"discovery = [{', '.join(map(_quoted, pool.discovery))}]",
+        "",
+        "[worker]  # for the daemon",
+        f"pool_id = {pool.pool_id}",
+        f"discovery = [{', '.join(map(_quoted, pool.discovery))}]",
+        f"chain_url = {_quoted(rpc)}",
+        'deployment = "deployment.json"',
+        *([] if keystore is None else [f"keystore = {_quoted(keystore)}"]),
+        *password,
+        f"state = {_quoted(state)}",
+        *(["allow_plain_http = true"] if allow_plain_http else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def unit_text(configuration: Path) -> str:
+    """Returns a systemd user unit that runs the worker with this configuration file."""
+    script = Path(sys.executable).parent / "muster"
+    program = [str(script)] if script.exists() else [sys.executable, "-P", "-m", "cli"]
+    words = [*program, "worker", "run", "--config", str(configuration)]
+    return _UNIT_TEXT.format(command=" ".join(_systemd_word(word) for word in words))
+
+
+def write_unit(home: Path, configuration: Path) -> bool:
+    """Writes the systemd user unit; returns False if the same unit existed.
+
+    Raises:
+        Conflict: Another unit has this name.
+    """
+    path, text = home / UNIT, unit_text(configuration)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if _create(path, text, mode=0o644):
+        return True
+    if path.read_text() != text:
+        raise Conflict(
+            f"{path} exists with another content", hint="move it away and run this again; files are never overwritten"
+        )
+    return False
+
+
+def _create(path: Path, text: str, *, mode: int = 0o600) -> bool:
+    try:
+        create_atomically(path, text.encode(), mode=mode)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _quoted(value: Path | str) -> str:
+    """Returns a TOML string; TOML's basic strings have the escapes of JSON."""
+    return json.dumps(str(value))
+
+
+def _systemd_word(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if escaped != word or " " in word else word
