@@ -11,7 +11,9 @@ import typer
 from pydantic import BaseModel
 
 from cli.configuration import ChainSection, KeysSection, PoolSection
+from cli.listing import listing
 from cli.output import JsonOption, note, show_json, show_table
+from cli.tables import Column, Columns
 from protocol.errors import NotFound
 from protocol.runtime.setting_descriptions import SettingDescription, described, variable_of
 from protocol.runtime.settings import Settings
@@ -29,7 +31,15 @@ PLACES = {
 SECTIONS: Mapping[str, type[BaseModel]] = {"chain": ChainSection, "keys": KeysSection, "pool": PoolSection}
 """Tables that the `muster` commands read."""
 
+SETTINGS = Columns.of(
+    Column("setting", least=20),
+    Column("may_be", drop=2, least=12),
+    Column("default", drop=1, least=12),
+    Column("meaning", least=40),
+)
 
+
+@listing()
 def settings(
     service: Annotated[str, typer.Argument(help=" | ".join([*PLACES, *SECTIONS]))],
     as_json: JsonOption = False,
@@ -42,7 +52,7 @@ def settings(
         show_json([asdict(one) for one in descriptions])
         return
     rows = [(one.key, one.kind, "(required)" if one.required else one.default, one.description) for one in descriptions]
-    show_table(("setting", "may be", "default", "meaning"), rows, empty="nothing to set")
+    show_table(SETTINGS, rows, empty="nothing to set")
     if service in SECTIONS:
         note(f"in a TOML file they belong in the table {service}")
         return

@@ -7,26 +7,29 @@ from typing import Annotated
 import typer
 
 from cli.connection import open_ledger
+from cli.listing import listing
 from cli.output import JsonOption, show_table
+from cli.tables import Column, Columns
 from ledger.amounts import format_amount, plain_amount
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus
 from worker.chain.pool_record import PoolRecord, read_pool_record
 
-COLUMNS = (
+POOLS = Columns.of(
     "pool",
     "status",
     "members",
     "price_per_unit",
     "escrow_free",
-    "leaving",
-    "ended",
+    Column("leaving", drop=2),
+    Column("ended", drop=1),
     "accepted",
     "refused",
     "expired",
 )
 
 
+@listing()
 async def list_(
     context: typer.Context,
     most: Annotated[int, typer.Option(min=1, max=200, help="Number of newest pools to read.")] = 20,
@@ -42,7 +45,7 @@ async def list_(
         newest = await ledger.pools.count()
         rows = [await _row(ledger, pool_id, as_json=as_json) for pool_id in range(newest, max(0, newest - most), -1)]
     shown = [row for row in rows if ended or row[1] != PoolStatus.ENDED.name.lower()]
-    show_table(COLUMNS, shown, as_json=as_json, empty="no pools")
+    show_table(POOLS, shown, as_json=as_json, empty="no pools")
 
 
 async def _row(ledger: Ledger, pool_id: int, *, as_json: bool) -> tuple[object, ...]:
