@@ -9,8 +9,10 @@ import typer
 from cli.command_configuration import tables_of
 from cli.configuration import SECTIONS, load_configuration
 from cli.groups import CommandGroup
+from cli.listing import listing
 from cli.output import JsonOption, note, show_fields, show_json, show_table
 from cli.settings import PLACES, settings_class
+from cli.tables import Column, Columns
 from protocol.errors import NotFound
 from protocol.runtime.configuration_file import ConfigOption, find_configuration_file, reads, searched_places
 from protocol.runtime.configuration_text import nearest
@@ -35,6 +37,8 @@ orchestrator = "http://127.0.0.1:8080"
 discovery = \\["http://127.0.0.1:8090"]
 token_file = "owner-token"
 """
+
+VALUES = Columns.of(Column("setting", least=24), Column("value", least=20), Column("source", least=20))
 
 app = CommandGroup(name="config", help=_HELP, invoke_without_command=True)
 
@@ -61,6 +65,7 @@ def config(context: typer.Context, as_json: JsonOption = False) -> None:
 
 @app.command()
 @reads(*SECTIONS, *PLACES)
+@listing()
 def show(
     context: typer.Context,
     command: Annotated[
@@ -85,10 +90,9 @@ def show(
         rows += [(f"{table}.{one.key}", one.value, one.source or "MISSING") for one in values]
         fault = fault or invalid
     if as_json:
-        names = ("setting", "value", "source")
-        show_json({"file": file, "settings": [dict(zip(names, row, strict=True)) for row in rows]})
+        show_json({"file": file, "settings": [dict(zip(VALUES.names, row, strict=True)) for row in rows]})
     else:
-        show_table(("setting", "value", "from"), rows, empty="no settings")
+        show_table(VALUES, rows, empty="no settings")
         note(f"file: {file}" if file is not None else f"no file; looked for {', '.join(map(str, searched_places()))}")
     if fault is not None:
         raise fault

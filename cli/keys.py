@@ -14,14 +14,19 @@ from typing import Annotated
 import typer
 
 from cli.configuration import Configuration
+from cli.groups import CommandGroup
+from cli.listing import listing
 from cli.output import JsonOption, note, show_fields, show_table
+from cli.tables import Columns
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Address, address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import SCRYPT_N, find_key, write_keystore
 from protocol.runtime.files import create_atomically
 
-app = typer.Typer(no_args_is_help=True, help="Make, import and show keys.")
+app = CommandGroup(no_args_is_help=True, help="Make, import and show keys.")
+
+KEYS = Columns.of("name", "address")
 
 NameArgument = Annotated[str, typer.Argument(help="A name of your choice: provider, node, owner …")]
 LightOption = Annotated[
@@ -126,11 +131,12 @@ def show(context: typer.Context, name: NameArgument, as_json: JsonOption = False
 
 
 @app.command(name="list")
+@listing()
 def list_(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the keys in the keys folder."""
     configuration: Configuration = context.obj
     show_table(
-        ("name", "address"),
+        KEYS,
         _stored(configuration),
         as_json=as_json,
         empty=f"no keys in {configuration.keys.directory}; `muster keys new NAME` makes one",

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from cli.configuration import SECTIONS
+from cli.listing import listing
 from cli.output import JsonOption, note, show_json, show_table
+from cli.tables import Column, Columns
 from protocol.errors import NotFound
 from protocol.runtime.setting_descriptions import variable_of
 from protocol.runtime.settings import Settings
@@ -24,7 +26,15 @@ PLACES = {
 }
 """Import path of the settings of each service; imported on demand, so that the command line starts fast."""
 
+SETTINGS = Columns.of(
+    Column("setting", least=20),
+    Column("may_be", drop=2, least=12),
+    Column("default", drop=1, least=12),
+    Column("meaning", least=40),
+)
 
+
+@listing()
 def settings(
     service: Annotated[str, typer.Argument(help=" | ".join([*PLACES, *SECTIONS]))],
     as_json: JsonOption = False,
@@ -37,7 +47,7 @@ def settings(
         show_json([asdict(one) for one in descriptions])
         return
     rows = [(one.key, one.kind, "(required)" if one.required else one.default, one.description) for one in descriptions]
-    show_table(("setting", "may be", "default", "meaning"), rows, empty="nothing to set")
+    show_table(SETTINGS, rows, empty="nothing to set")
     note(f"in a TOML file they belong in the table {service}; <setting>_file may name a file that contains a secret")
     note(
         f"names of environment variables begin with {variable_of(service, '')}; "

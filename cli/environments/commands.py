@@ -16,7 +16,10 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
+from cli.groups import CommandGroup
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from cli.tables import Column, Columns
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import reads
 from rollouts.environments import Environment, load_environment
@@ -25,7 +28,7 @@ from rollouts.environments.mixture import parts_of
 from rollouts.environments.registry import environment_names, find_family
 from rollouts.environments.validation import CheckedEnvironment
 
-app = typer.Typer(no_args_is_help=True, help="Environments: families of tasks with checkable answers.")
+app = CommandGroup(no_args_is_help=True, help="Environments: families of tasks with checkable answers.")
 
 _LONGEST_COMPLETION = 16 * 1024 * 1024
 _LARGEST_OPTIONS = 256 * 1024
@@ -37,7 +40,17 @@ OPTION_HELP = "key=value, the value as JSON or plain text; or @FILE, a TOML or J
 OptionList = Annotated[list[str] | None, typer.Option("--option", "-o", help=OPTION_HELP)]
 
 
+ENVIRONMENTS = Columns.of(
+    "name", Column("version", drop=2), Column("what", least=24), Column("options", drop=1, least=12)
+)
+PROMPTS = Columns.of("prompt", Column("text", least=24), Column("demonstration", least=16))
+MIXED_PROMPTS = Columns.of(
+    "prompt", Column("environment", least=8), Column("text", least=24), Column("demonstration", least=16)
+)
+
+
 @app.command(name="list")
+@listing()
 def list_(as_json: JsonOption = False) -> None:
     """List the environments that are installed here, with their options."""
     rows: list[tuple[str, str | None, str, str | None]] = []
@@ -48,11 +61,12 @@ def list_(as_json: JsonOption = False) -> None:
             rows.append((name, None, f"can't be used: {error.detail}", None))
             continue
         rows.append((name, family.version, family.summary, " ".join(family.options.model_fields) or None))
-    show_table(("name", "version", "what", "options"), rows, as_json=as_json, empty="no environments")
+    show_table(ENVIRONMENTS, rows, as_json=as_json, empty="no environments")
 
 
 @app.command()
 @reads("sandbox")
+@listing()
 def show(
     name: Name,
     version: Version = None,
@@ -76,7 +90,6 @@ def show(
     show_fields({**facts, "prompts": sized})
     parts = parts_of(name, parse_options(option or []))
     mixed = len(parts.names) > 1
-    columns = ("prompt", *(("environment",) if mixed else ()), "text", "demonstration")
     rows = [
         (
             prompt.index,
@@ -86,7 +99,7 @@ def show(
         )
         for prompt in prompts
     ]
-    show_table(columns, rows, empty="no prompts there")
+    show_table(MIXED_PROMPTS if mixed else PROMPTS, rows, empty="no prompts there")
 
 
 @app.command()

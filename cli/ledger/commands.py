@@ -12,8 +12,11 @@ import typer
 from cli.connection import GovernorKey, PoolOption, PublisherKey, chosen_pool, open_chain, open_ledger
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_fields, show_table
-from ledger.amounts import format_amount, parse_amount
+from cli.tables import Column, Columns
+from cli.values import Ether, Must
+from ledger.amounts import parse_amount
 from ledger.deployment import deploy as deploy_contracts
 from ledger.transactions.sender import TransactionSender
 from protocol.errors import Conflict, InvalidInput, NotFound
@@ -23,11 +26,15 @@ app = CommandGroup(no_args_is_help=True, help="Deploy, show and govern the contr
 domains = CommandGroup(no_args_is_help=True, help="Domains: the fields of work that pools belong to.")
 app.add_typer(domains, name="domain")
 
+DOMAINS = Columns.of(
+    "id", Column("name", least=16), "active", Column("penalties", drop=1), Column("uri", drop=2, least=16)
+)
+
 _DEPLOYMENT_BYTES = 4096
 """Maximum size of a deployment file, in bytes."""
 
 Receiver = Annotated[str, typer.Argument(help="Address or key name of the account.")]
-Must = Annotated[str, typer.Argument(help="Amount in MUST.")]
+MustAmount = Annotated[str, typer.Argument(help="Amount in MUST.")]
 
 
 @app.command()
@@ -87,7 +94,7 @@ async def status(context: typer.Context, as_json: JsonOption = False) -> None:
                 "chain_id": ledger.deployment.chain_id,
                 "block": await ledger.block(),
                 "time": await ledger.now(),
-                "supply": str(supply) if as_json else f"{format_amount(supply)} MUST",
+                "supply": Must(supply),
                 "governor": await ledger.token.governor(),
                 "unbonding_period": await ledger.stake.unbonding_period(),
                 "domains": await ledger.domains.count(),
@@ -104,12 +111,11 @@ async def balance(context: typer.Context, who: Receiver, as_json: JsonOption = F
     account = resolve_address(context.obj, who)
     async with open_ledger(context.obj) as ledger:
         tokens, gas = await ledger.token.balance_of(account), await ledger.balance(account)
-    money = str if as_json else format_amount
-    show_fields({"account": account, "must": money(tokens), "coin_for_gas": money(gas)}, as_json=as_json)
+    show_fields({"account": account, "must": Must(tokens), "coin_for_gas": Ether(gas)}, as_json=as_json)
 
 
 @app.command()
-async def mint(context: typer.Context, to: Receiver, amount: Must, key: GovernorKey = "governor") -> None:
+async def mint(context: typer.Context, to: Receiver, amount: MustAmount, key: GovernorKey = "governor") -> None:
     """Mint MUST. Only the governor may mint."""
     receiver = resolve_address(context.obj, to)
     async with open_ledger(context.obj, key) as ledger:
@@ -121,7 +127,7 @@ async def mint(context: typer.Context, to: Receiver, amount: Must, key: Governor
 async def transfer(
     context: typer.Context,
     to: Receiver,
-    amount: Must,
+    amount: MustAmount,
     key: Annotated[str, typer.Option("--key", help="Name of the sender's key.")] = "provider",
 ) -> None:
     """Transfer MUST to an account."""
@@ -201,6 +207,7 @@ async def create_domain(
 
 
 @domains.command(name="list")
+@listing()
 async def list_domains(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the domains."""
     async with open_ledger(context.obj) as ledger:
@@ -209,9 +216,8 @@ async def list_domains(context: typer.Context, as_json: JsonOption = False) -> N
         (i, each.name, each.active, "burned" if each.reserve == ZERO_ADDRESS else each.reserve, each.uri or None)
         for i, each in found
     ]
-    columns = ("id", "name", "active", "penalties", "uri")
     show_table(
-        columns, rows, as_json=as_json, empty="there are no domains yet; `muster ledger domain create` creates one"
+        DOMAINS, rows, as_json=as_json, empty="there are no domains yet; `muster ledger domain create` creates one"
     )
 
 

@@ -10,10 +10,15 @@ import typer
 from cli.connection import ProviderKey, open_ledger
 from cli.groups import CommandGroup
 from cli.keys import resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_fields, show_table
+from cli.tables import Column, Columns
+from cli.values import Must
 from ledger.amounts import format_amount, parse_amount
 
 app = CommandGroup(no_args_is_help=True, help="Add, show, unbond and withdraw stake.")
+
+UNBONDS = Columns.of("id", "amount", "matures_at", Column("can_be_withdrawn", drop=1))
 
 Amount = Annotated[str, typer.Argument(help="Amount in MUST, for example 12.5.")]
 
@@ -65,6 +70,7 @@ async def withdraw(
 
 
 @app.command()
+@listing(watch=True)
 async def status(
     context: typer.Context,
     provider: Annotated[str, typer.Argument(help="Address or key name of the provider.")] = "provider",
@@ -84,8 +90,7 @@ async def status(
         "free": stake.free,
         "unbonding": stake.unbonding,
     }
-    show = str if as_json else format_amount
-    fields: dict[str, object] = {"provider": address, **{name: show(amount) for name, amount in amounts.items()}}
+    fields: dict[str, object] = {"provider": address, **{name: Must(amount) for name, amount in amounts.items()}}
     if as_json:
         show_fields({**fields, "unbonds": unbonds}, as_json=True)
         return
@@ -93,6 +98,6 @@ async def status(
     now = datetime.now(UTC)
     if unbonds:
         show_table(
-            ("id", "amount", "matures_at", "can_be_withdrawn"),
-            [(u.id, format_amount(u.amount), u.matures_at, u.matures_at <= now) for u in unbonds],
+            UNBONDS,
+            [(u.id, Must(u.amount), u.matures_at, u.matures_at <= now) for u in unbonds],
         )

@@ -23,7 +23,10 @@ from cli.connection import (
 from cli.documents import read_document, write_document
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, say, show_fields, show_table, warn
+from cli.tables import Column, Columns
+from cli.values import Must
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from ledger.client.work import Verdict, WorkRecord, WorkStatus
@@ -61,6 +64,18 @@ _VERDICT_REFUSALS = {
 
 The ledger reports these errors without arguments, because verdicts are sent in batches.
 """
+
+WORK = Columns.of(
+    "key",
+    "node",
+    Column("step", drop=1),
+    Column("index", drop=1),
+    Column("units", drop=2),
+    "status",
+    "verdict",
+    Column("reason", drop=3),
+)
+REASONS = Columns.of("code", Column("reason", least=16), Column("words", least=20))
 
 Key = Annotated[str, typer.Argument(help="The work's key, from `muster work submit` or `muster work list`.")]
 Keys = Annotated[list[str], typer.Argument(help="Keys of works.")]
@@ -257,7 +272,6 @@ async def show(context: typer.Context, key_text: Key, as_json: JsonOption = Fals
         if work is None:
             raise _no_such_work(digest(key_text))
         turns = await _turns(ledger, digest(key_text), work)
-    money = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
     show_fields(
         {
             "key": digest(key_text),
@@ -277,14 +291,15 @@ async def show(context: typer.Context, key_text: Key, as_json: JsonOption = Fals
             "may_decide": turns or None,
             "since": work.since,
             "deadline": work.deadline,
-            "pays": money(work.reward),
-            "costs_if_forged": money(work.penalty),
+            "pays": Must(work.reward),
+            "costs_if_forged": Must(work.penalty),
         },
         as_json=as_json,
     )
 
 
 @app.command(name="list")
+@listing(watch=True)
 async def list_(
     context: typer.Context,
     node: Annotated[str | None, typer.Option(help="Address or key name of a node; default: all nodes.")] = None,
@@ -303,8 +318,7 @@ async def list_(
                 status = work.status.name.lower()
                 verdict = work.outcome.name.lower() if work.outcome else None
                 rows.append((each.key, each.node, each.step, each.index, each.units, status, verdict, work.reason))
-    columns = ("key", "node", "step", "index", "units", "status", "verdict", "reason")
-    show_table(columns, rows, as_json=as_json, empty="no work was submitted yet")
+    show_table(WORK, rows, as_json=as_json, empty="no work was submitted yet")
 
 
 @app.command()
@@ -322,10 +336,11 @@ async def claim(
 
 
 @app.command()
+@listing()
 def reasons(as_json: JsonOption = False) -> None:
     """List the reason codes of verdicts."""
     rows = [(code.value, code.name.lower().replace("_", "-"), code.words) for code in ReasonCode]
-    show_table(("code", "reason", "words"), rows, as_json=as_json)
+    show_table(REASONS, rows, as_json=as_json)
 
 
 async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from cli.output import say, show_fields, show_table
+from cli.tables import Column, Columns
 from ledger.amounts import format_amount
 from ledger.client.pools import Terms
 from ledger.economics import (
@@ -26,6 +27,20 @@ from validator.audit.deterrence import AuditStage, RowForgery, row_forgery, stag
 from validator.audit.draw import BASIS_POINTS, rows_drawn
 from validator.audit.rate import RatePolicy
 from validator.audit.second_looks import LookPolicy
+
+COLLUSION = Columns.of(
+    "corrupt",
+    "of",
+    Column("launders_by_dispute", least=8),
+    Column("launders_as_first_judge", least=8),
+    Column("slashes_honest_work", least=8),
+    "gain",
+)
+STALLING = Columns.of(
+    Column("way", least=16), "nodes", "stake_bound", Column("pay_missed", drop=1), Column("run_goes_on_at", least=8)
+)
+AUDITED = Columns.of("clean_verdicts", "share")
+FORGERIES = Columns.of("forged_rows", "caught", "gains_on_average")
 
 _MILLIONTH = 10**12
 """A millionth of a MUST, in the token's smallest unit."""
@@ -148,7 +163,7 @@ def show_attacks(found: Attacks) -> None:
     say("")
     say("validators that collude (probabilities; the gain is per forged file, with the more profitable of two ways):")
     show_table(
-        ("corrupt", "of", "launders_by_dispute", "launders_as_first_judge", "slashes_honest_work", "gain"),
+        COLLUSION,
         [
             (
                 each.corrupt,
@@ -164,7 +179,7 @@ def show_attacks(found: Attacks) -> None:
     )
     say("cost of stalling the run for an hour:")
     show_table(
-        ("way", "nodes", "stake_bound", "pay_missed", "run_goes_on_at"),
+        STALLING,
         [
             (each.way, each.nodes, _must(each.stake_bound), _must(each.pay_missed), _percent(each.slowed_to))
             for each in found.stalling
@@ -193,7 +208,7 @@ def show_audits(found: Sequence[AuditStage], forged: Sequence[RowForgery], polic
     policy = policy or RatePolicy()
     say("")
     say("share of rows that a validator recomputes, for a node without failures (the validator rescores every row):")
-    show_table(("clean_verdicts", "share"), [(stage.clean, _percent(stage.share)) for stage in found], empty="")
+    show_table(AUDITED, [(stage.clean, _percent(stage.share)) for stage in found], empty="")
     say(
         f"after any failure: all rows until the node has {policy.trial_after_failure} clean verdicts; validators may "
         "require more"
@@ -201,7 +216,7 @@ def show_audits(found: Sequence[AuditStage], forged: Sequence[RowForgery], polic
     say("")
     say(f"forging some rows of each file of {forged[0].rows} rows, at the audit floor:")
     rows = [(each.forged, _percent(each.caught), f"{_rounded(each.gain)} MUST per submission") for each in forged]
-    show_table(("forged_rows", "caught", "gains on average"), rows)
+    show_table(FORGERIES, rows)
 
 
 def _raw(value: object) -> dict[str, object]:

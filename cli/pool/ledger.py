@@ -10,8 +10,10 @@ import typer
 
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from cli.pool.economics import attacks, audit_stages, forgeries, show_attacks, show_audits
+from cli.values import Must
 from ledger.amounts import format_amount, parse_amount
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus, Roles, Terms
@@ -223,6 +225,7 @@ def _utc(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
+@listing(watch=True)
 async def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = False) -> None:
     """Show a pool: its owner, terms, escrow and members."""
     pool_id = chosen_pool(context.obj, pool)
@@ -232,23 +235,22 @@ async def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOpt
         pending = await ledger.pools.pending_terms(pool_id)
         announced, now = await ledger.pools.withdrawal(pool_id), await ledger.now()
         validators = await ledger.pools.validators(pool_id)
-    money = str if as_json else _must
     fields: dict[str, object] = {
         "pool": pool_id,
         "status": entry.status.name.lower(),
         "owner": entry.owner,
         "domain": entry.domain_id,
         "members": f"{entry.member_count} of at most {terms.max_nodes}",
-        "escrow": money(escrow.balance),
-        "reserved_for_open_work": money(escrow.reserved),
-        "earned_so_far": money(totals.accrued),
-        "claimed_so_far": money(totals.paid),
-        "price_per_unit": money(terms.price_per_unit),
-        "penalty_per_unit": money(terms.penalty_per_unit),
-        "stake_per_capacity": money(terms.stake_per_capacity),
+        "escrow": Must(escrow.balance),
+        "reserved_for_open_work": Must(escrow.reserved),
+        "earned_so_far": Must(totals.accrued),
+        "claimed_so_far": Must(totals.paid),
+        "price_per_unit": Must(terms.price_per_unit),
+        "penalty_per_unit": Must(terms.penalty_per_unit),
+        "stake_per_capacity": Must(terms.stake_per_capacity),
         "audit_floor": f"{terms.audit_floor_bps / 100:g} %",
         "validators": len(validators),
-        "verdict_fee": money(terms.verdict_fee),
+        "verdict_fee": Must(terms.verdict_fee),
         "paid_second_looks": f"{terms.look_bps / 100:g} %",
         "judged_within": terms.judge_period,
         "disputable_for": terms.challenge_period,
@@ -259,12 +261,13 @@ async def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOpt
     if pending is not None:
         fields["new_terms_from"] = pending[1]
     if leaving := announced.takes(now):
-        fields["announced_withdrawal"] = money(leaving)
+        fields["announced_withdrawal"] = Must(leaving)
         fields["withdrawal_ready_at"] = announced.ready_at
         fields["withdrawal_lapses_at"] = announced.lapses_at
     show_fields(fields, as_json=as_json)
 
 
+@listing()
 async def economics(
     context: typer.Context,
     units: Annotated[int, typer.Option(min=1, help="Work units of a typical submission.")] = 4096,
@@ -358,7 +361,3 @@ async def terms(
         await ledger.pools.set_terms(pool_id, new)
         pending = await ledger.pools.pending_terms(pool_id)
     say("the new terms apply from " + ("now on" if pending is None else f"{pending[1]:%Y-%m-%d %H:%M:%S} UTC on"))
-
-
-def _must(amount: int) -> str:
-    return f"{format_amount(amount)} MUST"

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from cli.connection import open_ledger
-from cli.output import JsonOption, note, say, show_fields, show_json
-from cli.worker.joining import ask_pool
+from cli.listing import listing
+from cli.output import JsonOption, note, show_json, show_table
+from cli.pool.joining import ask_pool
+from cli.tables import Column, Columns
 from ledger.amounts import format_amount, plain_amount
 from ledger.client import Ledger
 from ledger.client.pools import Pool, PoolStatus, Role, Terms
@@ -42,6 +44,26 @@ class _ListedPool:
         return self.entry.data_uri if self.entry.data_uri.startswith(("https://", "http://")) else None
 
 
+POOLS = Columns.of(
+    "pool",
+    "status",
+    Column("members", drop=3),
+    "price_per_unit",
+    Column("stake_per_capacity", drop=5),
+    Column("penalty_per_unit", drop=7),
+    "escrow_free",
+    Column("leaving", drop=4),
+    Column("earned", drop=8),
+    Column("ended", drop=2),
+    "accepted",
+    Column("refused", drop=1),
+    Column("expired", drop=1),
+    Column("url", drop=6, least=20),
+    Column("manager", drop=9),
+)
+
+
+@listing()
 async def list_(
     context: typer.Context,
     most: Annotated[int, typer.Option(min=1, max=200, help="Number of newest pools to read.")] = 20,
@@ -75,11 +97,10 @@ async def list_(
     if as_json:
         show_json([_as_json(pool) for pool in pools])
         return
+    show_table(POOLS, [_row(pool) for pool in pools], empty="no pools")
     for pool in pools:
-        show_fields(_as_text(pool))
-        say("")
-    if not pools:
-        note("no pools")
+        if pool.discovery is not None:
+            note(f"pool {pool.pool_id}: discovery at {', '.join(pool.discovery) or 'no address'}")
     if oldest > 1:
         note(f"older pools: --before {oldest}")
 
@@ -146,29 +167,27 @@ def _as_json(pool: _ListedPool) -> dict[str, object]:
     }
 
 
-def _as_text(pool: _ListedPool) -> dict[str, object]:
-    """Returns lines that fit 80 columns, unless amounts have many decimals or URLs are long."""
+def _row(pool: _ListedPool) -> tuple[object, ...]:
+    """Returns the values of `POOLS`."""
     terms, money = pool.terms, format_amount
     ended, accepted, refused, expired = shares(pool.record, as_json=False)
-    fields: dict[str, object] = {
-        f"pool {pool.pool_id}": (
-            f"{pool.entry.status.name.lower()}, {pool.entry.member_count:,} of {terms.max_nodes:,} members"
-        ),
-        "pays": f"{money(terms.price_per_unit)} MUST per unit; {money(pool.earned)} MUST earned so far",
-        "stake": f"{money(terms.stake_per_capacity)} MUST per capacity; least capacity {terms.min_capacity}",
-        "penalty": f"{money(terms.penalty_per_unit)} MUST per forged unit; terms version {pool.entry.terms_version}",
-        "escrow": f"{money(pool.record.free)} MUST free, {money(pool.record.leaving)} MUST leaving",
-        "work": (
-            f"newest {ended}: {accepted} accepted, {refused} refused, {expired} expired"
-            if ended
-            else "none ended lately"
-        ),
-        "manager": pool.manager,
-        "url": pool.url,
-    }
-    if pool.discovery is not None:
-        fields["discovery"] = list(pool.discovery)
-    return fields
+    return (
+        pool.pool_id,
+        pool.entry.status.name.lower(),
+        f"{pool.entry.member_count}/{terms.max_nodes}",
+        money(terms.price_per_unit),
+        money(terms.stake_per_capacity),
+        money(terms.penalty_per_unit),
+        money(pool.record.free),
+        money(pool.record.leaving),
+        money(pool.earned),
+        ended,
+        accepted,
+        refused,
+        expired,
+        pool.url or "",
+        pool.manager,
+    )
 
 
 def shares(record: PoolRecord, *, as_json: bool) -> tuple[object, ...]:

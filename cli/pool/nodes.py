@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.bans import BanReason, check_ban_reason
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
-from cli.quantities import ago, format_size, moment
+from cli.quantities import format_size, moment
+from cli.tables import Column, Columns
+from cli.values import Ago, Named
 from protocol.clients import OrchestratorClient
 from protocol.identifiers import Address
 from protocol.wire.heartbeat import NodeState
@@ -27,8 +29,21 @@ OnLedger = Annotated[
     bool, typer.Option("--on-ledger", help="Send the change directly to the ledger, with the manager's key.")
 ]
 HISTORY_SHOWN = 20
+NODES = Columns.of(
+    Column("node", least=11),
+    "state",
+    Column("since", drop=2),
+    Column("seen", drop=3),
+    Column("runs", least=12),
+    Column("hardware", drop=4, least=16),
+    Column("why", drop=1, least=12),
+)
+HISTORY = Columns.of(
+    "time", Column("before", drop=1), "after", Column("by", drop=2, least=8), Column("cause", least=16)
+)
 
 
+@listing(watch=True)
 async def nodes(
     context: typer.Context,
     *,
@@ -46,11 +61,10 @@ async def nodes(
     if as_json:
         show_json(found)
         return
-    now = datetime.now(UTC)
-    columns = ("node", "state", "since", "seen", "runs", "hardware", "why")
-    show_table(columns, [_row(node, now) for node in found], empty="no node is known yet")
+    show_table(NODES, [_row(node) for node in found], empty="no node is known yet")
 
 
+@listing(watch=True)
 async def node(
     context: typer.Context,
     name: NodeName,
@@ -70,7 +84,7 @@ async def node(
         return
     show_fields(_fields(view, metrics))
     show_table(
-        ("time", "before", "after", "by", "cause"),
+        HISTORY,
         [_change(entry) for entry in history],
         empty="no events yet",
     )
@@ -155,15 +169,15 @@ async def _tell(
         note(view.reason)
 
 
-def _row(view: NodeView, now: datetime) -> tuple[object, ...]:
+def _row(view: NodeView) -> tuple[object, ...]:
     return (
-        view.address,
+        Named(view.address, view.labels.get("name")),
         view.state,
-        ago(view.since_ms, now=now),
-        ago(view.last_seen_ms, now=now),
+        Ago(view.since_ms),
+        Ago(view.last_seen_ms),
         _runs(view),
         _hardware(view.hardware),
-        "\n".join(words for words in (view.reason, failure_of(view)) if words),
+        "; ".join(words for words in (view.reason, failure_of(view)) if words) or None,
     )
 
 

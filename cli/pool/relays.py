@@ -8,16 +8,21 @@ import typer
 
 from cli.groups import CommandGroup
 from cli.keys import resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, say, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import moment
+from cli.tables import Column, Columns
 
 app = CommandGroup(no_args_is_help=True, help="Allow, deny and list checkpoint relays.")
+
+RELAYS = Columns.of("relay", Column("url", least=20), "state", Column("until", drop=1))
 
 Relay = Annotated[str, typer.Argument(help="The relay's address, or the name of a key.")]
 
 
 @app.command(name="list")
+@listing(watch=True)
 async def list_(
     context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
@@ -30,13 +35,13 @@ async def list_(
     rows = [
         (
             each.relay,
-            each.url or "-",
+            each.url,
             "live" if each.live else "silent",
-            "-" if each.expires_at_ms is None else moment(each.expires_at_ms),
+            moment(each.expires_at_ms),
         )
         for each in found
     ]
-    show_table(("relay", "url", "state", "until"), rows, empty="no relay is allowed yet")
+    show_table(RELAYS, rows, empty="no relay is allowed yet")
 
 
 @app.command()

@@ -10,9 +10,13 @@ import typer
 
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, say, show_table
+from cli.tables import Column, Columns
 from ledger.client.pools import Role
 from protocol.errors import InvalidInput
+
+ROLES = Columns.of("role", "key", Column("former_key", drop=1), Column("counts_until", drop=2))
 
 
 class RoleName(StrEnum):
@@ -23,6 +27,7 @@ class RoleName(StrEnum):
     PUBLISHER = "publisher"
 
 
+@listing()
 async def roles(
     context: typer.Context,
     set_role: Annotated[RoleName | None, typer.Option("--set", help="The role to give to another key.")] = None,
@@ -65,7 +70,7 @@ async def roles(
             )
         )
     rows += [("validator", each, None, None) for each in validators]
-    show_table(("role", "key", "former_key", "counts_until"), rows, as_json=as_json)
+    show_table(ROLES, rows, as_json=as_json)
 
 
 async def transfer(

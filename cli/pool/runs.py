@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from cli.keys import resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
-from cli.quantities import ago, counted, format_size, moment
+from cli.quantities import counted, moment
+from cli.tables import Column, Columns
+from cli.values import Ago, Size
 from protocol.identifiers import digest
 from protocol.verdicts import Outcome, reason_name
 from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import Demand, NewCheckpoint, RunView, StepView
 from protocol.wire.slots import Deliveries, LeaseView
 
-SHORT = 10
-"""Number of characters of a hash in a table."""
+STEPS = Columns.of("step", "demand", "accepted", "pending", "leased", "rejected", "needs", "state")
+ROLLOUTS = Columns.of(
+    "work",
+    "node",
+    Column("step", drop=4),
+    Column("slot", drop=5),
+    Column("version", drop=6),
+    Column("groups", drop=3),
+    Column("samples", drop=7),
+    Column("tokens", drop=2),
+    Column("reward", drop=1),
+    Column("size", drop=8),
+    Column("verdict", least=16),
+)
+LEASES = Columns.of("step", "slot", "version", "groups", Column("leased", drop=1), "expires", "state")
 
 
 class Wanted(StrEnum):
@@ -32,6 +47,7 @@ class Wanted(StrEnum):
     ALL = "all"
 
 
+@listing(watch=True)
 async def progress(
     context: typer.Context, *, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
@@ -42,10 +58,10 @@ async def progress(
         show_json(view)
         return
     show_fields(_run(view))
-    columns = ("step", "demand", "accepted", "pending", "leased", "rejected", "needs", "state")
-    show_table(columns, [_step(step) for step in view.steps], empty="no step has begun")
+    show_table(STEPS, [_step(step) for step in view.steps], empty="no step has begun")
 
 
+@listing(watch=True)
 async def rollouts(
     context: typer.Context,
     *,
@@ -76,22 +92,10 @@ async def rollouts(
     if as_json:
         show_json(list(found))
         return
-    columns = (
-        "work",
-        "node",
-        "step",
-        "slot",
-        "version",
-        "groups",
-        "samples",
-        "tokens",
-        "reward",
-        "size",
-        "verdict",
-    )
-    show_table(columns, [_rollout(item) for item in found], empty="nothing was submitted yet")
+    show_table(ROLLOUTS, [_rollout(item) for item in found], empty="nothing was submitted yet")
 
 
+@listing(watch=True)
 async def deliveries(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Address or key name of the node.")],
@@ -107,8 +111,7 @@ async def deliveries(
         show_json(found)
         return
     show_fields(_deliveries(found))
-    columns = ("step", "slot", "version", "groups", "leased", "expires", "state")
-    show_table(columns, [_lease(lease) for lease in found.leases], empty="the node has leased no slot")
+    show_table(LEASES, [_lease(lease) for lease in found.leases], empty="the node has leased no slot")
 
 
 async def demand(
@@ -196,16 +199,16 @@ def _step(step: StepView) -> tuple[object, ...]:
 def _rollout(item: RolloutItem) -> tuple[object, ...]:
     figures = item.figures
     return (
-        item.key[: SHORT + 2],
+        item.key,
         item.node,
         item.step,
         item.index,
         item.version,
         item.groups,
-        "-" if "samples" not in figures else f"{figures['samples']:g}",
+        figures.get("samples"),
         item.units,
-        "-" if "reward" not in figures else f"{figures['reward']:.3f}",
-        "-" if item.size is None else format_size(item.size),
+        None if "reward" not in figures else f"{figures['reward']:.3f}",
+        None if item.size is None else Size(item.size),
         _verdict(item),
     )
 
@@ -230,6 +233,5 @@ def _deliveries(found: Deliveries) -> dict[str, object]:
 
 
 def _lease(lease: LeaseView) -> tuple[object, ...]:
-    now = datetime.now(UTC)
-    leased, expires = ago(lease.granted_at_ms, now=now), moment(lease.expires_at_ms)
+    leased, expires = Ago(lease.granted_at_ms), moment(lease.expires_at_ms)
     return (lease.step, lease.index, lease.version, lease.groups, leased, expires, lease.state.value)

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short
 from cli.pool.task_files import build_task, pairs, read_task_file, secrets_from_environment
-from cli.quantities import ago, moment, parse_size
+from cli.quantities import moment, parse_size
+from cli.tables import Column, Columns
+from cli.values import Ago
 from protocol.errors import InvalidInput
 from protocol.wire.tasks import DesiredState, NetworkMode, RestartKind, Task
 
 TaskName = Annotated[str, typer.Argument(help="The task's id, a prefix of it, or its name.")]
 EVERY_NODE: Literal["every-node"] = "every-node"
+TASKS = Columns.of(
+    Column("id", least=8),
+    Column("name", least=8),
+    "state",
+    Column("nodes", least=12),
+    Column("image", drop=3, least=12),
+    Column("posted", drop=2),
+    Column("why", drop=1, least=12),
+)
+GROUPS = Columns.of(Column("id", least=8), Column("task", least=8), "size", Column("members", least=20))
 
 
+@listing(watch=True)
 async def tasks(
     context: typer.Context,
     *,
@@ -33,11 +46,10 @@ async def tasks(
     if as_json:
         show_json(found)
         return
-    now = datetime.now(UTC)
-    columns = ("id", "name", "state", "nodes", "image", "posted", "why")
-    show_table(columns, [_row(task, now) for task in found], empty="no task was posted yet")
+    show_table(TASKS, [_row(task) for task in found], empty="no task was posted yet")
 
 
+@listing(watch=True)
 async def task(
     context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
@@ -129,6 +141,7 @@ async def run(
     note(f"{made.spec.name} is {made.state.value}; `muster pool logs --follow --task {made.id[:8]}` shows its output")
 
 
+@listing(watch=True)
 async def groups(
     context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
@@ -147,7 +160,7 @@ async def groups(
         )
         for group in found
     ]
-    show_table(("id", "task", "size", "members"), rows, empty="no task needs groups now")
+    show_table(GROUPS, rows, empty="no task needs groups now")
 
 
 def _from_file(words: list[str]) -> dict[str, Any]:
@@ -203,22 +216,22 @@ def _name_of(image: str) -> str:
     return last.strip("._-")[:63] or "task"
 
 
-def _counts(task: Task) -> str:
-    return ", ".join(f"{count} {state.value}" for state, count in task.assignments.items() if count) or "-"
+def _counts(task: Task) -> str | None:
+    return ", ".join(f"{count} {state.value}" for state, count in task.assignments.items() if count) or None
 
 
-def _row(task: Task, now: datetime) -> tuple[object, ...]:
+def _row(task: Task) -> tuple[object, ...]:
     state = task.state.value if task.desired_state is DesiredState.RUNNING else f"{task.state.value} (stopped)"
     if task.state.value == "stopped":
         state = "stopped"
     return (
-        task.id[:8],
+        task.id,
         task.spec.name,
         state,
         _counts(task),
         task.spec.image,
-        ago(task.created_at_ms, now=now),
-        task.reason,
+        Ago(task.created_at_ms),
+        task.reason or None,
     )
 
 

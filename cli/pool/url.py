@@ -8,7 +8,7 @@ import typer
 
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
 from cli.output import say
-from cli.worker.joining import ask_pool
+from cli.pool.joining import ask_pool
 from protocol.errors import Conflict
 
 
@@ -20,7 +20,8 @@ async def url(
 ) -> None:
     """Put the pool's URL on the ledger, where contributors find it.
 
-    `muster pool list` shows it, and `muster worker init` reads it. The command first checks that the pool's orchestrator answers at the URL.
+    `muster pool list` shows it, and `muster worker init` reads it. The command first checks that the pool's
+    orchestrator answers at the URL.
     """
     pool_id = chosen_pool(context.obj, pool)
     found = await ask_pool(address, allow_plain_http=False)

@@ -8,13 +8,25 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import moment
+from cli.tables import Column, Columns
 from protocol.errors import InvalidInput
 from protocol.wire.pool import NewWebhook
 
+WEBHOOKS = Columns.of(
+    "id",
+    Column("url", least=20),
+    Column("events", drop=2, least=8),
+    Column("made", drop=3),
+    "delivered",
+    Column("last_error", drop=1, least=12),
+)
 
+
+@listing(watch=True)
 async def webhooks(
     context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
@@ -31,12 +43,11 @@ async def webhooks(
             hook.events or "all",
             moment(hook.created_at_ms),
             hook.delivered,
-            hook.last_error or "-",
+            hook.last_error,
         )
         for hook in found
     ]
-    columns = ("id", "url", "events", "made", "delivered", "last_error")
-    show_table(columns, rows, empty="no webhook was made yet")
+    show_table(WEBHOOKS, rows, empty="no webhook was made yet")
 
 
 async def add_webhook(

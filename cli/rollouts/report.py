@@ -8,6 +8,7 @@ from pathlib import Path
 from cli.documents import read_document
 from cli.output import say, show_fields, show_json, show_table, warn
 from cli.rollouts.samples import READ_LIMITS, decoder_in_sandbox, header_fields
+from cli.tables import Column, Columns
 from protocol.errors import InvalidInput
 from protocol.identifiers import digest
 from protocol.wire.slots import SlotGrant
@@ -17,6 +18,8 @@ from rollouts.models.devices import find_device
 from rollouts.precision import Dtype, EngineName
 from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.verify import Verification, verify_file
+
+CHECKS = Columns.of("check", Column("result", least=20), Column("figures", least=20))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ def _print(verification: Verification) -> None:
     if verification.file is not None:
         show_fields(header_fields(verification.file))
     show_table(
-        ("check", "result", "figures"),
+        CHECKS,
         [(one.check, _state(one), _figures(one)) for one in verification.results],
     )
     for one in verification.failed:

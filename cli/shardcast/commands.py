@@ -12,12 +12,15 @@ import typer
 
 from cli.groups import CommandGroup
 from cli.keys import open_key
+from cli.listing import listing
 from cli.output import JsonOption, report, say, show_json, show_table
 from cli.quantities import counted, format_size
 from cli.shardcast.allowlist import allowlist
 from cli.shardcast.progress import Bars, run_until_signal, served_bytes
 from cli.shardcast.registration import registered
 from cli.shardcast.signer import following, following_needs, source_of
+from cli.tables import Column, Columns
+from cli.values import Size
 from ledger.version_needs import CLOCKS_DIFFER
 from protocol.clients.relay import RelayClient
 from protocol.errors import InvalidInput
@@ -90,6 +93,9 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Fetch each newer v
 Relays = Annotated[
     list[str], typer.Option("--from", metavar="URL", help="URL of a relay or an origin. May be repeated.")
 ]
+
+
+VERSIONS = Columns.of("version", Column("attempt", drop=1), "state", "size", Column("relays", least=20))
 
 
 @app.command()
@@ -252,6 +258,7 @@ async def fetch(
 
 
 @app.command(name="list")
+@listing(watch=True)
 async def list_(
     context: typer.Context,
     *,
@@ -273,12 +280,12 @@ async def list_(
             offer.version,
             offer.attempt,
             "complete" if offer.sealed else "growing",
-            offer.size if as_json else format_size(offer.size),
+            Size(offer.size),
             offer.relays,
         )
         for offer in offers
     ]
-    show_table(("version", "attempt", "state", "size", "relays"), rows, as_json=as_json, empty="no versions yet")
+    show_table(VERSIONS, rows, as_json=as_json, empty="no versions yet")
 
 
 def _version(text: str) -> int | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.groups import CommandGroup
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_json, show_table
 from cli.quantities import counted
+from cli.tables import Column, Columns
 from cli.trainer.export import export
 from cli.trainer.results import solved_by_environment
 from cli.trainer.run import run
@@ -18,7 +22,7 @@ from protocol.runtime.configuration_file import reads
 if TYPE_CHECKING:
     from trainer.evaluator import Evaluation
 
-app = typer.Typer(no_args_is_help=True, help="Warm up, train and evaluate models.")
+app = CommandGroup(no_args_is_help=True, help="Warm up, train and evaluate models.")
 app.command()(run)
 app.command(name="try")(try_)
 app.command()(export)
@@ -97,6 +101,7 @@ def sft(
 
 @app.command(name="eval")
 @reads("sandbox")
+@listing()
 def eval_(
     folders: Annotated[
         list[Path],
@@ -128,11 +133,7 @@ def eval_(
     at = sorted({k for _, evaluation in found for k in evaluation.pass_at})
     wanted = any(evaluation.distance is not None for _, evaluation in found)
     mixed = any(evaluation.environments for _, evaluation in found)
-    columns = (
-        *("version", "prompts", "greedy", *(f"pass@{k}" for k in at), "reward", "tokens", "finished"),
-        *(("from wanted length", "mean length by wanted") if wanted else ()),
-        *(("greedy by environment",) if mixed else ()),
-    )
+    columns = evaluation_columns(at, wanted=wanted, mixed=mixed)
     rows = [
         (
             folder,
@@ -148,6 +149,27 @@ def eval_(
         for folder, one in found
     ]
     show_table(columns, rows, empty="no versions")
+
+
+def evaluation_columns(at: Sequence[int], *, wanted: bool, mixed: bool) -> Columns:
+    """Returns the columns of `trainer eval`.
+
+    Args:
+        at: Numbers of answers for which pass@k was computed.
+        wanted: The prompts name a length.
+        mixed: The prompts come from several environments.
+    """
+    return Columns.of(
+        Column("version", least=12),
+        Column("prompts", drop=2),
+        "greedy",
+        *(Column(f"pass@{k}", drop=3) for k in at),
+        "reward",
+        Column("tokens", drop=1),
+        Column("finished", drop=1),
+        *((Column("from_wanted_length", drop=4), Column("mean_length_by_wanted", drop=4, least=12)) if wanted else ()),
+        *((Column("greedy_by_environment", drop=5, least=12),) if mixed else ()),
+    )
 
 
 def _lengths(found: Evaluation) -> tuple[str | None, str | None]:

@@ -9,15 +9,22 @@ import typer
 
 from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_json, show_table
 from cli.pool.connection import Where
 from cli.rollouts.audit_files import open_audit_files
+from cli.tables import Column, Columns
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address
 from validator.audit.log import AuditLog, EpochLog
 from validator.audit.recompute import AuditComparison
 
+DRAWS = Columns.of(
+    "work", "verdict", Column("share", drop=1), "rows", Column("draw", least=8), Column("why", drop=2, least=16)
+)
 
+
+@listing()
 async def audit_log(
     context: typer.Context,
     *,
@@ -85,8 +92,7 @@ def _show(log: EpochLog) -> None:
         audited = f"{found.drawn} of {found.rows}" if found.rows else None
         outcome = verdict.outcome.name.lower() + (" (dispute)" if verdict.decisive else "")
         rows.append((verdict.work.key, outcome, share, audited, found.finding, found.why))
-    columns = ("work", "verdict", "share", "rows", "draw", "why")
-    show_table(columns, rows, empty="no verdicts on these submissions")
+    show_table(DRAWS, rows, empty="no verdicts on these submissions")
     counts = Counter(line.comparison.finding for line in log.lines)
     if counts:
         say(", ".join(f"{counts[finding]} {_COUNTED[finding]}" for finding in AuditComparison if counts[finding]))

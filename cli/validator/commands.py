@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from cli.groups import CommandGroup
+from cli.listing import listing
 from cli.output import JsonOption, say, show_json
 from cli.validator.audit import audit_log
 from cli.validator.calibrate import calibrate
@@ -54,6 +55,7 @@ class OperatorDecision(StrEnum):
 
 @app.command()
 @reads("validator")
+@listing(watch=True)
 async def status(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
     """Show the queue, verdicts and their latency, other validators, and parked work."""
     async with _opened(config, where) as client:
@@ -66,6 +68,7 @@ async def status(config: ConfigOption = None, where: WhereOption = None, as_json
 
 @app.command()
 @reads("validator")
+@listing(watch=True)
 async def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
     """List work that no validator could judge, with reason and remedy.
 

@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_error, show_json, show_table
+from cli.tables import Column, Columns
 from protocol.errors import MusterError
 
+CLASSES = Columns.of("class", Column("state", least=20))
 
+
+@listing()
 def numerics(
     vllm_python: Annotated[
         Path | None,
@@ -51,7 +56,7 @@ def numerics(
     if as_json:
         show_json(rows)
     else:
-        show_table(("class", "state"), [tuple(row.values()) for row in rows])
+        show_table(CLASSES, [tuple(row.values()) for row in rows])
         if not check:
             note("--check recomputes the recorded file of each class")
     if any(row["state"].startswith(("DIFFERS", "FAILED")) for row in rows):

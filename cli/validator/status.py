@@ -6,12 +6,26 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cli.output import note, say, show_fields, show_table
-from cli.pool.connection import short
 from cli.quantities import ago, counted, format_span, moment
+from cli.tables import Column, Columns
+from cli.values import Ago, Shown
 from validator.api.views import LatencyView, MemberView, ParkedView, StatusView
 
-SHORT = 14
-"""Number of characters of a shortened work key."""
+COUNTED_VERDICTS = Columns.of("verdict", Column("reason", least=16), "count")
+VALIDATORS = Columns.of("validator", "where", "last_heard")
+LOOPS = Columns.of("loop", "crashes", Column("last_error", least=20))
+PROCESSES = Columns.of(
+    "process", Column("where", drop=2, least=8), "state", Column("since", drop=1), Column("why", least=20)
+)
+PARKED = Columns.of(
+    "work",
+    Column("node", drop=3),
+    Column("step/index", drop=4),
+    Column("tries", drop=5),
+    Column("parked", drop=2),
+    Column("expires", drop=1),
+    Column("why", least=24),
+)
 
 
 def show_status(found: StatusView) -> None:
@@ -39,16 +53,15 @@ def show_status(found: StatusView) -> None:
         }
     )
     rows = [(each.outcome, each.reason, each.count) for each in found.verdicts]
-    show_table(("verdict", "reason", "count"), rows, empty="no verdict was given yet")
+    show_table(COUNTED_VERDICTS, rows, empty="no verdict was given yet")
     validators = [
-        (each.address, "here" if each.here else "elsewhere", ago(each.heard_at_ms, now=now))
-        for each in found.validators
+        (each.address, "here" if each.here else "elsewhere", Ago(each.heard_at_ms)) for each in found.validators
     ]
-    show_table(("validator", "where", "last_heard"), validators, empty="the pool has no validators")
-    _show_members(found.members, now)
+    show_table(VALIDATORS, validators, empty="the pool has no validators")
+    _show_members(found.members)
     troubled = [(each.name, each.crashes, each.last_error) for each in found.loops if each.crashes]
     if troubled:
-        show_table(("loop", "crashes", "last_error"), troubled)
+        show_table(LOOPS, troubled)
     if found.parked:
         say(f"{queue.parked} parked, waiting for your decision:")
         show_parked(found.parked)
@@ -69,7 +82,7 @@ def _own_numerics(members: Sequence[MemberView]) -> dict[str, str]:
     return {"numerics": ", ".join(own)} if own else {}
 
 
-def _show_members(members: Sequence[MemberView], now: datetime) -> None:
+def _show_members(members: Sequence[MemberView]) -> None:
     """Prints the validator processes that share this Redis.
 
     Prints nothing if there is only one process and its state is `well`.
@@ -78,22 +91,22 @@ def _show_members(members: Sequence[MemberView], now: datetime) -> None:
         return
     rows = [
         (
-            ("* " if each.is_this else "") + short(each.address),
+            ("* " if each.is_this else "") + each.address,
             each.place,
             each.state,
-            ago(each.since_ms, now=now),
-            _trouble(each),
+            Ago(each.since_ms),
+            _trouble(each) or None,
         )
         for each in members
     ]
-    show_table(("process", "where", "state", "since", "why"), rows)
+    show_table(PROCESSES, rows)
 
 
 def _trouble(each: MemberView) -> str:
     if not each.code:
         return ""
     failed = f", {each.tests} self-tests failed" if each.tests > 1 else ""
-    return f"{each.why} ({each.code}{failed})" + (f"\n→ {each.hint}" if each.hint else "")
+    return f"{each.why} ({each.code}{failed})" + (f" → {each.hint}" if each.hint else "")
 
 
 def show_parked(items: Sequence[ParkedView]) -> None:
@@ -101,18 +114,17 @@ def show_parked(items: Sequence[ParkedView]) -> None:
     now = datetime.now(UTC)
     rows = [
         (
-            each.key[:SHORT] + ("" if each.kind == "first" else f"… {each.kind}"),
-            short(each.node),
+            each.key + ("" if each.kind == "first" else f" {each.kind}"),
+            each.node,
             f"{each.step}/{each.index}",
             each.attempts,
-            ago(each.parked_at_ms, now=now),
-            _until(each.deadline_ms, now),
-            f"{each.why} ({each.code})" + (f"\n→ {each.hint}" if each.hint else ""),
+            Ago(each.parked_at_ms),
+            Shown(moment(each.deadline_ms), _until(each.deadline_ms, now)),
+            f"{each.why} ({each.code})" + (f" → {each.hint}" if each.hint else ""),
         )
         for each in items
     ]
-    columns = ("work", "node", "step/index", "tries", "parked", "expires", "why")
-    show_table(columns, rows, empty="nothing is parked")
+    show_table(PARKED, rows, empty="nothing is parked")
     if rows:
         note("`muster validator retry WORK`, or `muster validator resolve WORK accepted|rejected --because WHY`")
 

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cli.configuration import Configuration, KeysSection
+from cli.configuration import ChainSection, Configuration, KeysSection, PoolSection, WorkerSection
 from cli.keys import create_password_file, open_key, resolve_address
 from cli.ledger.node import register_node
 from cli.output import note, say, show_fields, warn
-from cli.worker.joining import VerifiedPool, find_pool, verify_pool
+from cli.pool.joining import VerifiedPool, find_pool, verify_pool
 from cli.worker.setup_files import UNIT, WorkerFolder, write_unit
 from ledger.amounts import format_amount, parse_amount
 from ledger.client import Ledger
@@ -342,7 +342,8 @@ def _password(setup: _Setup, *, new: bool) -> tuple[Path | None, str | None]:
 
 
 def _configuration(setup: _Setup, password_file: Path | None) -> Configuration:
-    return Configuration(keys=KeysSection(directory=setup.folder.keys, password_file=password_file))
+    keys = KeysSection(directory=setup.folder.keys, password_file=password_file)
+    return Configuration(chain=ChainSection(), keys=keys, pool=PoolSection(), worker=WorkerSection())
 
 
 async def _check_node(ledger: Ledger, pool_id: int, provider: Address, node: Address) -> None:

@@ -8,8 +8,9 @@ import typer
 
 from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
+from cli.listing import listing
 from cli.output import JsonOption, show_fields
-from ledger.amounts import format_amount
+from cli.values import Must
 from ledger.client.work import WorkStatus
 from ledger.events.types import WorkSubmitted
 from protocol.verdicts import Outcome
@@ -17,6 +18,7 @@ from protocol.verdicts import Outcome
 ProviderOption = Annotated[str, typer.Option(help="Address or key name of the provider.")]
 
 
+@listing(watch=True)
 async def rewards(
     context: typer.Context, provider: ProviderOption = "provider", pool: PoolOption = None, as_json: JsonOption = False
 ) -> None:
@@ -33,6 +35,5 @@ async def rewards(
                 undecided += found.reward
             elif found.status is WorkStatus.PROVISIONAL and found.outcome is Outcome.ACCEPTED:
                 provisional += found.reward
-    show = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
     amounts = {"claimable": accrued, "accepted_not_final": provisional, "not_judged": undecided}
-    show_fields({"provider": address, **{name: show(amount) for name, amount in amounts.items()}}, as_json=as_json)
+    show_fields({"provider": address, **{name: Must(amount) for name, amount in amounts.items()}}, as_json=as_json)

@@ -12,9 +12,11 @@ import typer
 
 from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import node_of
+from cli.listing import listing
 from cli.output import JsonOption, note, say, show_json, show_table
 from cli.pool.connection import Where
 from cli.rollouts.audit_files import AuditFiles, open_audit_files
+from cli.tables import Column, Columns
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from ledger.client.work import WorkRecord, WorkStatus
@@ -54,6 +56,20 @@ class WorkReport:
         return self.work.status is WorkStatus.PROVISIONAL
 
 
+VERDICTS = Columns.of(
+    "work",
+    Column("step", drop=3),
+    Column("slot", drop=3),
+    Column("units", drop=4),
+    "status",
+    "verdict",
+    Column("reason", drop=1, least=12),
+    Column("money", least=16),
+    Column("disputable_until", drop=2),
+)
+
+
+@listing(watch=True)
 async def verdicts(
     context: typer.Context,
     *,
@@ -84,8 +100,7 @@ async def verdicts(
     if as_json:
         show_json([_raw(each) for each in found])
         return
-    columns = ("work", "step", "slot", "units", "status", "verdict", "reason", "money", "disputable_until")
-    show_table(columns, [_row(each) for each in found], empty="no work; --node shows another node's work")
+    show_table(VERDICTS, [_row(each) for each in found], empty="no work; --node shows another node's work")
     for each in found:
         if work is not None or (each.work.outcome is not None and each.work.outcome is not Outcome.ACCEPTED):
             _explain(each, rows=None if work is not None else MOST_ROWS_SHOWN)

@@ -14,6 +14,7 @@ from cli import output
 from cli.configuration import load_configuration
 from cli.connection import open_ledger
 from cli.main import main
+from cli.tables import Columns
 from ledger.artifacts import Contract
 from ledger.deployment import Deployment
 from protocol.errors import InvalidInput
@@ -155,12 +156,12 @@ def test_control_characters_in_foreign_text_are_replaced_before_printing(capsys:
     hostile = "\x1b]0;owned\x07 \x9b2J [red]pool[/red] zw\u202eevil ok"
     output.say(hostile)
     output.show_fields({"data_uri": hostile}, as_json=False)
-    output.show_table(("uri",), [(hostile,)], as_json=False, empty="")
+    output.show_table(Columns.of("uri"), [(hostile,)], as_json=False, empty="")
     output.warn(hostile)
     output.show_error(InvalidInput(hostile, hint=hostile))
     seen = capsys.readouterr()
     for text in (seen.out, seen.err):
-        assert all(letter.isprintable() or letter == "\n" for letter in text)
+        assert all(letter.isprintable() or letter in "\n\t" for letter in text)
         assert "\N{REPLACEMENT CHARACTER}]0;owned" in text
         assert "[red]pool[/red]" in text
 

@@ -43,7 +43,7 @@ def test_json_amounts_are_decimal_strings_and_counts_are_numbers(capsys: pytest.
 def test_the_text_states_the_cost_of_each_attack(capsys: pytest.CaptureFixture[str]) -> None:
     show_attacks(found(look_cost=2 * TERMS.verdict_fee))
     printed = capsys.readouterr().out
-    for words in ("0.384 MUST", "launders by dispute", "ghost: submits", "does not pay: -0.001 MUST a look"):
+    for words in ("0.384 MUST", "launders_by_dispute", "ghost: submits", "does not pay: -0.001 MUST a look"):
         assert words in printed
 
 

@@ -17,7 +17,7 @@ def test_a_new_token_matches_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(made["token"] + "\n"))
     again = run_muster("token", "hash").out.strip()
     for hashed in (made["hash"], again):
-        assert TokenSetting(name="ann", scope=Scope.READ, hash=hashed)
+        assert TokenSetting(name="ann", scope=Scope.READ, hash=hashed).hash == hashed
         assert made["token"].split("_", 2)[2] not in hashed
 
 

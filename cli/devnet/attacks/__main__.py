@@ -12,6 +12,7 @@ import typer
 from cli.devnet.attacks.registry import ATTACKS, find_attack
 from cli.devnet.attacks.worker import run_cheat
 from cli.output import JsonOption, show_error, show_table
+from cli.tables import Column, Columns
 from protocol.errors import MusterError
 from protocol.runtime.logs import configure_logs
 from worker.settings import WorkerSettings
@@ -19,11 +20,21 @@ from worker.settings import WorkerSettings
 app = typer.Typer(no_args_is_help=True, help="Run nodes that cheat, and list the attacks.")
 
 
+ATTACK_COSTS = Columns.of(
+    "name",
+    Column("does", least=16),
+    Column("end", least=8),
+    Column("by", drop=1, least=16),
+    Column("costs_it", drop=2, least=12),
+    Column("costs_others", drop=3, least=12),
+)
+
+
 @app.command(name="list")
 def list_cheats(as_json: JsonOption = False) -> None:
     """List every attack: its outcome, the defence against it, and its costs for the node and for others."""
     rows = [(each.name, each.action, each.end.value, each.defence, each.cost, each.harm) for each in ATTACKS.values()]
-    show_table(("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="no attacks")
+    show_table(ATTACK_COSTS, rows, as_json=as_json, empty="no attacks")
 
 
 @app.command()
