@@ -28,7 +28,7 @@ import uvloop
 from ledger.artifacts import Contract
 from ledger.deployment import Deployment
 from orchestrator.app import build_orchestrator
-from orchestrator.chain.interface import Changes, NodeLedgerStatus, PoolLedgerStatus
+from orchestrator.chain.interface import Changes, ConsentStatus, NodeLedgerStatus, PoolLedgerStatus
 from orchestrator.settings import OrchestratorSettings
 from protocol.http.serving.service import serve
 from protocol.identifiers import ZERO_ADDRESS, Address
@@ -51,6 +51,13 @@ class QuietLedger:
 
     domain = SigningDomain(1, ZERO_ADDRESS)
     deployment = Deployment(chain_id=1, block=0, contracts=dict.fromkeys(Contract, ZERO_ADDRESS))
+    registry_domain = domain
+
+    async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:  # noqa: ARG002
+        """Returns the status of a node that is registered for the provider."""
+        return ConsentStatus(
+            nonce=1, provider=provider, banned=False, free_stake=0, stake_per_capacity=0, min_capacity=0
+        )
 
     async def pool(self) -> PoolLedgerStatus:
         """Returns an active pool."""

@@ -16,6 +16,7 @@ from orchestrator.domain.keys import pool_keys
 from orchestrator.nodes.heartbeat import HeartbeatService
 from orchestrator.nodes.membership import NodeStatusCache
 from orchestrator.nodes.transitions import NodeTransitions
+from orchestrator.relayer.consents import ConsentService
 from orchestrator.relayer.submissions import RelayerService
 from orchestrator.runs.checkpoint_relays import CheckpointRelays
 from orchestrator.runs.control import RunControl
@@ -68,6 +69,7 @@ class Dependencies:
     objects: ObjectStore
     uploads: UploadService
     relayer: RelayerService
+    consents: ConsentService
     checkpoint_relays: CheckpointRelays
     numerics: ValidatorNumerics
     slot_leasing: SlotLeasing | None
@@ -174,6 +176,7 @@ def build_dependencies(
             get_life=timedelta(seconds=settings.download_url_life_s),
         ),
         relayer=relayer,
+        consents=ConsentService(relayer=relayer, ledger=ledger, clock=clock),
         checkpoint_relays=checkpoint_relays,
         numerics=numerics,
         slot_leasing=slot_leasing,

@@ -22,10 +22,12 @@ from protocol.http.openapi import json_body
 from protocol.identifiers import EXAMPLE_DIGEST, WireDigest
 from protocol.wire.listings import MOST_FIGURED_STEPS, FiguresPage, RolloutItem, RolloutPage
 from protocol.wire.relayed import (
+    ConsentReceipt,
     DisputeReceipt,
     JoinReceipt,
     JoinRequest,
     LeaveReceipt,
+    SignedConsents,
     SignedDispute,
     SignedLeave,
     SubmissionReceipt,
@@ -138,6 +140,19 @@ async def dispute_verdict(signed: Node, request: Request) -> Response:
         domain=run.ledger.domain,
         now=dependencies.clock.now(),
     )
+    return signed.answer(dependencies.key, receipt)
+
+
+@router.post("/consents", response_model=ConsentReceipt, openapi_extra=json_body(SignedConsents))
+async def register_node(signed: Node, request: Request) -> Response:
+    """Queue the consents of the node and its provider, with which the relayer registers the node on the ledger.
+
+    The provider's free stake must cover the node in this pool. A repeated request returns the state of the same
+    consents.
+    """
+    dependencies = dependencies_of(request)
+    _run(dependencies)  # without a run, no relayer runs
+    receipt = await dependencies.consents.take(signed.address, signed.read(SignedConsents))
     return signed.answer(dependencies.key, receipt)
 
 

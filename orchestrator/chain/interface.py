@@ -30,6 +30,24 @@ class NodeLedgerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsentStatus:
+    """What the ledger says about a node and the provider that wants to register it."""
+
+    nonce: int
+    """Nonce that the node's next consent must have."""
+    provider: Address | None
+    """Provider for which the node is registered; None if it is unregistered or retired."""
+    banned: bool
+    """Whether the pool has banned the node or the provider."""
+    free_stake: int
+    """Free stake of the provider that wants to register the node, in 10⁻¹⁸ MUST."""
+    stake_per_capacity: int
+    """Stake that joining the pool locks per unit of capacity, in 10⁻¹⁸ MUST."""
+    min_capacity: int
+    """Minimum capacity of a node that joins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLedgerStatus:
     """State of the pool on the ledger, with its role keys."""
 
@@ -97,6 +115,18 @@ class PoolLedger(Protocol):
     @property
     def domain(self) -> SigningDomain:
         """Signing domain of the contract that redeems invites."""
+        ...
+
+    @property
+    def registry_domain(self) -> SigningDomain:
+        """Signing domain of the contract that registers nodes."""
+        ...
+
+    async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:
+        """Reads what decides on the registration of a node.
+
+        Any client can cause such reads, so an implementation must not let them delay the other methods.
+        """
         ...
 
     async def pool(self) -> PoolLedgerStatus:

@@ -18,7 +18,14 @@ from ledger.deployment import Deployment
 from ledger.errors import TransactionReverted
 from ledger.events import types as event_types
 from ledger.events.types import Departure, LedgerEvent
-from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeLedgerStatus, PoolLedgerStatus
+from orchestrator.chain.interface import (
+    Changes,
+    ConsentStatus,
+    MemberEvent,
+    MembershipChange,
+    NodeLedgerStatus,
+    PoolLedgerStatus,
+)
 from orchestrator.domain.keys import pool_keys
 from protocol.errors import Forbidden
 from protocol.identifiers import Address
@@ -115,6 +122,30 @@ class LedgerPool:
     def domain(self) -> SigningDomain:
         """Signing domain of the contract that redeems invites."""
         return SigningDomain(self.deployment.chain_id, self.deployment[Contract.COMPUTE_POOLS])
+
+    @property
+    def registry_domain(self) -> SigningDomain:
+        """Signing domain of the contract that registers nodes."""
+        return SigningDomain(self._deployment.chain_id, self._deployment[Contract.COMPUTE_REGISTRY])
+
+    async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:
+        """Reads what decides on the registration of a node."""
+        ledger = await self._connected_for_nodes()
+        nonce, registered, stake, terms, banned = await asyncio.gather(
+            ledger.registry.consent_nonce(node),
+            ledger.registry.node(node),
+            ledger.stake.of(provider),
+            ledger.pools.terms(self._pool_id),
+            ledger.pools.is_banned(self._pool_id, node, provider),
+        )
+        return ConsentStatus(
+            nonce=nonce,
+            provider=None if registered is None or registered.retired else registered.provider,
+            banned=banned,
+            free_stake=stake.free,
+            stake_per_capacity=terms.stake_per_capacity,
+            min_capacity=terms.min_capacity,
+        )
 
     async def pool(self) -> PoolLedgerStatus:
         """Reads the pool with its terms and role keys."""

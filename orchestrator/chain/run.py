@@ -36,7 +36,7 @@ from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.clock import Clock
 from protocol.wire.leases import SignedWorkClaim
-from protocol.wire.relayed import JoinRequest, SignedDispute, SignedLeave
+from protocol.wire.relayed import JoinRequest, SignedConsents, SignedDispute, SignedLeave
 
 REQUEST_TIMEOUT = timedelta(seconds=5)
 """Time limit of one request to the RPC endpoint."""
@@ -247,6 +247,32 @@ class LedgerRun:
             )
         except TransactionReverted as error:
             return Refusal(leave.node, error.name, error.detail)
+        return None
+
+    async def registration(self, node: Address) -> tuple[int, Address | None]:
+        """Returns the nonce of a node's next consent, and the provider for which the node is registered, if any."""
+        registry = (await self._connected()).registry
+        nonce, found = await asyncio.gather(registry.consent_nonce(node), registry.node(node))
+        return nonce, None if found is None or found.retired else found.provider
+
+    async def register_nodes(self, consents: Sequence[SignedConsents]) -> list[Refusal]:
+        """Registers nodes, each in its own transaction; returns the refused consents."""
+        found = await asyncio.gather(*(self._register_node(each) for each in consents))
+        return [each for each in found if each is not None]
+
+    async def _register_node(self, consents: SignedConsents) -> Refusal | None:
+        try:
+            await (await self._connected()).registry.register_for(
+                provider=consents.provider,
+                node=consents.node,
+                specs_hash=consents.specs_hash,
+                capacity=consents.capacity,
+                deadline=expiry_of(consents),
+                provider_signature=bytes.fromhex(consents.provider_signature[2:]),
+                node_signature=bytes.fromhex(consents.node_signature[2:]),
+            )
+        except TransactionReverted as error:
+            return Refusal(consents.node, error.name, error.detail)
         return None
 
     async def work_refusals(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:

@@ -14,7 +14,7 @@ from ledger.client.work import WorkRecord
 from protocol.identifiers import Address, Digest
 from protocol.identity.typed_data import SigningDomain
 from protocol.wire.leases import SignedWorkClaim
-from protocol.wire.relayed import JoinRequest, SignedDispute, SignedLeave
+from protocol.wire.relayed import JoinRequest, SignedConsents, SignedDispute, SignedLeave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +157,17 @@ class RunLedger(Protocol):
         """
         ...
 
+    async def registration(self, node: Address) -> tuple[int, Address | None]:
+        """Returns the nonce of a node's next consent, and the provider for which the node is registered, if any."""
+        ...
+
+    async def register_nodes(self, consents: Sequence[SignedConsents]) -> list[Refusal]:
+        """Registers nodes with their and their providers' consents, each in its own transaction.
+
+        It returns the refused consents, which cost no gas, because they fail at the gas estimate.
+        """
+        ...
+
     async def events(self) -> RunEvents:
         """Returns events since the last commit; before the first commit, all events."""
         ...
@@ -182,6 +193,6 @@ def error_name(reason: str) -> str:
     return match[1] if match else ""
 
 
-def expiry_of(signed: SignedDispute | SignedLeave) -> datetime:
-    """Returns the latest time at which a signed dispute or leave may be sent to the ledger."""
+def expiry_of(signed: SignedDispute | SignedLeave | SignedConsents) -> datetime:
+    """Returns the latest time at which a signed dispute, leave or consent may be sent to the ledger."""
     return datetime.fromtimestamp(min(signed.deadline, 2**37), UTC)

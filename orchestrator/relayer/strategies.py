@@ -1,4 +1,4 @@
-"""One strategy per kind of relayed transaction: submissions, joins, disputes and leaves.
+"""One strategy per kind of relayed transaction: submissions, joins, disputes, leaves and consents.
 
 The loop in `loops/relayer.py` batches, retries and settles the rows of the relayer's queue. A strategy defines how the
 request in a row is parsed, when it needs no transaction any more, and which call of the ledger sends it.
@@ -17,7 +17,14 @@ from orchestrator.chain.run_interface import RunLedger, expiry_of
 from orchestrator.store.relayer import RelayedKind, RelayedTransaction
 from protocol.runtime.clock import Clock
 from protocol.wire.base import WireModel
-from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, SignedLeave, SubmissionRequest
+from protocol.wire.relayed import (
+    JoinRequest,
+    ReceiptState,
+    SignedConsents,
+    SignedDispute,
+    SignedLeave,
+    SubmissionRequest,
+)
 
 R = TypeVar("R", bound=WireModel)
 
@@ -26,11 +33,12 @@ MAX_BATCH = 64
 256 items."""
 
 MAX_DISPUTES = 8
-"""Maximum number of disputes, and of leaves, per round. Each is a transaction of its own, and the next round waits
-until all of them are mined."""
+"""Maximum number of disputes, of leaves and of consents per round. Each is a transaction of its own, and the next round
+waits until all of them are mined."""
 
 EXPIRED = "it expired before it could be relayed to the ledger"
 DECIDED = "its verdict can't be disputed any more"
+OTHER_CONSENT = "the node's consent was used for another provider, or was revoked"
 OTHER_WORK = "the ledger has other work under this lease"
 
 
@@ -56,8 +64,8 @@ class RelayStrategy(ABC, Generic[R]):
     """
 
     kind: ClassVar[RelayedKind]
-    done_error: ClassVar[str]
-    """Contract error after which the ledger may have the row's work, join, dispute or leave already."""
+    done_error: ClassVar[str | None] = None
+    """Contract error after which the ledger may have the row's request already."""
     batch: ClassVar[int] = MAX_BATCH
     """Maximum number of rows that one round takes."""
     resubmittable: ClassVar[bool] = False
@@ -229,7 +237,41 @@ class LeaveStrategy(RelayStrategy[SignedLeave]):
         return await self._ledger.end_memberships(requests)
 
 
+class ConsentStrategy(RelayStrategy[SignedConsents]):
+    """Registers nodes, each in a transaction of its own."""
+
+    kind = RelayedKind.CONSENT
+    batch = MAX_DISPUTES
+    resubmittable = True  # node and provider may sign again with a later deadline
+
+    @staticmethod
+    def parse(row: RelayedTransaction) -> SignedConsents:
+        """Parses the consents of a queued row."""
+        return SignedConsents.model_validate_json(row.body)
+
+    def subject(self, row: RelayedTransaction) -> str:
+        """Returns the node's address; the row's name is `NODE-NONCE`."""
+        return row.name.partition("-")[0]
+
+    async def settlement(self, row: RelayedTransaction, request: SignedConsents) -> Settlement | None:  # noqa: ARG002
+        """Looks up the node's nonce on the ledger. A used nonce means that the node was registered, or has revoked."""
+        nonce, provider = await self._ledger.registration(request.node)
+        if nonce != request.nonce:
+            return ON_LEDGER if provider == request.provider else Settlement(ReceiptState.REFUSED, OTHER_CONSENT)
+        if self._clock.now() > expiry_of(request):
+            return Settlement(ReceiptState.REFUSED, EXPIRED, resubmittable=True)
+        return None
+
+    async def dry_run(self, requests: Sequence[SignedConsents]) -> list[Refusal]:  # noqa: ARG002
+        """Returns no refusals, because each registration fails at its gas estimate if it would revert."""
+        return []
+
+    async def send(self, requests: Sequence[SignedConsents]) -> list[Refusal]:
+        """Sends one transaction for each node."""
+        return await self._ledger.register_nodes(requests)
+
+
 def all_strategies(ledger: RunLedger, clock: Clock) -> tuple[RelayStrategy[Any], ...]:
     """Returns one strategy per kind, in the order in which the relayer serves them."""
-    strategies = (WorkStrategy, JoinStrategy, DisputeStrategy, LeaveStrategy)
+    strategies = (WorkStrategy, JoinStrategy, DisputeStrategy, LeaveStrategy, ConsentStrategy)
     return tuple(strategy(ledger, clock) for strategy in strategies)

@@ -1,4 +1,4 @@
-"""Queue of the relayer in Redis: submissions and disputes by work key, joins and leaves by node."""
+"""Queue of the relayer in Redis: submissions and disputes by work key, joins, leaves and consents by node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from enum import StrEnum
 from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
 from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, WriteResult
-from protocol.identifiers import Address
 from protocol.runtime.clock import milliseconds
 from protocol.wire.relayed import ReceiptState
 
@@ -29,6 +28,7 @@ class RelayedKind(StrEnum):
     JOIN = "join"
     DISPUTE = "dispute"
     LEAVE = "leave"
+    CONSENT = "consent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class RelayedTransaction:
     """Row of a transaction in the relayer's queue."""
 
     name: str
-    """Name of the row, unique within its kind: the work key, or `NODE-NONCE` for a join or leave."""
+    """Name of the row, unique within its kind: the work key, or `NODE-NONCE` for a join, a leave or consents."""
     state: ReceiptState
     body: str
     """Signed request of the node, as JSON."""
@@ -81,9 +81,9 @@ class RelayerStore:
         found = await self._database.ask("HGETALL", self._key(kind, name))
         return _row(name, text_of(found)) if found else None
 
-    async def count_today(self, kind: RelayedKind, node: Address, *, now_ms: int) -> int:
-        """Counts a request of a node that may cost gas; returns the number of such requests today (UTC)."""
-        key = self._database.key("relay-count", kind.value, node, str(now_ms // DAY_MS))
+    async def count_today(self, kind: RelayedKind, who: str, *, now_ms: int) -> int:
+        """Counts a request of `who` that may cost gas; returns the number of such requests today (UTC)."""
+        key = self._database.key("relay-count", kind.value, who, str(now_ms // DAY_MS))
         count, _ = await self._database.ask_many([("INCR", key), ("PEXPIRE", key, DAY_MS)])
         return int(count)
 

@@ -15,10 +15,12 @@ from protocol.wire.joining import JoiningInformation
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.pool import NodeSelf
 from protocol.wire.relayed import (
+    ConsentReceipt,
     DisputeReceipt,
     JoinReceipt,
     JoinRequest,
     LeaveReceipt,
+    SignedConsents,
     SignedDispute,
     SignedLeave,
     SubmissionReceipt,
@@ -196,6 +198,21 @@ class NodeClient(ServiceClient):
         """
         answer = await self.call("POST", "/v1/joins", body=joining, signed_answer=True, repeatable=True)
         return answer.read(JoinReceipt)
+
+    async def register(self, consents: SignedConsents) -> ConsentReceipt:
+        """Registers this node on the ledger through the relayer; returns the relayer's progress.
+
+        Repeating the call submits nothing new.
+
+        Raises:
+            Conflict: The node is registered already, or the provider's free stake is too low.
+            Forbidden: The pool has banned the node or its provider.
+            Unprocessable: A signature, the nonce, the deadline or the capacity is wrong.
+            RateLimited: The limits for today are reached.
+            NotFound: The pool has no run, or the orchestrator is of a release that relays no consents.
+        """
+        answer = await self.call("POST", "/v1/consents", body=consents, signed_answer=True, repeatable=True)
+        return answer.read(ConsentReceipt)
 
     async def leave(self, leave: SignedLeave) -> LeaveReceipt:
         """Leaves the pool through the relayer; returns the relayer's progress.

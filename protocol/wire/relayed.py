@@ -1,6 +1,10 @@
-"""Requests to the relayer, which pays the gas of nodes: work, joins, leaves and disputes."""
+"""Requests to the relayer, which pays the gas of nodes: registrations, joins, work, disputes and leaves."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
 
 from protocol.enumerations import WireEnum
 from protocol.identifiers import WireAddress, WireDigest
@@ -107,6 +111,38 @@ class LeaveReceipt(WireModel):
     """Answer of `POST /v1/leaves`.
 
     A repeated request returns the progress of the same exit.
+    """
+
+    state: ReceiptState
+    reason: ShortText = ""
+
+
+class SignedConsents(SignedModel):
+    """Body of `POST /v1/consents`: the consents of a node and of its provider to register the node.
+
+    The relayer sends them to the ledger.
+    """
+
+    provider: WireAddress
+    """An ordinary account. A contract wallet sends its consent to the ledger itself."""
+    node: WireAddress
+    specs_hash: WireDigest
+    """Hash in the provider's consent; zeros are allowed."""
+    capacity: Annotated[int, Field(ge=1, lt=1 << 32)]
+    nonce: Count
+    """`ComputeRegistry.consentNonce(node)`."""
+    deadline: Count
+    """Unix time in seconds until which the ledger accepts both consents."""
+    provider_signature: Signature
+    """The provider's EIP-712 signature of `ProviderConsent` with the six fields above."""
+    node_signature: Signature
+    """The node's EIP-712 signature of `NodeConsent`."""
+
+
+class ConsentReceipt(WireModel):
+    """Answer of `POST /v1/consents`.
+
+    A repeated request returns the progress of the same consents.
     """
 
     state: ReceiptState

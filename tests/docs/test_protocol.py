@@ -25,7 +25,7 @@ from protocol.wire.base import parse_answer
 from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import Registration
-from protocol.wire.relayed import ReceiptState, SignedLeave, SubmissionRequest
+from protocol.wire.relayed import ReceiptState, SignedConsents, SignedLeave, SubmissionRequest
 from protocol.wire.tasks import Assignment, AssignmentState
 from protocol.wire.uploads import UploadRequest
 from protocol.wire.validators import NumericsReport
@@ -48,6 +48,7 @@ STRUCTS: list[type[TypedStruct]] = [
 EXAMPLES: list[type[BaseModel]] = [
     SignedInvite,
     SubmissionRequest,
+    SignedConsents,
     SignedLeave,
     Registration,
     Heartbeat,

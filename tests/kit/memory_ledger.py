@@ -14,7 +14,14 @@ from fastapi import FastAPI
 from ledger.amounts import UNIT
 from ledger.artifacts import Contract
 from ledger.deployment import Deployment
-from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeLedgerStatus, PoolLedgerStatus
+from orchestrator.chain.interface import (
+    Changes,
+    ConsentStatus,
+    MemberEvent,
+    MembershipChange,
+    NodeLedgerStatus,
+    PoolLedgerStatus,
+)
 from orchestrator.dependencies import Dependencies
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
@@ -31,7 +38,7 @@ from protocol.wire.nodes import Hardware, RuntimeKind, Software
 
 POOL = 7
 OWNER, MANAGER, PROVIDER = Key.generate(), Key.generate(), Key.generate()
-CONTRACT = Key.generate().address
+CONTRACT, REGISTRY = Key.generate().address, Key.generate().address
 
 HARDWARE = Hardware(
     cpu_model="x", cpu_cores=4, architecture="x86_64", memory_bytes=8 << 30, disk_free_bytes=100 << 30, gpus=()
@@ -51,6 +58,8 @@ class MemoryLedger:
     orchestrator: Address
     nodes: dict[Address, NodeLedgerStatus] = field(default_factory=dict)
     waiting: list[MembershipChange] = field(default_factory=list)
+    stakes: dict[Address, int] = field(default_factory=dict)
+    """Free stake of providers that want to register a node."""
     removed: list[list[Address]] = field(default_factory=list)
     publishers: set[Address] = field(default_factory=set)
     validators: set[Address] = field(default_factory=set)
@@ -104,6 +113,22 @@ class MemoryLedger:
     async def node_status(self, node: Address) -> NodeLedgerStatus:
         await self._answer()
         return self.nodes.get(node, UNKNOWN)
+
+    @property
+    def registry_domain(self) -> SigningDomain:
+        return SigningDomain(1337, REGISTRY)
+
+    async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:
+        await self._answer()
+        found = self.nodes.get(node, UNKNOWN)
+        return ConsentStatus(
+            nonce=0,
+            provider=found.provider,
+            banned=found.banned,
+            free_stake=self.stakes.get(provider, 0),
+            stake_per_capacity=10 * UNIT,
+            min_capacity=2,
+        )
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         await self._answer()

@@ -51,7 +51,7 @@ from protocol.leases import Lease, WorkClaim
 from protocol.redis.leader_lease import LeaderLease as LoopLease
 from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedWorkClaim
-from protocol.wire.relayed import JoinRequest, SignedDispute, SignedLeave
+from protocol.wire.relayed import JoinRequest, SignedConsents, SignedDispute, SignedLeave
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
@@ -129,6 +129,8 @@ class MemoryRunLedger:
     stake: int = 10**9
     versions: dict[int, AnnouncedCheckpoint] = field(default_factory=dict)
     memberships: dict[Address, JoinedNode] = field(default_factory=dict)
+    registered: dict[Address, tuple[int, Address | None]] = field(default_factory=dict)
+    """Consent nonce and provider of each node."""
     joined: dict[Address, int] = field(default_factory=dict)
     """How often each node has joined."""
     held: dict[Address, int] = field(default_factory=dict)
@@ -338,6 +340,24 @@ class MemoryRunLedger:
             else:
                 self.batches.append(1)
                 del self.memberships[each.node]
+        if self.die_after_carrying:
+            raise Unavailable("the answer was lost", code="transaction-not-mined")
+        return refused
+
+    async def registration(self, node: Address) -> tuple[int, Address | None]:
+        self._answer()
+        return self.registered.get(node, (0, None))
+
+    async def register_nodes(self, consents: Sequence[SignedConsents]) -> list[Refusal]:
+        self._answer()
+        refused = []
+        for each in consents:
+            error = self.refuse.get(each.node, "")
+            if error:
+                refused.append(Refusal(each.node, error, f"{error}(…)"))
+            else:
+                self.batches.append(1)
+                self.registered[each.node] = (each.nonce + 1, each.provider)
         if self.die_after_carrying:
             raise Unavailable("the answer was lost", code="transaction-not-mined")
         return refused

@@ -491,7 +491,7 @@ class QueueTransaction(ScriptCall[Queued]):
     """Queues a transaction for the ledger, unless it was queued before.
 
     Args:
-        kind: `work`, `join`, `dispute` or `leave`.
+        kind: `work`, `join`, `dispute`, `leave` or `consent`.
         name: Unique name within the kind.
         body_hash: SHA-256 of the body.
         body: Request as JSON.
@@ -520,7 +520,7 @@ class SettleTransaction(ScriptCall[WriteResult]):
 
     Args:
         lease: Value of the relayer's leader lease.
-        kind: `work`, `join`, `dispute` or `leave`.
+        kind: `work`, `join`, `dispute`, `leave` or `consent`.
         name: Unique name within the kind.
         state: New state.
         reason: Reason of a refusal.

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from ledger.amounts import UNIT
 from ledger.client.pools import Role
 from ledger.client.work import WorkStatus
 from orchestrator.loops.relayer import RETRY_PAUSE
-from protocol.identifiers import Digest, run_id
+from protocol.identifiers import ZERO_DIGEST, Digest, run_id
 from protocol.identity.keys import Key
 from protocol.invites import Leave
 from protocol.leases import Dispute
+from protocol.node_registration import NodeConsent, ProviderConsent
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from tests.kit.chain import development_chain, development_process
@@ -125,6 +127,35 @@ async def test_a_node_without_gas_disputes_through_the_relayer(world: World, red
         assert record is not None
         assert (record.status, record.disputer) == (WorkStatus.DISPUTED, key.address)
         assert (await run.pool.send(key, "/v1/disputes", body)).json()["state"] == "carried"
+
+
+async def test_a_provider_without_gas_registers_a_node_through_the_relayer(
+    world: World, redis_url: str, tmp_path: Path
+) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        ledger = await world.as_("provider")
+        await ledger.stake.add(100 * UNIT)
+        node, provider, domain = world.keys["node"], world.keys["provider"], ledger.registry.domain
+        deadline = int(run.pool.clock.now().timestamp()) + 600
+        both: dict[str, Any] = {
+            "provider": provider.address,
+            "node": node.address,
+            "nonce": await ledger.registry.consent_nonce(node.address),
+            "deadline": deadline,
+        }
+        wide: dict[str, Any] = {"specs_hash": ZERO_DIGEST, "capacity": 1}
+        body = {
+            **both,
+            **wide,
+            "node_signature": "0x" + NodeConsent(**both).sign(node, domain).hex(),
+            "provider_signature": "0x" + ProviderConsent(**both, **wide).sign(provider, domain).hex(),
+        }
+        assert (await run.pool.send(node, "/v1/consents", body)).json()["state"] == "queued"
+        assert await run.relayer.round() == 1
+        found = await ledger.registry.node(node.address)
+        assert found is not None
+        assert (found.provider, found.capacity, found.retired) == (provider.address, 1, False)
+        assert (await run.pool.send(node, "/v1/consents", body)).json()["state"] == "carried"
 
 
 async def test_a_node_without_gas_leaves_through_the_relayer(world: World, redis_url: str, tmp_path: Path) -> None:
