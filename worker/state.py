@@ -16,9 +16,14 @@ from typing import Any, Self
 
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Address
-from protocol.runtime.files import FileLocked, locked_file, write_atomically
+from protocol.runtime.files import FileLocked, check_format, locked_file, write_atomically
 from protocol.runtime.randomness import token_hex
 
+FORMAT = 1
+"""Version of the format of a state directory, in `worker.json`.
+
+A directory without a version is of an earlier release. It has the same files, so `StateLock` only adds the version.
+"""
 MOST_FILE_BYTES = 1 << 20
 """Maximum size of a saved JSON object, in bytes."""
 
@@ -127,6 +132,10 @@ class StateLock:
     Args:
         directory: The state directory.
         node: Address of the worker's node. A directory that another node has used is refused.
+
+    Raises:
+        StateInUse: Another worker or another node uses the directory.
+        NewerFormat: A newer release has used the directory.
     """
 
     def __init__(self, directory: StateDirectory, node: Address) -> None:
@@ -143,16 +152,24 @@ class StateLock:
                 f"another worker uses the state directory {self._directory.root}",
                 hint="give each worker its own state directory and node key, or stop the other worker",
             ) from error
-        known = self._directory.read("worker")
-        if known is not None and known.get("node") != self._node:
+        try:
+            self._check_owner(self._directory.read("worker"))
+        except BaseException:
             self._lock.close()
+            raise
+        self._directory.write("worker", {"node": self._node, "format": FORMAT})
+        return self
+
+    def _check_owner(self, known: Mapping[str, Any] | None) -> None:
+        if known is None:
+            return
+        check_format(known.get("format"), known=FORMAT, what=f"the state directory {self._directory.root}")
+        if known.get("node") != self._node:
             raise StateInUse(
                 f"{self._directory.root} belongs to the node {known.get('node')}, not to {self._node}",
                 hint="give this node its own state directory",
                 code="state-of-another-node",
             )
-        self._directory.write("worker", {"node": self._node})
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -8,6 +8,7 @@ is no fallback to a slow curve, because a service could then not serve the load 
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 
 from eth_utils.address import to_checksum_address
@@ -20,7 +21,7 @@ try:
 except ImportError as error:  # pragma: no cover - a broken installation
     raise Unavailable(
         f"coincurve can't be imported ({error}); signatures can't be checked without it",
-        hint="reinstall: pip install --force-reinstall 'coincurve>=21'",
+        hint=f"reinstall it: {sys.executable} -m pip install --force-reinstall --no-deps 'coincurve>=21'",
         retryable=False,
     ) from error
 

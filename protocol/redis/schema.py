@@ -6,15 +6,18 @@ refuses data of a newer release, which it would misread.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 import structlog
 from redis.asyncio import Redis
+from redis.asyncio.lock import Lock
 from redis.exceptions import LockError
 
 from protocol.errors import MusterError
 from protocol.redis.connection import RedisKeys, StoreUnavailable, store_errors
+from protocol.runtime.waiting import cancel_all, finish_with
 
 Migration = Callable[[Redis, RedisKeys], Awaitable[None]]
 """Function that changes data of one schema version to the next.
@@ -26,7 +29,9 @@ UNNUMBERED = 1
 """Version of data without a stored version: that of a first start, or of a release that did not store it."""
 
 MIGRATION_TIMEOUT = timedelta(minutes=10)
-"""Time limit of all migrations together; another instance that starts meanwhile waits as long."""
+"""Time for which an instance waits while another one migrates."""
+LOCK_LIFE = timedelta(seconds=10)
+"""Life of the lock, which its holder renews while it migrates. So a killed holder delays the next start by no more."""
 
 _log = structlog.get_logger(__name__)
 
@@ -54,22 +59,43 @@ async def ensure_schema(
 
     Raises:
         NewerSchema: The data has a newer version.
-        StoreUnavailable: Redis does not answer, or another instance has been migrating for `MIGRATION_TIMEOUT`.
+        StoreUnavailable: Redis does not answer, or another instance has been migrating for `MIGRATION_TIMEOUT`, or this
+            one lost the lock; the next start continues.
     """
     key = keys.of("schema-version")
     with store_errors():
         if await redis.get(key) == str(version).encode():
             return  # the usual case needs no lock
-    seconds = MIGRATION_TIMEOUT.total_seconds()
+    longest = MIGRATION_TIMEOUT.total_seconds()
+    lock = redis.lock(keys.of("schema-lock"), timeout=LOCK_LIFE.total_seconds(), blocking_timeout=longest)
     with store_errors():
         try:
-            async with redis.lock(keys.of("schema-lock"), timeout=seconds, blocking_timeout=seconds):
-                await _migrate(redis, keys, key, service=service, version=version, migrations=migrations or {})
+            async with lock:
+                renewing = asyncio.create_task(_renew(lock), name="renew the schema lock")
+                migrating = asyncio.create_task(
+                    _migrate(redis, keys, key, service=service, version=version, migrations=migrations or {}),
+                    name="migrate",
+                )
+                try:
+                    await finish_with(migrating, [renewing])
+                finally:
+                    await cancel_all([migrating, renewing])
         except LockError as error:
             raise StoreUnavailable(
-                f"another instance of {service} has been migrating its data for {seconds:.0f} s",
+                f"another instance of {service} migrates its data, for {longest:.0f} s or since this one lost the lock",
                 hint="see the log of the other instances",
             ) from error
+
+
+async def _renew(lock: Lock) -> None:
+    """Extends the lock until this task is cancelled.
+
+    Raises:
+        LockError: The lock expired, for example while this process was paused, so another instance may hold it.
+    """
+    while True:
+        await asyncio.sleep((LOCK_LIFE / 3).total_seconds())
+        await lock.extend(LOCK_LIFE.total_seconds(), replace_ttl=True)
 
 
 async def _migrate(

@@ -20,6 +20,33 @@ class FileLocked(Conflict):
     code = "locked"
 
 
+class NewerFormat(Conflict):
+    """A newer release wrote a file in a format that this release does not know."""
+
+    code = "newer-format"
+
+
+def check_format(found: object, *, known: int, what: str) -> int:
+    """Checks the format's version that a file states, before anything is written; returns the version.
+
+    Args:
+        found: The stated version; None for a file of a release that stated none, which counts as version 0.
+        known: Version of this release. Older ones are known, too.
+        what: Name of the file in the error.
+
+    Raises:
+        NewerFormat: The version is newer, or is no number.
+    """
+    if found is None:
+        return 0
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= known:
+        raise NewerFormat(
+            f"{what} has format {str(found)[:40]!r}, and this release reads formats up to {known}",
+            hint="a newer release wrote it: start that release again; nothing was changed",
+        )
+    return found
+
+
 def write_atomically(path: Path, content: bytes | str | Iterable[bytes | memoryview], *, mode: int = 0o600) -> None:
     """Replaces a file atomically: a crash leaves the old or the new content.
 

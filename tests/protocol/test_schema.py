@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from datetime import timedelta
 
 import pytest
 from fastapi import FastAPI
@@ -84,8 +86,52 @@ async def test_instances_that_start_together_migrate_once(redis: Redis) -> None:
 async def test_an_instance_waits_a_limited_time_for_another(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "MIGRATION_TIMEOUT", schema.MIGRATION_TIMEOUT / 10_000)
     await redis.set(KEYS.of("schema-lock"), "another")
-    with pytest.raises(StoreUnavailable, match="another instance of a test has been migrating"):
+    with pytest.raises(StoreUnavailable, match="another instance of a test migrates its data"):
         await ensure(redis, 1)
+
+
+async def test_after_a_kill_the_next_start_continues_within_the_life_of_the_lock(
+    redis: Redis, redis_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "LOCK_LIFE", timedelta(seconds=0.9))
+    migrating = """
+import asyncio, sys
+from datetime import timedelta
+from protocol.redis import schema
+from protocol.redis.connection import RedisKeys, connect_redis
+schema.LOCK_LIFE = timedelta(seconds=0.9)
+async def endless(redis, keys):
+    await redis.append(keys.of("steps"), "begun,")
+    await asyncio.sleep(600)
+asyncio.run(schema.ensure_schema(
+    connect_redis(sys.argv[1]), RedisKeys("schema-test"), service="a test", version=2, migrations={1: endless}
+))
+"""
+    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", migrating, redis_server)
+    try:
+        while await steps(redis) is None:  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.02)
+        waiting = asyncio.create_task(ensure(redis, 4))
+        await asyncio.sleep(2)  # longer than the lock lives: its holder renews it
+        assert not waiting.done()
+    finally:
+        holder.kill()
+        await holder.wait()
+    await asyncio.wait_for(waiting, 30)
+    assert (await steps(redis), await redis.get(VERSION)) == (b"begun,1,2,3,", b"4")
+
+
+async def test_a_migration_that_lost_the_lock_stops(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "LOCK_LIFE", timedelta(seconds=0.3))
+
+    async def robbed(redis: Redis, keys: RedisKeys) -> None:
+        await redis.set(keys.of("schema-lock"), "another")
+        await asyncio.sleep(60)
+
+    with pytest.raises(StoreUnavailable, match="lost the lock"):
+        await ensure_schema(redis, KEYS, service="a test", version=2, migrations={1: robbed})
+    assert await redis.get(VERSION) is None
+    assert await redis.get(KEYS.of("schema-lock")) == b"another"
 
 
 async def test_a_redis_that_is_down_is_reported() -> None:

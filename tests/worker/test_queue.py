@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import InvalidInput, NotFound, RateLimited, TooLarge, Unavailable
+from protocol.errors import Conflict, InvalidInput, NotFound, RateLimited, TooLarge, Unavailable
 from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.clock import ManualClock
 from worker.delivery.queue.item import DeliveryStage, QueueItem
@@ -31,7 +31,7 @@ from worker.delivery.queue.runner import (
     QueueRunner,
     StepBack,
 )
-from worker.delivery.queue.store import QueueFull, QueueStore
+from worker.delivery.queue.store import FORMAT, QueueFull, QueueStore
 
 CONTENT = b"rollouts" * 1000
 
@@ -312,9 +312,34 @@ def test_items_delivered_by_an_earlier_release_are_still_known(tmp_path: Path) -
         old.execute("INSERT INTO finished VALUES ('k', 'i', ?, 1)", (ZERO_DIGEST,))
         old.commit()
     store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
+    assert store._query("PRAGMA user_version")[0][0] == FORMAT
     ended = store.finished("i")
     assert (ended.given_up, ended.sha256) == ("", ZERO_DIGEST)
     assert (store.counts()["delivered"], store.given_up()) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        ("PRAGMA user_version = 2", "has format '2', and this release reads formats up to 1"),
+        ("", "can't be used: file is not a database"),
+    ],
+)
+def test_a_queue_of_a_newer_release_or_no_queue_is_refused_and_not_changed(
+    tmp_path: Path, spoil: str, words: str
+) -> None:
+    path = tmp_path / "queue.sqlite"
+    if spoil:
+        with closing(sqlite3.connect(path)) as newer:
+            newer.execute("CREATE TABLE finished (other TEXT)")
+            newer.execute(spoil)
+            newer.commit()
+    else:
+        path.write_bytes(b"torn" * 1000)
+    before = path.read_bytes()
+    with pytest.raises(Conflict, match=words):
+        QueueStore(path, tmp_path / "spool")
+    assert path.read_bytes() == before
 
 
 async def test_an_abandoned_item_is_recorded_with_its_reason_and_its_copy_deleted(

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from protocol.errors import Conflict
+from protocol.identity.keys import Key
+from protocol.runtime.files import NewerFormat
 from worker.logs.store import LogStore, open_kept
-from worker.state import remove_tree
+from worker.state import StateDirectory, StateInUse, StateLock, remove_tree
 
 
 def test_a_directory_of_any_depth_is_removed(tmp_path: Path) -> None:
@@ -81,3 +84,29 @@ def test_only_a_known_assignments_id_names_a_log(tmp_path: Path, identifier: str
     kept = open_kept(logs, "a" * 32)
     assert kept is not None
     kept.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        ({}, None),  # of a release that stored no version
+        ({"format": 1}, None),
+        ({"format": 2}, NewerFormat),
+        ({"format": "2"}, NewerFormat),
+        ({"node": Key.generate().address}, StateInUse),
+    ],
+)
+def test_a_state_directory_of_a_newer_release_is_refused_and_not_changed(
+    tmp_path: Path, content: dict[str, object], refused: type[Conflict] | None
+) -> None:
+    state, node = StateDirectory(tmp_path), Key.generate().address
+    state.write("worker", {"node": node, **content})
+    before = (tmp_path / "worker.json").read_bytes()
+    if refused is None:
+        with StateLock(state, node):
+            assert state.read("worker") == {"node": node, "format": 1}
+        return
+    for _ in range(2):  # the refused start has released the lock
+        with pytest.raises(refused), StateLock(state, node):
+            pass
+    assert (tmp_path / "worker.json").read_bytes() == before

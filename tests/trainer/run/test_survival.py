@@ -16,6 +16,7 @@ import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from protocol.identifiers import Digest, run_id
+from protocol.runtime.files import NewerFormat
 from tests.kit.memory_run_ledger import RUN
 from tests.kit.trained_pool import TrainedPool
 from tests.kit.world import POOL
@@ -127,3 +128,25 @@ def test_a_truncated_last_journal_line_is_cut_off(tmp_path: Path) -> None:
     assert journal.read() == Recorded({}, {0: written.digest})
     journal.append(Written(version=1, digest=written.digest))
     assert set(journal.read().written) == {0, 1}
+
+
+def test_a_journal_states_its_format_and_one_of_a_newer_release_is_refused_and_not_changed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    written = Written(version=0, digest=Digest("0x" + "ab" * 32))
+    journal.append(written)
+    header, entry = journal.path.read_bytes().splitlines(keepends=True)
+    assert header == b'{"kind":"format","format":1}\n'
+    journal.path.write_bytes(entry)  # as an earlier release wrote it
+    journal.append(Written(version=1, digest=written.digest))
+    assert set(journal.read().written) == {0, 1}
+    for first in (b'{"kind":"format","format":2,"more":[]}', b'{"kind":"format"}'):
+        newer = first + b'\n{"kind":"dream","of":"the future"}\n{"kind":"to'
+        journal.path.write_bytes(newer)
+        with pytest.raises(NewerFormat, match="reads formats up to 1"):
+            journal.read()
+        assert journal.path.read_bytes() == newer
+    broken = header + b'{"kind":"dream"}\n{"kind":"to'
+    journal.path.write_bytes(broken)
+    with pytest.raises(Conflict, match="line 2 is not a journal entry"):
+        journal.read()
+    assert journal.path.read_bytes() == broken

@@ -1,7 +1,8 @@
 """The journal: records durably, before the first gradient, which rollouts each step trains on and in which order.
 
-The journal has one line of JSON for each batch, each written version and each change of settings. A line counts once it
-is complete on disk; an incomplete last line is cut off. So a run killed at any moment repeats the same batches
+The journal has one line of JSON for each batch, each written version and each change of settings, after a first line
+with the format's version. Journals of releases that wrote no such line are read, too. A line counts once it is complete
+on disk; an incomplete last line is cut off. So a run killed at any moment repeats the same batches
 (decision 0030), and anyone with the files can verify what a version was trained on.
 """
 
@@ -19,12 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from protocol.errors import Conflict
 from protocol.identifiers import Digest, WireAddress, WireDigest
-from protocol.runtime.files import sync_path
+from protocol.runtime.files import check_format, sync_path
 from protocol.wire.base import Milliseconds
 from protocol.wire.runs import SlotIndex, Step, Version
 from trainer.errors import NotWritten
 
 JOURNAL_FILE = "journal.jsonl"
+FORMAT = 1
+"""Version of the journal's format; it rises with every new kind of line and every new field."""
+_HEADER = {"kind": "format", "format": FORMAT}
 
 Value: TypeAlias = bool | int | float | str | list[bool | int | float | str | None] | None
 """Value of a setting."""
@@ -105,9 +109,11 @@ class Journal:
         Raises:
             NotWritten: The disk is full or refuses the write; a partial line is cut off, at the latest by `read`.
         """
-        line = (json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n").encode()
+        line = _line(entry.model_dump(mode="json"))
         try:
             size = self.path.stat().st_size if self.path.exists() else 0
+            if size == 0:
+                line = _line(_HEADER) + line
             try:
                 with self.path.open("ab") as file:
                     file.write(line)
@@ -126,7 +132,8 @@ class Journal:
         """Reads the journal and cuts off an incomplete last line.
 
         Raises:
-            Conflict: A line is invalid or from another release, or steps are missing.
+            NewerFormat: A newer release wrote the journal, which is unchanged.
+            Conflict: A line is invalid, or steps are missing; the journal is unchanged.
         """
         batches: dict[int, StepBatch] = {}
         written: dict[int, Digest] = {}
@@ -148,13 +155,31 @@ class Journal:
             return
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(self.path, whole)
-        for number, line in enumerate(data[:whole].splitlines(), start=1):
+        lines = data[:whole].splitlines()
+        header = _format_of(lines[0]) if lines else None
+        check_format(header, known=FORMAT, what=f"the journal {self.path}")
+        for number, line in enumerate(lines, start=1):
+            if number == 1 and header is not None:
+                continue
             try:
                 yield _ENTRY.validate_json(line)
             except ValidationError as error:
                 raise Conflict(f"{self.path}: line {number} is not a journal entry", hint=_HINT) from error
+        if whole < len(data):
+            os.truncate(self.path, whole)
+
+
+def _line(content: object) -> bytes:
+    return (json.dumps(content, separators=(",", ":")) + "\n").encode()
+
+
+def _format_of(line: bytes) -> object:
+    """Returns the version that a first line states; None if the line is an entry."""
+    with contextlib.suppress(ValueError, RecursionError):
+        content = json.loads(line)
+        if isinstance(content, dict) and content.get("kind") == _HEADER["kind"]:
+            return content.get("format", "none")
+    return None
 
 
 @dataclass(frozen=True, slots=True)

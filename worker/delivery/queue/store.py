@@ -14,12 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import NotFound, TooLarge
+import structlog
+
+from protocol.errors import Conflict, NotFound, TooLarge
 from protocol.identifiers import Digest, digest
-from protocol.runtime.files import sync_path
+from protocol.runtime.files import check_format, sync_path
 from protocol.runtime.randomness import token_hex
 from worker.delivery.queue.item import DeliveryStage, FinishedItem, QueueItem
 
+FORMAT = 1
+"""Version of the database's format, in SQLite's `user_version`; 0 for databases of releases that stored none."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
   id TEXT PRIMARY KEY, stage TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
@@ -45,6 +49,8 @@ _REQUEST_STAGES = frozenset({DeliveryStage.REQUESTED, DeliveryStage.SUBMITTED})
 _CHUNK = 1 << 20
 
 
+_log = structlog.get_logger(__name__)
+
 MOST_ITEMS = 10_000
 """Maximum number of waiting files. A limit of the total size alone would allow any number of empty files."""
 
@@ -60,6 +66,14 @@ class QueueStore:
     """Stores items and their stages on disk.
 
     It is thread-safe, and every method commits before it returns.
+
+    Args:
+        database: The SQLite file, which is created if it is missing. One of an older release is migrated.
+        spool: Directory of the copies.
+
+    Raises:
+        NewerFormat: A newer release wrote the database, which is unchanged.
+        Conflict: The file is not a database of this queue, or it is damaged.
     """
 
     def __init__(self, database: Path, spool: Path) -> None:
@@ -68,6 +82,26 @@ class QueueStore:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False, timeout=30)
         self._connection.row_factory = sqlite3.Row
+        try:
+            found = self._query("PRAGMA user_version")[0]["user_version"]
+            if check_format(found, known=FORMAT, what=f"the delivery queue {database}") < FORMAT:
+                _log.info("delivery-queue-migrated", database=str(database), before=found, now=FORMAT)
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            self.close()
+            if isinstance(error, sqlite3.OperationalError):
+                raise  # the machine's trouble, such as a full disk
+            raise Conflict(
+                f"the delivery queue {database} can't be used: {error}",
+                hint="restore it from a copy; or move it away to begin an empty queue without the undelivered files",
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        database.chmod(0o600)
+
+    def _prepare(self) -> None:
+        """Creates the tables, or migrates them to `FORMAT`."""
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.executescript(_SCHEMA)
@@ -75,7 +109,7 @@ class QueueStore:
         for column, default in _LATER_COLUMNS:
             if column not in known:
                 self._execute(f"ALTER TABLE finished ADD COLUMN {column} TEXT NOT NULL DEFAULT {default}", ())
-        database.chmod(0o600)
+        self._execute(f"PRAGMA user_version = {FORMAT}", ())
 
     def close(self) -> None:
         """Closes the database."""
