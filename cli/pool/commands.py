@@ -27,6 +27,7 @@ PARTS: Parts = {
         "Propose new terms; in an active pool they take effect after the notice period.",
     ),
     "list": ("cli.pool.listing:list_", "List pools, newest first, with the outcomes of their newest 200 works."),
+    "url": ("cli.pool.url", "Put the pool's URL on the ledger, where contributors find it."),
     "roles": ("cli.pool.roles:roles", "Show the roles of a pool, rotate a role's key, or add and remove validators."),
     "transfer": ("cli.pool.roles:transfer", "Offer the pool to another owner."),
     "accept": ("cli.pool.roles:accept", "Take over a pool that was offered to you."),

@@ -21,7 +21,7 @@ from cli.configuration import Configuration, KeysSection
 from cli.keys import create_password_file, open_key, resolve_address
 from cli.ledger.node import register_node
 from cli.output import note, say, show_fields, warn
-from cli.worker.joining import VerifiedPool, find_pool, verify_pool
+from cli.pool.joining import VerifiedPool, find_pool, verify_pool
 from cli.worker.setup_files import UNIT, WorkerFolder, write_unit
 from ledger.amounts import format_amount, parse_amount
 from ledger.client import Ledger

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cli.worker.joining import VerifiedPool
+from cli.pool.joining import VerifiedPool
 from ledger.deployment import Deployment
 from protocol.errors import Conflict, InvalidInput
 from protocol.runtime.files import create_atomically

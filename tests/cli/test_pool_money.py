@@ -196,10 +196,19 @@ async def test_the_pool_list_shows_how_work_of_each_pool_ended(terminal: Termina
     assert (first["pool"], first["leaving"]) == (POOL, "3")
     assert (first["ended"], first["accepted"], first["refused"], first["expired"]) == (4, 0.25, 0.25, 0.5)
     assert "," not in first["escrow_free"]
+    assert (first["manager"], first["stake_per_capacity"]) == (world.keys["manager"].address, "10")
+    assert (first["earned"], first["members"], first["url"], first["discovery"]) == ("1.002", 1, None, None)
+    config = ("--config", str(terminal.config))
+    assert await asyncio.to_thread(run_muster, terminal.monkeypatch, *config, "pool", "list") == 0
+    lines = terminal.capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("newest 4: 25% accepted, 25% refused, 50% expired" in line for line in lines)
     await owner.pools.end(POOL)
     assert [row["pool"] for row in await terminal.asks("pool", "list")] == [2]
     assert [row["pool"] for row in await terminal.asks("pool", "list", "--ended")] == [2, 1]
     assert [row["pool"] for row in await terminal.asks("pool", "list", "--ended", "--most", "1")] == [2]
+    assert "older pools: --before 2" in await terminal.muster("pool", "list", "--most", "1")
+    assert [row["pool"] for row in await terminal.asks("pool", "list", "--ended", "--before", "2")] == [1]
 
 
 # Work leased and submitted from the command line

@@ -326,10 +326,33 @@ async def test_existing_things_of_others_are_refused_and_kept(contributor: Contr
 async def test_a_number_on_the_ledger_is_enough_with_a_deployment_if_the_owner_published_the_url(
     contributor: Contributor,
 ) -> None:
-    await (await contributor.world.as_("owner")).pools.set_data_uri(POOL, contributor.url)
     contributor.world.deployment.save(contributor.home.parent / "d.json")
+    (contributor.home / "muster.toml").write_text(
+        f'[chain]\nrpc = "{contributor.world.url}"\ndeployment = "{contributor.home.parent}/d.json"\n'
+    )
+    contributor.monkeypatch.setenv("MUSTER_OWNER_KEY", contributor.world.keys["owner"].reveal().hex())
+
+    async def publish(pool: int) -> int:
+        words = ("pool", "url", contributor.url, "--pool", str(pool))
+        return await asyncio.to_thread(run_muster, contributor.monkeypatch, *words)
+
+    assert await publish(POOL + 1) == 1
+    assert "not by the orchestrator of pool 2" in " ".join(contributor.capsys.readouterr().err.split())
+    assert await publish(POOL) == 0
     said = await contributor.init(str(POOL), "--deployment", str(contributor.home.parent / "d.json"), "--dry-run")
     assert f"url {contributor.url}" in said
+
+    # The list shows the URL, and on request what the pool's orchestrator names.
+    for options, discovery in (((), None), (("--ask",), [contributor.discovery])):
+        contributor.capsys.readouterr()
+        await asyncio.to_thread(run_muster, contributor.monkeypatch, "pool", "list", "--json", *options)
+        (row,) = json.loads(contributor.capsys.readouterr().out)
+        assert (row["url"], row["discovery"]) == (contributor.url, discovery)
+    await replace_orchestrator(contributor.world)
+    await asyncio.to_thread(run_muster, contributor.monkeypatch, "pool", "list", "--json", "--ask")
+    written = contributor.capsys.readouterr()
+    assert json.loads(written.out)[0]["discovery"] is None
+    assert "is not served by the pool's orchestrator" in " ".join(written.err.split())
 
 
 async def test_contracts_with_other_code_are_refused(world: World) -> None:
