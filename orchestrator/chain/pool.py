@@ -126,7 +126,7 @@ class LedgerPool:
     @property
     def registry_domain(self) -> SigningDomain:
         """Signing domain of the contract that registers nodes."""
-        return SigningDomain(self._deployment.chain_id, self._deployment[Contract.COMPUTE_REGISTRY])
+        return SigningDomain(self.deployment.chain_id, self.deployment[Contract.COMPUTE_REGISTRY])
 
     async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:
         """Reads what decides on the registration of a node."""
