@@ -37,7 +37,7 @@ After = Annotated[
     responses=event_stream(
         EVENTS_DESCRIPTION.format("PoolEvent"),
         'id: 1767225600000-0\ndata: {"id":"1767225600000-0","time_ms":1767225600000,"kind":"node.dead",'
-        '"detail":"no heartbeat for 50 s","actor":"liveness","node":null,"task_id":null}\n\n',
+        '"detail":"no heartbeat for 50 s","actor":"liveness","node":null,"task_id":null,"assignment_id":null}\n\n',
     ),
 )
 async def list_events(

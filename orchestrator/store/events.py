@@ -58,4 +58,5 @@ def _event(name: str, fields: dict[str, str]) -> PoolEvent:
         actor=fields["actor"],
         node=address(fields["node"]) if fields["node"] else None,
         task_id=fields["task"] or None,
+        assignment_id=fields.get("assignment") or None,
     )

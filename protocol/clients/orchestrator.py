@@ -20,6 +20,8 @@ from protocol.wire.listings import FiguresPage, RolloutItem, RolloutPage, StepFi
 from protocol.wire.pool import (
     AllowedNode,
     AllowList,
+    AssignmentPage,
+    AssignmentView,
     Cause,
     CreatedWebhook,
     EventPage,
@@ -50,7 +52,7 @@ from protocol.wire.runs import (
     TrainerWish,
 )
 from protocol.wire.slots import Deliveries
-from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import IDEMPOTENCY_HEADER, AssignmentState, NewTask, Task, TaskPage, TaskPatch
 from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -223,6 +225,38 @@ class OrchestratorClient(ServiceClient):
     async def delete_task(self, task_id: str) -> None:
         """Deletes a task and stops its assignments."""
         await self.call("DELETE", f"/v1/tasks/{task_id}")
+
+    # Assignments
+
+    async def assignments(
+        self,
+        *,
+        task: str | None = None,
+        node: Address | None = None,
+        state: AssignmentState | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[AssignmentView]:
+        """Yields assignments, current and ended ones, by the time when they were placed.
+
+        Args:
+            task: If given, only assignments of this task.
+            node: If given, only assignments of this node.
+            state: If given, only assignments in this state.
+            newest_first: Whether the newest come first.
+        """
+        query: Query = {"limit": PAGE, "sort": "newest" if newest_first else "oldest"}
+        query |= {name: value for name, value in (("task", task), ("node", node), ("state", state)) if value}
+        while True:
+            page = await self._get("/v1/assignments", AssignmentPage, query)
+            for assignment in page.assignments:
+                yield assignment
+            if page.next_cursor is None or page.next_cursor == query.get("cursor"):
+                return
+            query["cursor"] = page.next_cursor
+
+    async def assignment(self, assignment_id: str) -> AssignmentView:
+        """Returns one assignment, also after it has ended."""
+        return await self._get(f"/v1/assignments/{assignment_id}", AssignmentView)
 
     async def groups(self) -> tuple[GroupView, ...]:
         """Returns the groups of nodes that run a task together."""

@@ -51,7 +51,7 @@ class PoolOverview(WireModel):
 
 
 class AssignmentView(WireModel):
-    """Current or last assignment of a node, as the node reported it."""
+    """An assignment of a task to a node, as the node reported it."""
 
     id: Identifier
     task_id: Identifier
@@ -68,6 +68,15 @@ class AssignmentView(WireModel):
     """Time at which the assignment completed, failed, was stopped or was withdrawn; None while it lasts."""
     ended_because: str = ""
     group: GroupPlace | None = None
+    kept_until_ms: Milliseconds | None = None
+    """Time at which the orchestrator deletes the ended assignment with its log; None while the assignment lasts."""
+
+
+class AssignmentPage(WireModel):
+    """Answer of `GET /v1/assignments`."""
+
+    assignments: tuple[AssignmentView, ...]
+    next_cursor: str | None
 
 
 class NodeView(WireModel):
@@ -207,6 +216,7 @@ class PoolEvent(WireModel):
     actor: str
     node: WireAddress | None = None
     task_id: Identifier | None = None
+    assignment_id: Identifier | None = None
 
 
 class EventPage(WireModel):

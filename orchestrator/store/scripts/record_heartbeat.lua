@@ -38,7 +38,7 @@ if assignment and reported_assignment == assignment and reported_generation == t
     count(task, f[8] or 'pending', -1)
     count(task, task_state, 1)
     changed(address)
-    emit(now, 'assignment.' .. task_state, detail, address, address, task)
+    emit(now, 'assignment.' .. task_state, detail, address, address, task, assignment)
   end
 end
 

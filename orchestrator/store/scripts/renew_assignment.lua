@@ -10,5 +10,5 @@ redis.call('HSET', stored, 'generation', generation + 1, 'state', 'pending', 'de
 count(task, f[3] or 'pending', -1)
 count(task, 'pending', 1)
 changed(address)
-emit(now_ms, 'assignment.renewed', why, actor, address, task)
+emit(now_ms, 'assignment.renewed', why, actor, address, task, assignment)
 return 1
