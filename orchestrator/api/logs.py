@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel
 
 from orchestrator.api.access import IdentifierPath, NodePath, Reader
@@ -42,7 +42,23 @@ STREAM = event_stream(
 )
 
 Since = Annotated[int | None, Query(ge=0, le=2**53, description="Lines from this sequence number on")]
-Tail = Annotated[int, Query(ge=1, le=5000, description="Number of newest lines to start with, unless `since` is given")]
+Tail = Annotated[
+    int,
+    Query(
+        ge=0,
+        le=5000,
+        description="Number of newest lines to start with, unless `since` is given; 0 with `follow`: only new lines",
+    ),
+]
+LastEventId = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        max_length=16,
+        pattern="^[0-9]{1,16}$",
+        description="With `follow`: continue after this line, instead of `since` and `tail`",
+    ),
+]
 Follow = Annotated[bool, Query(alias="follow", description="Stream further lines as server-sent events")]
 
 
@@ -56,8 +72,11 @@ async def get_node_logs(
     since: Since = None,
     tail: Tail = 200,
     follow_: Follow = False,
+    last_event_id: LastEventId = None,
 ) -> Response | NodeLogs:
     """Return lines of the log of a node's assignment.
+
+    `Last-Event-ID` needs `assignment`, because the newest assignment may have changed since the last event.
 
     The request also makes the node push the lines that it has not pushed yet.
     """
@@ -75,6 +94,8 @@ async def get_node_logs(
             hint=f"`GET /v1/assignments?node={node}` lists those whose logs are kept",
             code="no-assignment",
         )
+    if follow_ and last_event_id is not None and assignment is not None:
+        since = int(last_event_id) + 1
     return await _logs(request, row, identifier, since=since, tail=tail, follows=follow_)
 
 
@@ -87,6 +108,7 @@ async def get_assignment_logs(
     since: Since = None,
     tail: Tail = 200,
     follow_: Follow = False,
+    last_event_id: LastEventId = None,
 ) -> Response | NodeLogs:
     """Return lines of an assignment's log, also after the assignment has ended.
 
@@ -95,6 +117,8 @@ async def get_assignment_logs(
     dependencies = dependencies_of(request)
     held = await dependencies.assignments.get(assignment_id)
     row = await dependencies.nodes.get(held.node)
+    if follow_ and last_event_id is not None:
+        since = int(last_event_id) + 1
     return await _logs(request, row, assignment_id, since=since, tail=tail, follows=follow_)
 
 
@@ -103,6 +127,8 @@ async def _logs(
 ) -> Response | NodeLogs:
     dependencies, node = dependencies_of(request), row.address
     is_current = await _ask_for_more(dependencies, node, identifier)
+    if since is None and tail == 0:
+        since = await dependencies.assignments.next_sequence(identifier)
     lines = await _first(dependencies, identifier, since=since, tail=tail)
     if not follows:
         return NodeLogs(

@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from orchestrator.api.access import Admin, NodePath, Operator, Reader
+from orchestrator.api.paging import split_label
 from orchestrator.api.views import node_views
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
 from orchestrator.store.database import new_id
-from protocol.errors import Conflict, Unprocessable
+from protocol.errors import Conflict
 from protocol.http.openapi import json_body
 from protocol.http.tokens import OwnerRequest
 from protocol.identifiers import Address, address
@@ -46,9 +47,7 @@ async def list_nodes(
 ) -> NodeViewPage:
     """List nodes in the order of their addresses."""
     dependencies = dependencies_of(request)
-    name, _, value = label.partition("=") if label is not None else ("", "", "")
-    if label is not None and "=" not in label:
-        raise Unprocessable(f"the filter {label!r} is not of the form name=value", fields={"label": "name=value"})
+    name, value = split_label(label) if label is not None else ("", "")
     after = None if cursor is None else address(cursor)
     found: list[NodeView] = []
     for _ in range(PAGES_PER_REQUEST):

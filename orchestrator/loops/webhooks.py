@@ -16,6 +16,7 @@ import httpx
 import structlog
 
 from orchestrator.dependencies import Dependencies
+from orchestrator.domain.event_kinds import wants
 from orchestrator.store.webhooks import WebhookProgress
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import MusterError, Unavailable
@@ -40,15 +41,6 @@ _log = structlog.get_logger(__name__)
 def signature_of(secret: bytes, *, timestamp: str, body: bytes) -> str:
     """Returns the signature of a delivery: hex HMAC-SHA256 over timestamp, a dot and the body."""
     return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
-
-
-def wants(patterns: tuple[str, ...], kind: str) -> bool:
-    """Returns whether a webhook subscribes to events of a kind.
-
-    A pattern is the name of a kind, or a prefix of names that ends with a dot. A webhook without patterns gets all
-    events.
-    """
-    return not patterns or any(kind == one or (one.endswith(".") and kind.startswith(one)) for one in patterns)
 
 
 class WebhookDelivery:

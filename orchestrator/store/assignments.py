@@ -288,6 +288,10 @@ class AssignmentStore:
         """Returns whether the node has further log lines to push, because its last batch was full."""
         return bool(await self._database.ask("HGET", self._assignment(identifier), "log_more") == b"1")
 
+    async def next_sequence(self, identifier: str) -> int:
+        """Returns the sequence number after the last stored line of an assignment's log."""
+        return int(await self._database.ask("HGET", self._assignment(identifier), "log_next") or 0)
+
     async def wanted_until(self, identifier: str) -> int:
         """Returns the time until which the node has to push its log; 0 if no reader asked for it.
 

@@ -52,7 +52,7 @@ from protocol.wire.runs import (
     TrainerWish,
 )
 from protocol.wire.slots import Deliveries
-from protocol.wire.tasks import IDEMPOTENCY_HEADER, AssignmentState, NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import IDEMPOTENCY_HEADER, AssignmentState, NewTask, Task, TaskPage, TaskPatch, TaskState
 from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -196,9 +196,15 @@ class OrchestratorClient(ServiceClient):
         once = {IDEMPOTENCY_HEADER: token_hex(16)}
         return (await self.call("POST", "/v1/tasks", body=task, headers=once, repeatable=True)).read(Task)
 
-    async def tasks(self) -> AsyncIterator[Task]:
-        """Yields all tasks, oldest first."""
+    async def tasks(self, *, state: TaskState | None = None, name: str | None = None) -> AsyncIterator[Task]:
+        """Yields tasks, oldest first.
+
+        Args:
+            state: If given, only tasks in this state.
+            name: If given, only tasks with this name.
+        """
         query: Query = {"limit": PAGE}
+        query |= {key: value for key, value in (("state", state), ("name", name)) if value}
         while True:
             page = await self._get("/v1/tasks", TaskPage, query)
             for task in page.tasks:
@@ -353,12 +359,27 @@ class OrchestratorClient(ServiceClient):
 
     # Events
 
-    async def events(self, *, after: str | None = None, limit: int = 100) -> EventPage:
+    async def events(
+        self,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        kind: str | None = None,
+        node: Address | None = None,
+        task: str | None = None,
+    ) -> EventPage:
         """Returns events of the pool, oldest first.
 
-        These are the events after the event `after`, or by default the newest ones.
+        Args:
+            after: Id of an event. If given, these are the events after it, otherwise the newest ones.
+            limit: Maximum number of events.
+            kind: If given, only this kind, or kinds with this prefix, which ends with a dot.
+            node: If given, only events of this node.
+            task: If given, only events of this task.
         """
-        query: Query = {"limit": limit} | ({} if after is None else {"after": after})
+        query: Query = {"limit": limit}
+        asked = (("after", after), ("kind", kind), ("node", node), ("task", task))
+        query |= {name: value for name, value in asked if value is not None}
         return await self._get("/v1/events", EventPage, query)
 
     async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:

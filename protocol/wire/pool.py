@@ -220,11 +220,11 @@ class PoolEvent(WireModel):
 
 
 class EventPage(WireModel):
-    """Answer of `GET /v1/events`, oldest event first."""
+    """Answer of `GET /v1/events`."""
 
     events: tuple[PoolEvent, ...]
     next_cursor: str
-    """Value for `after` in the next request."""
+    """Value for `after` in the next request; with `sort=newest`, for `before`."""
 
 
 class NewWebhook(WireModel):

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from orchestrator.api.logs import Backlog, reader
-from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery, wants
+from orchestrator.domain.event_kinds import wants
+from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery
 from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
@@ -272,7 +273,7 @@ async def test_a_silent_node_does_not_delay_the_lines_already_stored(pool: PoolU
     ("path", "named", "hint"),
     [
         ("/v1/nodes?stat=healthy", "'stat'", "did you mean state?"),
-        ("/v1/tasks?state=running&limits=1", "'state', 'limits'", "this route takes cursor, limit"),
+        ("/v1/tasks?state=running&limits=1", "'limits'", "did you mean limit?"),
         ("/v1/pool?x=1", "'x'", "this route takes no parameters"),
     ],
 )
