@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from orchestrator.api.access import Admin, NodePath, Operator, Reader
 from orchestrator.api.paging import split_label
 from orchestrator.api.views import node_views
+from orchestrator.api.waiting import Version, Wait, wait_for_change
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
@@ -73,9 +74,17 @@ async def list_nodes(
 
 
 @router.get("/{node}")
-async def get_node(_owner: Reader, request: Request, node: NodePath) -> NodeView:
-    """Return one node with its assignment."""
-    return await _view(dependencies_of(request), node)
+async def get_node(
+    _owner: Reader, request: Request, node: NodePath, wait: Wait = 0, version: Version = None
+) -> NodeView:
+    """Return one node with its assignment; with `wait` and `version`, when it has changed, or after the wait.
+
+    Heartbeats that only renew `last_seen_ms` and metrics are no change.
+    """
+    dependencies = dependencies_of(request)
+    nodes = dependencies.nodes
+    await wait_for_change(dependencies, request, wait=wait, version=version, current=lambda: nodes.version(node))
+    return await _view(dependencies, node)
 
 
 @router.get("/{node}/history")

@@ -34,15 +34,26 @@ def follow(dependencies: Dependencies, request: Request, read: Read) -> Streamin
     Raises:
         RateLimited: The maximum number of streams is open.
     """
-    if dependencies.stream_slots.locked():
-        raise RateLimited(
-            f"{dependencies.settings.streams} streams are open already", retry_after=timedelta(seconds=10)
-        )
+    check_stream_slots(dependencies)
     stopping: asyncio.Event = request.app.state.stopping
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(
         _lines(dependencies, read, stopping), media_type="text/event-stream; charset=utf-8", headers=headers
     )
+
+
+def check_stream_slots(dependencies: Dependencies) -> None:
+    """Checks that another stream or blocking read may be opened.
+
+    Raises:
+        RateLimited: The maximum number is open.
+    """
+    if dependencies.stream_slots.locked():
+        raise RateLimited(
+            f"{dependencies.settings.streams} streams and blocking reads are open already",
+            retry_after=timedelta(seconds=10),
+            hint="wait 10 s and try again, close other streams, or raise the orchestrator's setting `streams`",
+        )
 
 
 async def _lines(dependencies: Dependencies, read: Read, stopping: asyncio.Event) -> AsyncIterator[str]:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from orchestrator.api.access import IdentifierPath, Operator, Reader
 from orchestrator.api.paging import CreatedAfter, CreatedBefore, Limit, Order, Sort, read_page, split_label
 from orchestrator.api.views import group_views
+from orchestrator.api.waiting import Version, Wait, wait_for_change
 from orchestrator.dependencies import dependencies_of
 from orchestrator.scheduler.template_variables import check_variables
 from orchestrator.store.tasks import TaskRow
@@ -90,9 +91,14 @@ async def list_tasks(
 
 
 @router.get("/tasks/{task_id}")
-async def get_task(_owner: Reader, request: Request, task_id: IdentifierPath) -> Task:
-    """Return one task."""
-    return (await dependencies_of(request).tasks.get(task_id)).task
+async def get_task(
+    _owner: Reader, request: Request, task_id: IdentifierPath, wait: Wait = 0, version: Version = None
+) -> Task:
+    """Return one task; with `wait` and `version`, when it has changed, or after the wait."""
+    dependencies = dependencies_of(request)
+    tasks = dependencies.tasks
+    await wait_for_change(dependencies, request, wait=wait, version=version, current=lambda: tasks.version(task_id))
+    return (await tasks.get(task_id)).task
 
 
 @router.patch("/tasks/{task_id}", openapi_extra=json_body(TaskPatch))

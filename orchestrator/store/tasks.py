@@ -216,6 +216,10 @@ class TaskStore:
         rows = {row.task.id: row for row in await self.get_many([identifier for identifier, _ in names])}
         return [(f"{score}-{identifier}", rows.get(identifier)) for identifier, score in names]
 
+    async def version(self, identifier: str) -> int:
+        """Returns the version of a task, which every change raises; 0 if there is no such task."""
+        return int(await self._database.ask("HGET", self._database.key("task", identifier), "ver") or 0)
+
     async def open_ids(self) -> list[str]:
         """Returns the ids of tasks that are neither stopped, deleted nor ended."""
         return sorted(
@@ -338,6 +342,7 @@ def _row(identifier: str, fields: dict[str, str], counts: dict[str, str]) -> Tas
         created_at_ms=int(fields["created"]),
         secret_names=tuple(json.loads(fields["secret_names"])),
         assignments={AssignmentState(name): int(value) for name, value in counts.items() if int(value) > 0},
+        version=int(fields.get("ver") or 0),
     )
     return TaskRow(task=task, revision=fields["rev"], sealed=fields["sealed"])
 

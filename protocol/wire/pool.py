@@ -99,6 +99,9 @@ class NodeView(WireModel):
     assignment: AssignmentView | None = None
     metrics: dict[str, float] = {}
     """Value of the requested gauge in the last heartbeat."""
+    version: Annotated[int, Field(ge=0)] = 0
+    """Number that every change raises, for blocking reads. A heartbeat that only renews time and metrics does not raise
+    it."""
 
 
 class NodeViewPage(WireModel):

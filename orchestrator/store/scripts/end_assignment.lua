@@ -22,6 +22,7 @@ if outcome and redis.call('EXISTS', P .. 'task:' .. task) == 1 then
   redis.call('HSET', P .. 'outcomes:' .. task, assignment, outcome)
   count(task, state, 1)
 end
+touch(node)
 changed(address)
 emit(now_ms, 'assignment.ended', why, 'scheduler', address, task, assignment)
 return 1

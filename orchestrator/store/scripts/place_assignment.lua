@@ -12,6 +12,7 @@ local entry = assignment_entry(now_ms, assignment)
 for _, index in ipairs(assignment_indexes(task, address)) do redis.call('ZADD', index, 0, entry) end
 redis.call('SADD', P .. 'placed:' .. task, address)
 count(task, 'pending', 1)
+touch(node)
 redis.call('HDEL', node, 'failure')
 changed(address)
 emit(now_ms, 'assignment.placed', task_name, 'scheduler', address, task, assignment)

@@ -24,10 +24,16 @@ local function changed(entry)
   redis.call('SADD', P .. 'changed', entry)
 end
 
+-- Raises the version of a task or node, for which blocking reads wait.
+local function touch(key)
+  redis.call('HINCRBY', key, 'ver', 1)
+end
+
 -- Adds `by` to the number of a task's assignments in a state, unless the task was deleted.
 local function count(task, state, by)
   if redis.call('EXISTS', P .. 'task:' .. task) == 1 then
     redis.call('HINCRBY', P .. 'counts:' .. task, state, by)
+    touch(P .. 'task:' .. task)
   end
 end
 
