@@ -61,6 +61,10 @@ Authorize = Callable[[Address, Request], Awaitable[None]]
 FastHandler = Callable[["SignedRequest", str], Awaitable[bytes]]
 """Function that takes a verified request and its source IP, and returns the JSON body of the answer."""
 
+SENT_METHOD = "muster.method"
+"""Key in a request's ASGI scope of the method that the client has sent and signed, if a route of another one serves it.
+"""
+
 DEFAULT_BODY_LIMIT = 1024 * 1024
 """Default maximum size of a request body, in bytes."""
 
@@ -159,7 +163,7 @@ class RequestVerifier:
         check_declared_size(declared, limit)
         stamp = read_stamp(headers)
         check_clock(stamp, now=self._clock.now())
-        method, target = scope["method"], target_of(scope)
+        method, target = scope.get(SENT_METHOD, scope["method"]), target_of(scope)
         check_request_line(method, target)
         body = await read_body(receive, limit)
         check_signature(stamp, method=method, target=target, body_sha256=hashlib.sha256(body).hexdigest())
