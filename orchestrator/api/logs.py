@@ -85,7 +85,12 @@ async def get_node_logs(
     identifier = assignment or row.assignment_id or row.last_assignment_id
     if identifier is None:
         if follow_:
-            raise Conflict(f"{node} has not run anything yet", code="no-assignment", retryable=True)
+            raise Conflict(
+                f"{node} has not run anything yet",
+                hint="wait until it has a task; `muster pool nodes` shows why it has none",
+                code="no-assignment",
+                retryable=True,
+            )
         return NodeLogs(assignment_id=None, lines=(), next_sequence=0)
     held = (await dependencies.assignments.views([identifier])).get(identifier)
     if held is None or held.node != node:

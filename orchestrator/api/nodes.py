@@ -113,7 +113,11 @@ async def restart_node(owner: Operator, request: Request, node: NodePath) -> Nod
     cause = _cause(owner, "the owner asked for a restart")
     row = await dependencies.nodes.get_known(node)
     if row.assignment_id is None:
-        raise Conflict(f"{node} runs nothing that could be restarted", code="no-assignment")
+        raise Conflict(
+            f"{node} runs nothing that could be restarted",
+            hint="`muster pool tasks` shows why no task runs there",
+            code="no-assignment",
+        )
     done = await dependencies.assignments.renew(
         row,
         lease="",
@@ -143,7 +147,11 @@ async def drain_node(owner: Operator, request: Request, node: NodePath) -> NodeV
         only_from=serving,
     )
     if before not in serving:
-        raise Conflict(f"{node} is {before} and runs nothing that could be drained", code="not-serving")
+        raise Conflict(
+            f"{node} is {before} and runs nothing that could be drained",
+            hint="only healthy, unhealthy and draining nodes can be drained",
+            code="not-serving",
+        )
     if result.state is NodeState.DRAINING and before is not NodeState.DRAINING:
         await dependencies.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.DRAIN, text=cause))
     return await _view(dependencies, node)
@@ -163,7 +171,11 @@ async def resume_node(owner: Operator, request: Request, node: NodePath) -> Node
         only_from=(NodeState.DRAINING,),
     )
     if before is not NodeState.DRAINING:
-        raise Conflict(f"{node} is {before}, not draining", code="not-draining")
+        raise Conflict(
+            f"{node} is {before}, not draining",
+            hint="only a draining node can be resumed; `muster pool node ADDRESS` shows its state",
+            code="not-draining",
+        )
     await dependencies.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.RESUME))
     return await _view(dependencies, node)
 

@@ -32,6 +32,7 @@ EVENT_HEADER = "X-Muster-Webhook-Event"
 
 REQUEST_TIMEOUT = timedelta(seconds=10)
 EVENTS_AT_ONCE = 100
+RECEIVER_HINT = "check the webhook's receiver, which must answer 2xx within 10 s; the delivery is repeated"
 FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(hours=1)
 
@@ -131,6 +132,6 @@ class WebhookDelivery:
                 response = await self._http.send(request, stream=True)
                 await response.aclose()
         except (httpx.HTTPError, TimeoutError) as error:
-            raise Unavailable(f"the receiver did not answer: {type(error).__name__}") from error
+            raise Unavailable(f"the receiver did not answer: {type(error).__name__}", hint=RECEIVER_HINT) from error
         if not 200 <= response.status_code < 300:
-            raise Unavailable(f"the receiver answered {response.status_code}")
+            raise Unavailable(f"the receiver answered {response.status_code}", hint=RECEIVER_HINT)

@@ -314,7 +314,10 @@ class AssignmentStore:
     async def _write(self, call: PlaceAssignment | RenewAssignment | EndAssignment) -> bool:
         written = await self._database.run(call)
         if written is WriteResult.LEASE_LOST:
-            raise SchedulerLeaseLost("another orchestrator has taken the scheduler's leader lease")
+            raise SchedulerLeaseLost(
+                "another orchestrator has taken the scheduler's leader lease",
+                hint="nothing needs to be done: that one schedules",
+            )
         return written is WriteResult.YES
 
     def _assignment(self, identifier: str) -> str:

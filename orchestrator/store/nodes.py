@@ -176,7 +176,11 @@ class NodeStore:
             LeaveCommand(address=address, id=command.id, command=command.model_dump_json(), most_waiting=MAX_COMMANDS)
         )
         if outcome == "unknown-node":
-            raise NotFound(f"the pool knows no node {address}", code="unknown-node")
+            raise NotFound(
+                f"the pool knows no node {address}",
+                hint="`muster pool nodes` lists the known nodes",
+                code="unknown-node",
+            )
         if outcome == "too-many":
             raise Conflict(
                 f"{MAX_COMMANDS} commands wait for {address} already",

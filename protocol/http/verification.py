@@ -285,7 +285,11 @@ def check_declared_size(declared: str | None, limit: int) -> None:
     if declared is None:
         return
     if not (declared.isascii() and declared.isdigit() and len(declared) <= 18):
-        raise InvalidInput("Content-Length is not a number", code="malformed-header")
+        raise InvalidInput(
+            "Content-Length is not a number",
+            hint="send the size of the body in decimal digits",
+            code="malformed-header",
+        )
     if int(declared) > limit:
         raise too_large(limit)
 
@@ -347,7 +351,9 @@ def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
         name = _STAMP_NAMES.get(raw)
         if name is not None:
             if name in found:
-                raise InvalidInput(f"{name} occurs more than once", code="malformed-header")
+                raise InvalidInput(
+                    f"{name} occurs more than once", hint="send each signature header once", code="malformed-header"
+                )
             found[name] = value.decode("latin-1")
         elif raw == b"content-length" and declared is None:
             declared = value.decode("latin-1")
