@@ -62,6 +62,8 @@ PAGE = 200
 """Number of items per page of a listing."""
 ALLOWED_PAGE = 1000
 """Number of nodes per page of the allowlist."""
+LONGEST_WAIT = timedelta(seconds=30)
+"""Maximum wait of a blocking read."""
 SHORTEST_PAUSE = timedelta(seconds=1)
 """Pause before the first attempt to reopen a broken stream. It doubles with each further attempt, and has jitter."""
 LONGEST_PAUSE = timedelta(seconds=15)
@@ -126,9 +128,16 @@ class OrchestratorClient(ServiceClient):
                 return
             query["cursor"] = page.next_cursor
 
-    async def node(self, node: Address) -> NodeView:
-        """Returns one node with its assignment."""
-        return await self._get(f"/v1/nodes/{node}", NodeView)
+    async def node(self, node: Address, *, version: int | None = None, wait: timedelta = LONGEST_WAIT) -> NodeView:
+        """Returns one node with its assignment.
+
+        Args:
+            node: Address of the node.
+            version: `version` of an earlier answer. If given, the service answers when the node has another version, or
+                after `wait`.
+            wait: Maximum wait, at most 30 s.
+        """
+        return await self._changed(f"/v1/nodes/{node}", NodeView, version, wait)
 
     async def history(self, node: Address, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
         """Returns a node's state changes, newest first."""
@@ -213,9 +222,16 @@ class OrchestratorClient(ServiceClient):
                 return
             query["cursor"] = page.next_cursor
 
-    async def task(self, task_id: str) -> Task:
-        """Returns one task."""
-        return await self._get(f"/v1/tasks/{task_id}", Task)
+    async def task(self, task_id: str, *, version: int | None = None, wait: timedelta = LONGEST_WAIT) -> Task:
+        """Returns one task.
+
+        Args:
+            task_id: Id of the task.
+            version: `version` of an earlier answer. If given, the service answers when the task has another version, or
+                after `wait`.
+            wait: Maximum wait, at most 30 s.
+        """
+        return await self._changed(f"/v1/tasks/{task_id}", Task, version, wait)
 
     async def change_task(self, task_id: str, patch: TaskPatch) -> Task:
         """Changes a task.
@@ -437,6 +453,16 @@ class OrchestratorClient(ServiceClient):
 
     async def _get(self, path: str, model: type[Model], query: Mapping[str, str | int] | None = None) -> Model:
         return (await self.call("GET", path, query=query)).read(model)
+
+    async def _changed(self, path: str, model: type[Model], version: int | None, wait: timedelta) -> Model:
+        """Returns a resource, by a blocking read if the caller knows a version of it."""
+        if version is None:
+            return await self._get(path, model)
+        seconds = int(min(max(wait, timedelta(seconds=1)), LONGEST_WAIT).total_seconds())
+        limit = timedelta(seconds=seconds + 10)  # the service's wait plus time to respond
+        query: Query = {"wait": seconds, "version": version}
+        answer = await self.call("GET", path, query=query, call_timeout=limit * 2, attempt_timeout=limit)
+        return answer.read(model)
 
     async def _command(self, node: Address, command: str, reason: str) -> NodeView:
         try:

@@ -7,6 +7,7 @@ import json
 import re
 from datetime import timedelta
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -108,15 +109,17 @@ async def test_events_are_filtered_and_sorted(pool: PoolUnderTest, monkeypatch: 
     assert (await pool.owner("GET", f"/v1/events?before={events[2]['id']}&limit=1"))["events"] == events[1:2]
 
 
-def test_the_scripts_write_only_known_kinds_of_events() -> None:
-    scripts = [each.read_text() for each in (files("orchestrator") / "store" / "scripts").iterdir() if each.is_file()]
+def test_every_written_kind_of_event_is_known_and_on_the_page_of_the_protocol() -> None:
+    root = files("orchestrator")
+    scripts = [each.read_text() for each in (root / "store" / "scripts").iterdir() if each.name.endswith(".lua")]
     kinds = {kind for text in scripts for kind in re.findall(r"emit\(\w+, '([a-z.-]+)'", text)}
-    assert len(kinds) >= 6
+    for module in Path(str(root)).rglob("*.py"):
+        kinds |= set(re.findall(r'"((?:node|task|assignment|command|run)\.[a-z-]+)"', module.read_text()))
+    assert len(kinds) >= 10
     assert {kind for kind in kinds if unknown_patterns([kind])} == set()
-    page = (files("orchestrator").joinpath("..", "docs", "protocol.md")).read_text()
-    assert {
-        kind for kind in EVENT_KINDS if f"`{kind}`" not in page and f"`{kind.split('.')[0]}.` with" not in page
-    } == set()
+    page = (Path(str(root)).parent / "docs" / "protocol.md").read_text()
+    unnamed = {kind for kind in EVENT_KINDS if f"`{kind}`" not in page}
+    assert {kind for kind in unnamed if f"`{kind.split('.')[0]}.` with" not in page} == set()
 
 
 @pytest.mark.parametrize(

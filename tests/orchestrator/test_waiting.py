@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from protocol.clients.orchestrator import OrchestratorClient
 from protocol.wire.heartbeat import NodeState
 from tests.kit.memory_ledger import PoolUnderTest
 from tests.kit.orchestrator import MakePool
@@ -79,6 +80,18 @@ async def test_every_change_of_a_task_or_node_ends_a_wait_and_nothing_else(pool:
     await pool.owner("PATCH", of_task, {"desired_state": "running", "priority": 4})
     answer = await ends(pool, waiting)
     assert (answer.status_code, answer.json()["spec"]["priority"]) == (200, 4)
+    transport = httpx.ASGITransport(app=pool.app, raise_app_exceptions=False)
+    async with OrchestratorClient("http://127.0.0.1:1", token=pool.token, transport=transport) as owner:
+        known = await owner.task(task)
+        started = pool.clock.now()
+        waits = asyncio.create_task(owner.task(task, version=known.version, wait=timedelta(seconds=2)))
+        await until_waiting(pool)
+        while not waits.done():
+            await pool.clock.turn(timedelta(seconds=0.3))
+            await asyncio.sleep(0.01)
+        assert await waits == known
+        assert pool.clock.now() - started >= timedelta(seconds=2)
+        assert (await owner.node(key.address, version=0)).address == key.address
     old = reading(pool, f"{of_task}?wait=30&version={seen['version']}")
     assert (await old).json() == answer.json(), "an old version is answered at once"
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -305,7 +306,7 @@ class _RequestContext:
             headers["X-Request-Id"] = self.identifier
             headers[VERSION_HEADER] = self._spoken
             headers.setdefault("X-Content-Type-Options", "nosniff")
-            if "GET" in headers.get("Allow", "").split(", "):
+            if self.status == HTTPStatus.METHOD_NOT_ALLOWED and "GET" in headers.get("Allow", "").split(", "):
                 headers["Allow"] += ", HEAD"
             message["headers"] += self._version_headers()
         elif self.method == "HEAD" and message["type"] == "http.response.body":
