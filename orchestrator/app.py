@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from orchestrator.api import (
     allowlist,
+    assignments,
     checkpoint_relays,
     events,
     heartbeat,
@@ -62,7 +63,20 @@ BODY_LIMIT = 1024 * 1024
 
 _log = structlog.get_logger(__name__)
 
-TAGS = ("pool", "nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "validators", "identity")
+TAGS = (
+    "pool",
+    "nodes",
+    "tasks",
+    "assignments",
+    "groups",
+    "events",
+    "webhooks",
+    "files",
+    "run",
+    "relays",
+    "validators",
+    "identity",
+)
 
 identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
@@ -158,6 +172,7 @@ def build_orchestrator(
         pool.router,
         joining.router,
         tasks.router,
+        assignments.router,
         logs.router,
         allowlist.router,
         checkpoint_relays.router,

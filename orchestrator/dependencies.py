@@ -76,7 +76,7 @@ class Dependencies:
     """None if the pool has no run."""
     run_control: RunControl | None
     stream_slots: asyncio.Semaphore
-    """Limits concurrent streams of logs and events."""
+    """Limits concurrent streams of logs and events, and blocking reads."""
 
 
 def build_dependencies(

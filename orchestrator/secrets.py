@@ -50,12 +50,18 @@ class SecretCipher:
                 with suppress(FileExistsError):  # another replica created the file first
                     create_atomically(path, Fernet.generate_key() + b"\n")
         except OSError as error:
-            raise InvalidInput(f"can't create the secrets key file {path}: {error.strerror}") from error
+            raise InvalidInput(
+                f"can't create the secrets key file {path}: {error.strerror}",
+                hint="check secrets_key_file in the settings, and the rights of its folder",
+            ) from error
         try:
             with path.open("rb") as source:
                 data = source.read(MOST_KEY_BYTES)
         except OSError as error:
-            raise InvalidInput(f"can't read the secrets key file {path}: {error.strerror}") from error
+            raise InvalidInput(
+                f"can't read the secrets key file {path}: {error.strerror}",
+                hint="check secrets_key_file in the settings, and its owner and mode",
+            ) from error
         return cls(data.decode("ascii", "replace").split())
 
     def encrypt(self, plain: bytes) -> str:

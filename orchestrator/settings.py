@@ -228,7 +228,7 @@ class OrchestratorSettings(Settings):
     connections_per_ip: int = Field(
         1024, ge=1, le=1_000_000, description="Maximum open connections of one IP; not applied to trusted proxies"
     )
-    streams: int = Field(64, ge=1, description="Maximum concurrent streams of logs and events")
+    streams: int = Field(64, ge=1, description="Maximum concurrent streams of logs and events, and blocking reads")
     webhooks_to_private_networks: bool = Field(
         False, description="Allow webhooks to loopback and private addresses; for devnets and internal receivers"
     )

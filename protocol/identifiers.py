@@ -74,7 +74,9 @@ def run_id(name: str) -> Digest:
     if _DIGEST.fullmatch(name.lower()):
         return digest(name)
     if not 1 <= len(name.encode()) <= 64:
-        raise InvalidInput(f"a run's name has 1 to 64 bytes, not {len(name.encode())}")
+        raise InvalidInput(
+            f"a run's name has 1 to 64 bytes, not {len(name.encode())}", hint="choose a shorter name, in ASCII"
+        )
     return digest(hashlib.sha256(b"muster-run-v1" + name.encode()).digest())
 
 

@@ -59,6 +59,10 @@ PARTS: Parts = {
         "cli.pool.tasks:run",
         "Post a task from a TOML or JSON file, from options, or from both; options override the file.",
     ),
+    "assignments": (
+        "cli.pool.assignments:assignments",
+        "List assignments of tasks to nodes, newest first. Ended ones are kept for 7 days with their logs.",
+    ),
     "groups": ("cli.pool.tasks:groups", "List groups. A group consists of nodes that run one task together."),
     "stop": ("cli.pool.changes:stop", "Stop a task on all its nodes."),
     "start": ("cli.pool.changes:start", "Run a stopped task again."),

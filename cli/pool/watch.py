@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from datetime import timedelta
 from typing import Annotated
@@ -14,7 +15,7 @@ from cli.output import JsonOption, note, printable, printable_json, show_json, w
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short, working_nodes
 from cli.quantities import moment
 from protocol.clients import OrchestratorClient
-from protocol.errors import Conflict, MusterError, NotFound
+from protocol.errors import Conflict, InvalidInput, MusterError, NotFound
 from protocol.identifiers import Address
 from protocol.wire.heartbeat import LogLine
 from protocol.wire.pool import PoolEvent
@@ -37,7 +38,7 @@ async def logs(
     follow: Follow = False,
     task: Annotated[str | None, typer.Option(help="Only nodes that run this task (id or name).")] = None,
     assignment: Annotated[
-        str | None, typer.Option(help="Id of an earlier assignment of the node, to show its lines.")
+        str | None, typer.Option(help="Id of an assignment, also an ended one, to show its lines.")
     ] = None,
     since: Annotated[int | None, typer.Option(min=0, help="Only lines from this sequence number on.")] = None,
     tail: Annotated[int, typer.Option(min=1, max=5000, help="Number of stored lines to print, the newest ones.")] = 200,
@@ -48,8 +49,8 @@ async def logs(
     """Show the output of tasks: the stored lines, and with --follow also new lines as they come."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         chosen = None if task is None else await find_task(client, task)
-        if name is not None:
-            which = resolve_address(context.obj, name)
+        if name is not None or assignment is not None:
+            which = await _node_of(context, client, name, assignment)
             if follow:
                 await _follow_one(client, which, assignment, since, tail, as_json=as_json, label=False)
             else:
@@ -89,6 +90,19 @@ async def events(
             return
         async for event in client.follow_events(after=page.next_cursor):
             _print_event(event, as_json=as_json)
+
+
+async def _node_of(
+    context: typer.Context, client: OrchestratorClient, name: str | None, assignment: str | None
+) -> Address:
+    """Returns the named node, or the node of the assignment."""
+    if name is not None:
+        return resolve_address(context.obj, name)
+    if assignment is None or not re.fullmatch("[0-9a-f]{32}", assignment):
+        raise InvalidInput(
+            "--assignment is not an id of 32 hex digits", hint="`muster pool assignments` lists them with their ids"
+        )
+    return (await client.assignment(assignment)).node
 
 
 async def _show_one(

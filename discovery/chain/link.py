@@ -178,7 +178,11 @@ class LedgerLink:
             self._pools = await pools.count()
             self._count_again = self._clock.monotonic() + COUNT_GOOD_FOR.total_seconds()
         if not 1 <= pool_id <= self._pools:
-            raise NotFound(f"there is no pool {pool_id} on the ledger", code="unknown-pool")
+            raise NotFound(
+                f"there is no pool {pool_id} on the ledger",
+                hint="check the pool's number and the chain; `muster pool list` lists pools",
+                code="unknown-pool",
+            )
         pool, manager, orchestrator, validators = await asyncio.gather(
             pools.get(pool_id),
             pools.role_holder(pool_id, Role.MANAGER),

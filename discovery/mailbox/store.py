@@ -126,7 +126,11 @@ class Mailbox:
                 code="unknown-node",
             )
         if outcome == "other-pool":
-            raise Conflict(f"{invite.node} wants to join another pool than {invite.pool_id}", code="other-pool")
+            raise Conflict(
+                f"{invite.node} wants to join another pool than {invite.pool_id}",
+                hint="invite only nodes in the listing of this pool",
+                code="other-pool",
+            )
 
     async def invites(self, node: Address) -> tuple[SignedInvite, ...]:
         """Returns a node's invites that have not expired, latest expiry first.

@@ -115,7 +115,10 @@ class RecordStore:
             case "pool":
                 raise _pool_full(registration.pool_id, on_ledger=on_ledger)
             case _:
-                raise Unavailable(f"the script register_node.lua gave the unknown answer {registered.refused!r}")
+                raise Unavailable(
+                    f"the script register_node.lua gave the unknown answer {registered.refused!r}",
+                    hint="restart all instances of the service with the same release",
+                )
 
     async def record(self, node: Address) -> StoredRecord:
         """Returns a node's record.

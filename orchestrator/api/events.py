@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import BaseModel, StringConstraints
 
 from orchestrator.api.access import Admin, IdentifierPath, Reader
 from orchestrator.api.idempotency import AdminOnce, OnceRoute
+from orchestrator.api.paging import CreatedAfter, CreatedBefore, Order, Sort, read_page
 from orchestrator.api.streams import EVENTS_DESCRIPTION, follow
 from orchestrator.dependencies import dependencies_of
+from orchestrator.domain.event_kinds import hint_for, unknown_patterns, wants
+from orchestrator.store.events import START, EventStore, is_earlier
 from orchestrator.store.idempotency import created_id
 from orchestrator.webhook_urls import check_destination
-from protocol.errors import InvalidInput, Unavailable
+from protocol.errors import InvalidInput, Unavailable, Unprocessable
 from protocol.http.openapi import event_stream, json_body
+from protocol.identifiers import WireAddress
 from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, SecretRotation, Webhook, WebhookList
 
 EVENTS_AT_ONCE = 500
@@ -24,12 +28,24 @@ EVENTS_AT_ONCE = 500
 
 router = APIRouter(prefix="/v1", tags=["events"], route_class=OnceRoute)
 
+EVENT_ID = "^[0-9]{1,20}-[0-9]{1,20}$"
 After = Annotated[
     str | None,
-    Query(
+    Query(max_length=41, pattern=EVENT_ID, description="Only events after this id; default: the newest ones"),
+]
+Before = Annotated[str | None, Query(max_length=41, pattern=EVENT_ID, description="Only events before this id")]
+Kinds = Annotated[
+    list[Annotated[str, StringConstraints(max_length=64)]],
+    Query(max_length=64, description="Only these kinds, or prefixes with a dot, such as `node.`; may be repeated"),
+]
+OfIdentifier = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description="Only events about this one")]
+LastEventId = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
         max_length=41,
-        pattern="^[0-9]{1,20}-[0-9]{1,20}$",
-        description="List events after this id; default: the newest ones",
+        pattern=EVENT_ID,
+        description="With `follow`: continue after this event, instead of `after`. 410 if later events may be lost",
     ),
 ]
 
@@ -40,33 +56,113 @@ After = Annotated[
     responses=event_stream(
         EVENTS_DESCRIPTION.format("PoolEvent"),
         'id: 1767225600000-0\ndata: {"id":"1767225600000-0","time_ms":1767225600000,"kind":"node.dead",'
-        '"detail":"no heartbeat for 50 s","actor":"liveness","node":null,"task_id":null}\n\n',
+        '"detail":"no heartbeat for 50 s","actor":"liveness","node":null,"task_id":null,"assignment_id":null}\n\n',
     ),
 )
 async def list_events(
     _owner: Reader,
     request: Request,
+    *,
     after: After = None,
+    before: Before = None,
+    kind: Kinds = [],  # noqa: B006 - FastAPI copies the default
+    node: Annotated[WireAddress | None, Query(pattern="^0x[0-9a-fA-F]{40}$", description="Only this node's")] = None,
+    task: OfIdentifier = None,
+    assignment: OfIdentifier = None,
+    created_after_ms: CreatedAfter = None,
+    created_before_ms: CreatedBefore = None,
+    sort: Sort = Order.OLDEST,
     limit: Annotated[int, Query(ge=1, le=EVENTS_AT_ONCE)] = 100,
     follow_: Annotated[bool, Query(alias="follow", description="Stream further events as server-sent events")] = False,
+    last_event_id: LastEventId = None,
 ) -> Response | EventPage:
-    """List events of nodes, assignments, tasks and the ledger, oldest first."""
+    """List events of nodes, assignments, tasks, the run and the ledger, oldest first unless `sort` says otherwise.
+
+    Without `after` and `created_after_ms`, these are the newest ones. With `sort=newest`, `next_cursor` is the next
+    request's `before`; the listing ends when it is not different from the present one.
+    """
     dependencies = dependencies_of(request)
-    if after is None and not follow_:
-        found = await dependencies.events.last(limit=limit)
-        return EventPage(events=tuple(found), next_cursor=found[-1].id if found else "0-0")
-    start = after if after is not None else await dependencies.events.newest()
-    if not follow_:
-        found = await dependencies.events.after(start, limit=limit)
-        return EventPage(events=tuple(found), next_cursor=found[-1].id if found else start)
-    cursor = start
+    for pattern in unknown_patterns(kind)[:1]:
+        raise Unprocessable(
+            f"there is no kind of event {pattern!r}", fields={"query.kind": "unknown kind"}, hint=hint_for(pattern)
+        )
+
+    def wanted(event: PoolEvent) -> bool:
+        return (
+            wants(kind, event.kind)
+            and (node is None or event.node == node)
+            and (task is None or event.task_id == task)
+            and (assignment is None or event.assignment_id == assignment)
+            and (created_after_ms is None or event.time_ms > created_after_ms)
+            and (created_before_ms is None or event.time_ms < created_before_ms)
+        )
+
+    if follow_:
+        if before is not None or created_before_ms is not None or sort is not Order.OLDEST:
+            raise Unprocessable(
+                "a stream has no end, and its events are in order of time",
+                hint="leave out `before`, `created_before_ms` and `sort` with `follow`",
+            )
+        return await _stream(request, last_event_id, after, wanted)
+    filters = (*kind, node, task, assignment, created_after_ms, created_before_ms)
+    chosen = wanted if any(one is not None for one in filters) else None
+    if sort is Order.OLDEST and (after is not None or created_after_ms is not None):
+        return await _later(dependencies.events, after or START, before, limit=limit, wanted=chosen)
+    return await _earlier(dependencies.events, after, before, limit=limit, wanted=chosen, sort=sort)
+
+
+async def _later(
+    events: EventStore, after: str, before: str | None, *, limit: int, wanted: Callable[[PoolEvent], bool] | None
+) -> EventPage:
+    """Returns the first events after an id."""
+
+    async def read(position: str | None, size: int) -> list[tuple[str, PoolEvent | None]]:
+        found = await events.after(position or after, limit=size)
+        return [(event.id, event) for event in found if before is None or is_earlier(event.id, before)]
+
+    page = await read_page(read, after=after, limit=limit, wanted=wanted)
+    return EventPage(events=tuple(page.items), next_cursor=page.position or after)
+
+
+async def _earlier(
+    events: EventStore,
+    after: str | None,
+    before: str | None,
+    *,
+    limit: int,
+    wanted: Callable[[PoolEvent], bool] | None,
+    sort: Order,
+) -> EventPage:
+    """Returns the last events before an id, in the requested order."""
+    newest: str | None = None
+
+    async def read(position: str | None, size: int) -> list[tuple[str, PoolEvent | None]]:
+        nonlocal newest
+        found = await events.before(position, limit=size)
+        if found and newest is None:
+            newest = found[0].id
+        return [(event.id, event) for event in found if after is None or is_earlier(after, event.id)]
+
+    page = await read_page(read, after=before, limit=limit, wanted=wanted)
+    if sort is Order.NEWEST:
+        return EventPage(events=tuple(page.items), next_cursor=page.position or START)
+    return EventPage(events=tuple(reversed(page.items)), next_cursor=newest or before or START)
+
+
+async def _stream(
+    request: Request, last_event_id: str | None, after: str | None, wanted: Callable[[PoolEvent], bool]
+) -> Response:
+    dependencies = dependencies_of(request)
+    if last_event_id is not None:
+        await dependencies.events.check_kept(last_event_id)
+    cursor = last_event_id or after or await dependencies.events.newest()
 
     async def read() -> Sequence[tuple[str, BaseModel]]:
         nonlocal cursor
-        news: list[PoolEvent] = await dependencies.events.after(cursor, limit=EVENTS_AT_ONCE)
+        news = await dependencies.events.after(cursor, limit=EVENTS_AT_ONCE)
         if news:
             cursor = news[-1].id
-        return [(event.id, event) for event in news]
+        return [(event.id, event) for event in news if wanted(event)]
 
     return follow(dependencies, request, read)
 

@@ -1,4 +1,4 @@
-"""Route of task logs, which the orchestrator keeps after the task's container is gone."""
+"""Routes of task logs, which the orchestrator keeps after the task's container is gone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel
 
-from orchestrator.api.access import NodePath, Reader
+from orchestrator.api.access import IdentifierPath, NodePath, Reader
 from orchestrator.api.streams import EVENTS_DESCRIPTION, Read, follow
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.store.database import new_id
+from orchestrator.store.nodes import NodeRow
 from protocol.errors import Conflict, NotFound
 from protocol.http.openapi import event_stream
 from protocol.identifiers import Address
@@ -33,30 +34,49 @@ LONGEST_BACKLOG_WAIT_MS = 15_000
 """Maximum wait of a new stream for the node's first push, in milliseconds. The node receives the command to push with
 the answer to its next heartbeat, so the wait depends on the heartbeat interval."""
 
-router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+router = APIRouter(prefix="/v1", tags=["nodes"])
 
-
-@router.get(
-    "/{node}/logs",
-    response_model=NodeLogs,
-    responses=event_stream(
-        EVENTS_DESCRIPTION.format("LogLine"),
-        'id: 7\ndata: {"sequence":7,"time_ms":1767225600000,"stream":"stdout","text":"step 3"}\n\n',
-    ),
+STREAM = event_stream(
+    EVENTS_DESCRIPTION.format("LogLine"),
+    'id: 7\ndata: {"sequence":7,"time_ms":1767225600000,"stream":"stdout","text":"step 3"}\n\n',
 )
+
+Since = Annotated[int | None, Query(ge=0, le=2**53, description="Lines from this sequence number on")]
+Tail = Annotated[
+    int,
+    Query(
+        ge=0,
+        le=5000,
+        description="Number of newest lines to start with, unless `since` is given; 0 with `follow`: only new lines",
+    ),
+]
+LastEventId = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        max_length=16,
+        pattern="^[0-9]{1,16}$",
+        description="With `follow`: continue after this line, instead of `since` and `tail`",
+    ),
+]
+Follow = Annotated[bool, Query(alias="follow", description="Stream further lines as server-sent events")]
+
+
+@router.get("/nodes/{node}/logs", response_model=NodeLogs, responses=STREAM)
 async def get_node_logs(
     _owner: Reader,
     request: Request,
     node: NodePath,
     *,
     assignment: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description="Default: the newest")] = None,
-    since: Annotated[int | None, Query(ge=0, le=2**53, description="Lines from this sequence number on")] = None,
-    tail: Annotated[
-        int, Query(ge=1, le=5000, description="Number of newest lines to start with, unless `since` is given")
-    ] = 200,
-    follow_: Annotated[bool, Query(alias="follow", description="Stream further lines as server-sent events")] = False,
+    since: Since = None,
+    tail: Tail = 200,
+    follow_: Follow = False,
+    last_event_id: LastEventId = None,
 ) -> Response | NodeLogs:
-    """Return lines of an assignment's log.
+    """Return lines of the log of a node's assignment.
+
+    `Last-Event-ID` needs `assignment`, because the newest assignment may have changed since the last event.
 
     The request also makes the node push the lines that it has not pushed yet.
     """
@@ -65,14 +85,57 @@ async def get_node_logs(
     identifier = assignment or row.assignment_id or row.last_assignment_id
     if identifier is None:
         if follow_:
-            raise Conflict(f"{node} has not run anything yet", code="no-assignment", retryable=True)
+            raise Conflict(
+                f"{node} has not run anything yet",
+                hint="wait until it has a task; `muster pool nodes` shows why it has none",
+                code="no-assignment",
+                retryable=True,
+            )
         return NodeLogs(assignment_id=None, lines=(), next_sequence=0)
     held = (await dependencies.assignments.views([identifier])).get(identifier)
     if held is None or held.node != node:
-        raise NotFound(f"{node} has no assignment {identifier}", hint="logs are kept for a week", code="no-assignment")
+        raise NotFound(
+            f"{node} has no assignment {identifier}",
+            hint=f"`GET /v1/assignments?node={node}` lists those whose logs are kept",
+            code="no-assignment",
+        )
+    if follow_ and last_event_id is not None and assignment is not None:
+        since = int(last_event_id) + 1
+    return await _logs(request, row, identifier, since=since, tail=tail, follows=follow_)
+
+
+@router.get("/assignments/{assignment_id}/logs", response_model=NodeLogs, responses=STREAM, tags=["assignments"])
+async def get_assignment_logs(
+    _owner: Reader,
+    request: Request,
+    assignment_id: IdentifierPath,
+    *,
+    since: Since = None,
+    tail: Tail = 200,
+    follow_: Follow = False,
+    last_event_id: LastEventId = None,
+) -> Response | NodeLogs:
+    """Return lines of an assignment's log, also after the assignment has ended.
+
+    The request also makes the node push the lines that it has not pushed yet.
+    """
+    dependencies = dependencies_of(request)
+    held = await dependencies.assignments.get(assignment_id)
+    row = await dependencies.nodes.get(held.node)
+    if follow_ and last_event_id is not None:
+        since = int(last_event_id) + 1
+    return await _logs(request, row, assignment_id, since=since, tail=tail, follows=follow_)
+
+
+async def _logs(
+    request: Request, row: NodeRow, identifier: str, *, since: int | None, tail: int, follows: bool
+) -> Response | NodeLogs:
+    dependencies, node = dependencies_of(request), row.address
     is_current = await _ask_for_more(dependencies, node, identifier)
+    if since is None and tail == 0:
+        since = await dependencies.assignments.next_sequence(identifier)
     lines = await _first(dependencies, identifier, since=since, tail=tail)
-    if not follow_:
+    if not follows:
         return NodeLogs(
             assignment_id=identifier, lines=tuple(lines), next_sequence=lines[-1].sequence + 1 if lines else since or 0
         )

@@ -9,12 +9,14 @@ from fastapi import APIRouter, Query, Request, Response
 
 from orchestrator.api.access import NodePath, Reader
 from orchestrator.api.idempotency import AdminOnce, OnceRoute, OperatorOnce
+from orchestrator.api.paging import split_label
 from orchestrator.api.views import node_views
+from orchestrator.api.waiting import Version, Wait, wait_for_change
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
 from orchestrator.store.database import new_id
-from protocol.errors import Conflict, Unprocessable
+from protocol.errors import Conflict
 from protocol.http.deprecation import Deprecation
 from protocol.http.openapi import json_body
 from protocol.http.tokens import OwnerRequest
@@ -57,9 +59,7 @@ async def list_nodes(
 ) -> NodeViewPage:
     """List nodes in the order of their addresses."""
     dependencies = dependencies_of(request)
-    name, _, value = label.partition("=") if label is not None else ("", "", "")
-    if label is not None and "=" not in label:
-        raise Unprocessable(f"the filter {label!r} is not of the form name=value", fields={"label": "name=value"})
+    name, value = split_label(label) if label is not None else ("", "")
     after = None if cursor is None else address(cursor)
     found: list[NodeView] = []
     for _ in range(PAGES_PER_REQUEST):
@@ -85,9 +85,17 @@ async def list_nodes(
 
 
 @router.get("/{node}")
-async def get_node(_owner: Reader, request: Request, node: NodePath) -> NodeView:
-    """Return one node with its assignment."""
-    return await _view(dependencies_of(request), node)
+async def get_node(
+    _owner: Reader, request: Request, node: NodePath, wait: Wait = 0, version: Version = None
+) -> NodeView:
+    """Return one node with its assignment; with `wait` and `version`, when it has changed, or after the wait.
+
+    Heartbeats that only renew `last_seen_ms` and metrics are no change.
+    """
+    dependencies = dependencies_of(request)
+    nodes = dependencies.nodes
+    await wait_for_change(dependencies, request, wait=wait, version=version, current=lambda: nodes.version(node))
+    return await _view(dependencies, node)
 
 
 @router.get("/{node}/history")
@@ -116,7 +124,11 @@ async def restart_node(owner: OperatorOnce, request: Request, node: NodePath) ->
     cause = _cause(owner, "the owner asked for a restart")
     row = await dependencies.nodes.get_known(node)
     if row.assignment_id is None:
-        raise Conflict(f"{node} runs nothing that could be restarted", code="no-assignment")
+        raise Conflict(
+            f"{node} runs nothing that could be restarted",
+            hint="`muster pool tasks` shows why no task runs there",
+            code="no-assignment",
+        )
     done = await dependencies.assignments.renew(
         row,
         lease="",
@@ -146,7 +158,11 @@ async def drain_node(owner: OperatorOnce, request: Request, node: NodePath) -> N
         only_from=serving,
     )
     if before not in serving:
-        raise Conflict(f"{node} is {before} and runs nothing that could be drained", code="not-serving")
+        raise Conflict(
+            f"{node} is {before} and runs nothing that could be drained",
+            hint="only healthy, unhealthy and draining nodes can be drained",
+            code="not-serving",
+        )
     if result.state is NodeState.DRAINING and before is not NodeState.DRAINING:
         await dependencies.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.DRAIN, text=cause))
     return await _view(dependencies, node)
@@ -166,7 +182,11 @@ async def resume_node(owner: OperatorOnce, request: Request, node: NodePath) -> 
         only_from=(NodeState.DRAINING,),
     )
     if before is not NodeState.DRAINING:
-        raise Conflict(f"{node} is {before}, not draining", code="not-draining")
+        raise Conflict(
+            f"{node} is {before}, not draining",
+            hint="only a draining node can be resumed; `muster pool node ADDRESS` shows its state",
+            code="not-draining",
+        )
     await dependencies.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.RESUME))
     return await _view(dependencies, node)
 

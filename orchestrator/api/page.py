@@ -74,8 +74,8 @@ def page_files() -> Mapping[str, PageFile]:
     return dict(_files_in(files("orchestrator") / "page", ""))
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
-@router.api_route(PAGE_PATH.rstrip("/"), methods=["GET", "HEAD"])
+@router.get("/")
+@router.get(PAGE_PATH.rstrip("/"))
 async def to_the_page() -> Response:
     """Redirect to the page.
 
@@ -84,7 +84,7 @@ async def to_the_page() -> Response:
     return RedirectResponse(PAGE_PATH.lstrip("/"), status_code=307, headers=HEADERS)
 
 
-@router.api_route(PAGE_PATH + "{name:path}", methods=["GET", "HEAD"])
+@router.get(PAGE_PATH + "{name:path}")
 async def page(request: Request, name: str) -> Response:
     """Return one file of the page."""
     found = page_files().get(name or START)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from datetime import timedelta
+from typing import cast
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
 
 from orchestrator.dependencies import Dependencies
 from protocol.errors import MusterError, RateLimited
@@ -34,15 +37,33 @@ def follow(dependencies: Dependencies, request: Request, read: Read) -> Streamin
     Raises:
         RateLimited: The maximum number of streams is open.
     """
-    if dependencies.stream_slots.locked():
-        raise RateLimited(
-            f"{dependencies.settings.streams} streams are open already", retry_after=timedelta(seconds=10)
-        )
+    check_stream_slots(dependencies)
     stopping: asyncio.Event = request.app.state.stopping
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(
-        _lines(dependencies, read, stopping), media_type="text/event-stream; charset=utf-8", headers=headers
-    )
+    return _Stream(_lines(dependencies, read, stopping), media_type="text/event-stream; charset=utf-8", headers=headers)
+
+
+class _Stream(StreamingResponse):
+    """Response that closes its iterator at the end, so that the stream gives its slot back at once."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        lines = cast("AsyncGenerator[str, None]", self.body_iterator)
+        async with aclosing(lines):
+            await super().__call__(scope, receive, send)
+
+
+def check_stream_slots(dependencies: Dependencies) -> None:
+    """Checks that another stream or blocking read may be opened.
+
+    Raises:
+        RateLimited: The maximum number is open.
+    """
+    if dependencies.stream_slots.locked():
+        raise RateLimited(
+            f"{dependencies.settings.streams} streams and blocking reads are open already",
+            retry_after=timedelta(seconds=10),
+            hint="wait 10 s and try again, close other streams, or raise the orchestrator's setting `streams`",
+        )
 
 
 async def _lines(dependencies: Dependencies, read: Read, stopping: asyncio.Event) -> AsyncIterator[str]:

@@ -9,19 +9,22 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from orchestrator.api.access import IdentifierPath, Operator, Reader
 from orchestrator.api.idempotency import OnceRoute, OperatorOnce
+from orchestrator.api.paging import CreatedAfter, CreatedBefore, Limit, Order, Sort, read_page, split_label
 from orchestrator.api.views import group_views
+from orchestrator.api.waiting import Version, Wait, wait_for_change
 from orchestrator.dependencies import dependencies_of
 from orchestrator.scheduler.template_variables import check_variables
 from orchestrator.store.tasks import TaskRow
 from protocol.http.openapi import json_body
 from protocol.http.preconditions import EntityTags
 from protocol.wire.pool import GroupList
-from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch, TaskSecrets
+from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch, TaskSecrets, TaskState
 
 router = APIRouter(prefix="/v1", tags=["tasks"], route_class=OnceRoute)
 
 Cursor = Annotated[
-    str | None, Query(max_length=32, pattern="^[0-9]{1,20}$", description="`next_cursor` of the last page")
+    str | None,
+    Query(max_length=53, pattern="^[0-9]{1,20}(-[0-9a-f]{32})?$", description="`next_cursor` of the previous page"),
 ]
 
 
@@ -52,20 +55,65 @@ async def create_task(owner: OperatorOnce, request: Request, response: Response)
 
 @router.get("/tasks")
 async def list_tasks(
-    _owner: Reader, request: Request, cursor: Cursor = None, limit: Annotated[int, Query(ge=1, le=500)] = 100
+    _owner: Reader,
+    request: Request,
+    *,
+    state: Annotated[
+        list[TaskState], Query(max_length=len(TaskState), description="Only these states; may be repeated")
+    ] = [],  # noqa: B006 - FastAPI copies the default
+    name: Annotated[str | None, Query(max_length=63, description="Only tasks with this name")] = None,
+    label: Annotated[
+        str | None, Query(max_length=264, description="Only tasks whose selector has this `name=value`")
+    ] = None,
+    created_after_ms: CreatedAfter = None,
+    created_before_ms: CreatedBefore = None,
+    sort: Sort = Order.OLDEST,
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> TaskPage:
-    """List tasks, oldest first."""
-    rows, following = await dependencies_of(request).tasks.page(after=cursor, limit=limit)
-    return TaskPage(tasks=tuple(row.task for row in rows), next_cursor=following)
+    """List tasks by the time of their creation."""
+    tasks = dependencies_of(request).tasks
+    of_label = None if label is None else split_label(label)
+
+    async def read(after: str | None, size: int) -> list[tuple[str, TaskRow | None]]:
+        return await tasks.page(
+            after=after,
+            limit=size,
+            newest_first=sort is Order.NEWEST,
+            created_after_ms=created_after_ms,
+            created_before_ms=created_before_ms,
+        )
+
+    def wanted(row: TaskRow) -> bool:
+        task = row.task
+        return (
+            (not state or task.state in state)
+            and (name is None or task.spec.name == name)
+            and (of_label is None or task.spec.selector.labels.get(of_label[0]) == of_label[1])
+        )
+
+    is_filtered = bool(state) or name is not None or label is not None
+    page = await read_page(read, after=cursor, limit=limit, wanted=wanted if is_filtered else None)
+    return TaskPage(tasks=tuple(row.task for row in page.items), next_cursor=page.following)
 
 
 @router.get("/tasks/{task_id}", response_model=Task, responses={200: TAGGED, 304: {"description": "Not modified"}})
 async def get_task(
-    _owner: Reader, request: Request, response: Response, task_id: IdentifierPath, if_none_match: IfNoneMatch = None
+    _owner: Reader,
+    request: Request,
+    response: Response,
+    task_id: IdentifierPath,
+    *,
+    wait: Wait = 0,
+    version: Version = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Task | Response:
-    """Return one task."""
+    """Return one task; with `wait` and `version`, when it has changed, or after the wait."""
     known = EntityTags.parse(if_none_match, header="If-None-Match")
-    row = await dependencies_of(request).tasks.get(task_id)
+    dependencies = dependencies_of(request)
+    tasks = dependencies.tasks
+    await wait_for_change(dependencies, request, wait=wait, version=version, current=lambda: tasks.version(task_id))
+    row = await tasks.get(task_id)
     if known is not None and known.includes(_tag_of(row)):
         return Response(status_code=304, headers={"ETag": _tag_of(row)})
     return _tagged(row, response)

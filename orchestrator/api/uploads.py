@@ -102,7 +102,6 @@ async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
 @router.get(
     "/blobs/{key:path}", response_class=FileResponse, responses={200: {"content": {"application/octet-stream": {}}}}
 )
-@router.head("/blobs/{key:path}", response_class=Response, include_in_schema=False)
 async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     """Return a file's bytes, or a range of them, for a signed URL."""
     store, name = _local(dependencies_of(request)), ObjectKey.parse(key)

@@ -37,6 +37,7 @@ async def node_views(
             last_seen_ms=row.seen_ms,
             assignment=assignments.get(name) if name else None,
             metrics=row.metrics(metric) if metric is not None else {},
+            version=row.version,
         )
         for row, name in zip(rows, names, strict=True)
     ]

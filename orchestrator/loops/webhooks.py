@@ -16,6 +16,7 @@ import httpx
 import structlog
 
 from orchestrator.dependencies import Dependencies
+from orchestrator.domain.event_kinds import wants
 from orchestrator.store.webhooks import WebhookProgress
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import MusterError, Unavailable
@@ -33,6 +34,7 @@ EVENT_HEADER = "X-Muster-Webhook-Event"
 
 REQUEST_TIMEOUT = timedelta(seconds=10)
 EVENTS_AT_ONCE = 100
+RECEIVER_HINT = "check the webhook's receiver, which must answer 2xx within 10 s; the delivery is repeated"
 FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(hours=1)
 
@@ -42,15 +44,6 @@ _log = structlog.get_logger(__name__)
 def signature_of(secret: bytes, *, timestamp: str, body: bytes) -> str:
     """Returns the signature of a delivery: hex HMAC-SHA256 over timestamp, a dot and the body."""
     return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
-
-
-def wants(patterns: tuple[str, ...], kind: str) -> bool:
-    """Returns whether a webhook subscribes to events of a kind.
-
-    A pattern is the name of a kind, or a prefix of names that ends with a dot. A webhook without patterns gets all
-    events.
-    """
-    return not patterns or any(kind == one or (one.endswith(".") and kind.startswith(one)) for one in patterns)
 
 
 class WebhookDelivery:
@@ -146,6 +139,6 @@ class WebhookDelivery:
                 response = await self._http.send(request, stream=True)
                 await response.aclose()
         except (httpx.HTTPError, TimeoutError) as error:
-            raise Unavailable(f"the receiver did not answer: {type(error).__name__}") from error
+            raise Unavailable(f"the receiver did not answer: {type(error).__name__}", hint=RECEIVER_HINT) from error
         if not 200 <= response.status_code < 300:
-            raise Unavailable(f"the receiver answered {response.status_code}")
+            raise Unavailable(f"the receiver answered {response.status_code}", hint=RECEIVER_HINT)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.chain.run_interface import expiry_of
 from orchestrator.domain.slots import SlotState
-from orchestrator.relayer.submissions import RelayerService
+from orchestrator.relayer.submissions import SIGN_AGAIN, RelayerService
 from orchestrator.store.relayer import RelayedKind
 from orchestrator.store.runs import RunStore
 from protocol.errors import Conflict, MusterError, NotFound, Unprocessable
@@ -72,11 +72,14 @@ def _check_signature(node: Address, dispute: SignedDispute, *, domain: SigningDo
         raise Unprocessable(
             f"the dispute is valid until {until:%Y-%m-%d %H:%M:%S} UTC, and the time is {now:%Y-%m-%d %H:%M:%S}",
             fields={"deadline": "it must be in the future, at most one day ahead"},
+            hint="sign the dispute again with a deadline within the next day; check the machine's clock",
         )
     try:
         signed = Dispute(key=dispute.key, evidence_hash=dispute.evidence_hash, deadline=dispute.deadline)
         signer = signed.signer(bytes.fromhex(dispute.signature[2:]), domain)
     except MusterError as error:
-        raise Unprocessable(f"the signature of the dispute is broken: {error.detail}") from error
+        raise Unprocessable(f"the signature of the dispute is broken: {error.detail}", hint=SIGN_AGAIN) from error
     if signer != node:
-        raise Unprocessable("the dispute is not signed by the node", fields={"signature": "another signer"})
+        raise Unprocessable(
+            "the dispute is not signed by the node", fields={"signature": "another signer"}, hint=SIGN_AGAIN
+        )

@@ -23,6 +23,8 @@ from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState, SubmissionReceipt, SubmissionRequest
 from protocol.wire.uploads import ObjectKey
 
+SIGN_AGAIN = "sign it with the key of the node that sends the request, as docs/protocol.md says under ledger signatures"
+
 MAX_WAITING = 10_000
 """Maximum number of queued requests of one kind. The queue fills only during a long outage of the chain. Strangers
 can't fill it, because every request needs a lease or an invite that this pool signed."""
@@ -168,7 +170,9 @@ class RelayerService:
         acceptance = Join(invite_hash=invite.invite.hash)
         raw = bytes.fromhex(joining.signature[2:])
         if _signer(lambda: acceptance.signer(raw, self._invites), "acceptance") != node:
-            raise Unprocessable("the acceptance is not signed by the node", fields={"signature": "another signer"})
+            raise Unprocessable(
+                "the acceptance is not signed by the node", fields={"signature": "another signer"}, hint=SIGN_AGAIN
+            )
         if invite.invite.expired(self._clock.now()):
             raise Conflict("the invite has expired", hint="wait for the next invite", code="invite-expired")
         # The row's name contains the invite's nonce, because the node may get and accept another invite later.
@@ -201,6 +205,7 @@ class RelayerService:
         if signer != self._key.address and signer != (await self._pool.get()).orchestrator:
             raise Forbidden(
                 f"the {document} was signed by {signer}, which is not the pool's orchestrator",
+                hint=f"use the {document} that this pool's orchestrator gave to the node",
                 code=f"foreign-{document}",
             )
 
@@ -220,9 +225,12 @@ def _check_work(node: Address, work: SignedWorkClaim, domain: SigningDomain) -> 
         raise Unprocessable(
             f"the work has {work.units} units, and the lease allows {work.lease.max_units}",
             fields={"units": "too many"},
+            hint="generate at most as many tokens as the lease allows, and count them as docs/protocol.md says",
         )
     if _signer(lambda: work.work.signer(work.raw_signature, domain), "work") != node:
-        raise Unprocessable("the work is not signed by the node", fields={"signature": "another signer"})
+        raise Unprocessable(
+            "the work is not signed by the node", fields={"signature": "another signer"}, hint=SIGN_AGAIN
+        )
 
 
 def _receipt(key: Digest, queued: RelayedTransaction) -> SubmissionReceipt:
@@ -233,4 +241,4 @@ def _signer(recover: Callable[[], Address], document: str) -> Address:
     try:
         return recover()
     except MusterError as error:
-        raise Unprocessable(f"the signature of the {document} is broken: {error.detail}") from error
+        raise Unprocessable(f"the signature of the {document} is broken: {error.detail}", hint=SIGN_AGAIN) from error

@@ -88,7 +88,11 @@ class CheckpointRelays:
             NotFound: The relay was not allowed.
         """
         if not await self._store.deny(relay):
-            raise NotFound(f"{relay} was not allowed as a relay", code="unknown-relay")
+            raise NotFound(
+                f"{relay} was not allowed as a relay",
+                hint="`muster pool relays list` shows the allowed ones",
+                code="unknown-relay",
+            )
         self._read_at = None
 
     async def list(self) -> list[KnownRelay]:

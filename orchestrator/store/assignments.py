@@ -21,6 +21,9 @@ from protocol.wire.tasks import AssignmentState, GroupPlace
 KEPT = timedelta(days=7)
 """Time for which an ended assignment and its log are kept."""
 
+MOST_ENDED = 50_000
+"""Maximum number of ended assignments that are kept; the oldest are deleted first. Each has about 1 kB, and its log."""
+
 MOST_LINES = 5000
 """Number of newest log lines that are kept per assignment."""
 
@@ -162,6 +165,7 @@ class AssignmentStore:
                 why=why,
                 now_ms=now_ms,
                 kept_ms=milliseconds(KEPT),
+                most_ended=MOST_ENDED,
                 outcome=None if outcome is None else encode_outcome(outcome),
             )
         )
@@ -194,6 +198,48 @@ class AssignmentStore:
         return {
             name: _view(row) for name, row in zip(identifiers, rows, strict=True) if "task" in row and "node" in row
         }
+
+    async def get(self, identifier: str) -> AssignmentView:
+        """Returns one assignment.
+
+        Raises:
+            NotFound: There is no such assignment, or it was deleted after its end.
+        """
+        found = (await self.views([identifier])).get(identifier)
+        if found is None:
+            raise NotFound(
+                f"there is no assignment {identifier}",
+                hint=f"`GET /v1/assignments` lists them; ended ones are kept for {KEPT.days} days",
+                code="unknown-assignment",
+            )
+        return found
+
+    async def page(
+        self, *, node: Address | None, task: str | None, after: str | None, limit: int, newest_first: bool
+    ) -> list[tuple[str, AssignmentView | None]]:
+        """Returns the next assignments of a node, of a task or of the pool, by the time when they were placed.
+
+        Args:
+            node: If given, only assignments of this node.
+            task: If given and `node` is None, only assignments of this task.
+            after: Position of the last assignment that was read; None to begin.
+            limit: Maximum number of assignments.
+            newest_first: Whether the newest come first.
+
+        Returns:
+            Positions with assignments; the assignment is None if it was deleted meanwhile.
+        """
+        parts = ("node", node) if node is not None else ("task", task) if task is not None else ()
+        key = self._database.key("assignments", *parts)
+        if newest_first:
+            high = "+" if after is None else f"({after}"
+            entries = await self._database.ask("ZREVRANGEBYLEX", key, high, "-", "LIMIT", 0, limit)
+        else:
+            low = "-" if after is None else f"({after}"
+            entries = await self._database.ask("ZRANGEBYLEX", key, low, "+", "LIMIT", 0, limit)
+        positions = [entry.decode() for entry in entries]
+        found = await self.views([position.partition("-")[2] for position in positions])
+        return [(position, found.get(position.partition("-")[2])) for position in positions]
 
     async def placed(self, task_id: str) -> list[Address]:
         """Returns the nodes that hold an assignment of the task."""
@@ -242,6 +288,10 @@ class AssignmentStore:
         """Returns whether the node has further log lines to push, because its last batch was full."""
         return bool(await self._database.ask("HGET", self._assignment(identifier), "log_more") == b"1")
 
+    async def next_sequence(self, identifier: str) -> int:
+        """Returns the sequence number after the last stored line of an assignment's log."""
+        return int(await self._database.ask("HGET", self._assignment(identifier), "log_next") or 0)
+
     async def wanted_until(self, identifier: str) -> int:
         """Returns the time until which the node has to push its log; 0 if no reader asked for it.
 
@@ -264,7 +314,10 @@ class AssignmentStore:
     async def _write(self, call: PlaceAssignment | RenewAssignment | EndAssignment) -> bool:
         written = await self._database.run(call)
         if written is WriteResult.LEASE_LOST:
-            raise SchedulerLeaseLost("another orchestrator has taken the scheduler's leader lease")
+            raise SchedulerLeaseLost(
+                "another orchestrator has taken the scheduler's leader lease",
+                hint="nothing needs to be done: that one schedules",
+            )
         return written is WriteResult.YES
 
     def _assignment(self, identifier: str) -> str:
@@ -286,6 +339,7 @@ def _group(fields: dict[str, str]) -> GroupPlace | None:
 
 
 def _view(fields: dict[str, str]) -> AssignmentView:
+    ended = int(fields["ended"]) if fields.get("ended") else None
     return AssignmentView(
         id=fields["id"],
         task_id=fields["task"],
@@ -298,7 +352,8 @@ def _view(fields: dict[str, str]) -> AssignmentView:
         restarts=int(fields.get("restarts") or 0),
         assigned_at_ms=int(fields["assigned"]),
         started_at_ms=int(fields["started"]) if fields.get("started") else None,
-        ended_at_ms=int(fields["ended"]) if fields.get("ended") else None,
+        ended_at_ms=ended,
         ended_because=fields.get("because", ""),
         group=_group(fields),
+        kept_until_ms=None if ended is None else ended + milliseconds(KEPT),
     )

@@ -6,7 +6,7 @@ import re
 
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
-from protocol.errors import InvalidInput
+from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import address
 from protocol.wire.pool import PoolEvent
 
@@ -14,6 +14,13 @@ _CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 START = "0-0"
 """Cursor before the first event."""
+
+
+class EventsExpired(NotFound):
+    """Events after the reader's position were deleted, because only the newest ones are kept."""
+
+    code = "events-expired"
+    status = 410
 
 
 class EventStore:
@@ -32,21 +39,58 @@ class EventStore:
         Raises:
             InvalidInput: The cursor is malformed.
         """
-        if not _CURSOR.fullmatch(cursor):
-            raise InvalidInput(f"{cursor[:60]!r} is not a cursor of events", hint="use the cursor of an earlier answer")
         key = self._database.key("events")
-        entries = await self._database.ask("XRANGE", key, f"({cursor}", "+", "COUNT", limit)
+        entries = await self._database.ask("XRANGE", key, f"({_checked(cursor)}", "+", "COUNT", limit)
         return [_event(name.decode(), text_of(fields)) for name, fields in entries]
 
-    async def last(self, *, limit: int) -> list[PoolEvent]:
-        """Returns the newest events, oldest first."""
-        entries = await self._database.ask("XREVRANGE", self._database.key("events"), "+", "-", "COUNT", limit)
-        return [_event(name.decode(), text_of(fields)) for name, fields in reversed(entries)]
+    async def before(self, cursor: str | None, *, limit: int) -> list[PoolEvent]:
+        """Returns the events before a cursor, newest first; without a cursor, the newest ones.
+
+        Raises:
+            InvalidInput: The cursor is malformed.
+        """
+        high = "+"
+        if cursor is not None:
+            high = f"({_checked(cursor)}"
+        entries = await self._database.ask("XREVRANGE", self._database.key("events"), high, "-", "COUNT", limit)
+        return [_event(name.decode(), text_of(fields)) for name, fields in entries]
 
     async def newest(self) -> str:
         """Returns the cursor that points after the newest event."""
-        last = await self.last(limit=1)
+        last = await self.before(None, limit=1)
         return last[0].id if last else START
+
+    async def check_kept(self, cursor: str) -> None:
+        """Checks that all events after a cursor are still kept.
+
+        Raises:
+            EventsExpired: The event at the cursor was deleted, so that later ones may be missing, too.
+            InvalidInput: The cursor is malformed.
+        """
+        if _checked(cursor) == START:
+            return
+        oldest = await self.after(START, limit=1)
+        if not oldest or is_earlier(cursor, oldest[0].id):
+            raise EventsExpired(
+                f"the event {cursor} is no longer kept; the oldest one is {oldest[0].id if oldest else 'none'}",
+                hint="read the present state (/v1/nodes, /v1/tasks, /v1/assignments), then follow anew",
+            )
+
+
+def is_earlier(one: str, other: str) -> bool:
+    """Returns whether one id is that of an earlier event than the other."""
+    return _number(one) < _number(other)
+
+
+def _checked(cursor: str) -> str:
+    if not _CURSOR.fullmatch(cursor) or max(_number(cursor)) >= 1 << 64:
+        raise InvalidInput(f"{cursor[:60]!r} is not the id of an event", hint="use an id of an earlier answer")
+    return cursor
+
+
+def _number(cursor: str) -> tuple[int, int]:
+    time, _, count = cursor.partition("-")
+    return int(time), int(count)
 
 
 def _event(name: str, fields: dict[str, str]) -> PoolEvent:
@@ -58,4 +102,5 @@ def _event(name: str, fields: dict[str, str]) -> PoolEvent:
         actor=fields["actor"],
         node=address(fields["node"]) if fields["node"] else None,
         task_id=fields["task"] or None,
+        assignment_id=fields.get("assignment") or None,
     )

@@ -49,6 +49,8 @@ class NodeRow:
     reference: str = ""
     """Id and generation of the assignment's task, as `id:generation`. They identify the task's part of a heartbeat
     answer."""
+    version: int = 0
+    """Number that every change raises, also those by the scheduler."""
     gauges: str = ""
     """Metrics of the last heartbeat as JSON. They are parsed on demand, because few readers of a row need them."""
 
@@ -99,6 +101,10 @@ class NodeStore:
         """Returns the Redis hashes of nodes, in the order of the addresses."""
         hashes = await self._database.ask_many([("HGETALL", self._node(address)) for address in addresses])
         return [text_of(fields) for fields in hashes]
+
+    async def version(self, address: Address) -> int:
+        """Returns the version of a node; 0 for an unknown node."""
+        return int(await self._database.ask("HGET", self._node(address), "ver") or 0)
 
     async def page(self, *, after: str | None, limit: int) -> list[Address]:
         """Returns known addresses greater than `after`, in ascending order."""
@@ -170,7 +176,11 @@ class NodeStore:
             LeaveCommand(address=address, id=command.id, command=command.model_dump_json(), most_waiting=MAX_COMMANDS)
         )
         if outcome == "unknown-node":
-            raise NotFound(f"the pool knows no node {address}", code="unknown-node")
+            raise NotFound(
+                f"the pool knows no node {address}",
+                hint="`muster pool nodes` lists the known nodes",
+                code="unknown-node",
+            )
         if outcome == "too-many":
             raise Conflict(
                 f"{MAX_COMMANDS} commands wait for {address} already",
@@ -227,6 +237,7 @@ def row_of(address: Address, fields: Mapping[str, str]) -> NodeRow:
         generation=int(fields.get("agen") or 0),
         head=fields.get("ahead", ""),
         reference=fields.get("aref", ""),
+        version=int(fields.get("ver") or 0),
         gauges=fields.get("metrics", ""),
     )
 

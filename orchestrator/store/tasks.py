@@ -241,15 +241,48 @@ class TaskStore:
                 rows.append(_row(identifier, fields, text_of(answers[2 * index + 1])))
         return rows
 
-    async def page(self, *, after: str | None, limit: int) -> tuple[list[TaskRow], str | None]:
-        """Returns a page of tasks, oldest first, and the next page's cursor (None if none)."""
-        low = "-inf" if after is None else f"({after}"
-        pairs = await self._database.ask(
-            "ZRANGEBYSCORE", self._database.key("tasks"), low, "+inf", "WITHSCORES", "LIMIT", 0, limit + 1
+    async def page(
+        self,
+        *,
+        after: str | None,
+        limit: int,
+        newest_first: bool = False,
+        created_after_ms: int | None = None,
+        created_before_ms: int | None = None,
+    ) -> list[tuple[str, TaskRow | None]]:
+        """Returns the next tasks by the time of their creation.
+
+        Args:
+            after: Position of the last task that was read, `CREATED-ID`; None to begin.
+            limit: Maximum number of tasks.
+            newest_first: Whether the newest come first.
+            created_after_ms: If given, only tasks that were created later, in Unix milliseconds.
+            created_before_ms: If given, only tasks that were created earlier.
+
+        Returns:
+            Positions with tasks; the task is None if it was deleted meanwhile.
+        """
+        key = self._database.key("tasks")
+        low = "-inf" if created_after_ms is None else f"({created_after_ms}"
+        high = "+inf" if created_before_ms is None else f"({created_before_ms}"
+        commands: list[Sequence[Argument]] = []
+        created, _, last = (after or "").partition("-")
+        if after is not None:  # tasks of the same millisecond, which a page may end between
+            commands.append(("ZRANGEBYSCORE", key, created, created, "WITHSCORES"))
+            low, high = (low, f"({created}") if newest_first else (f"({created}", high)
+        page: tuple[Argument, ...] = ("WITHSCORES", "LIMIT", 0, limit)
+        commands.append(
+            ("ZREVRANGEBYSCORE", key, high, low, *page) if newest_first else ("ZRANGEBYSCORE", key, low, high, *page)
         )
-        names = [(pairs[index].decode(), pairs[index + 1].decode()) for index in range(0, len(pairs), 2)]
-        rows = await self.get_many([identifier for identifier, _ in names[:limit]])
-        return rows, names[limit - 1][1] if len(names) > limit else None
+        *ties, rest = [_scored(answer) for answer in await self._database.ask_many(commands)]
+        same = [one for one in (ties[0] if ties else []) if last and (one[0] < last if newest_first else one[0] > last)]
+        names = [*(reversed(same) if newest_first else same), *rest][:limit]
+        rows = {row.task.id: row for row in await self.get_many([identifier for identifier, _ in names])}
+        return [(f"{score}-{identifier}", rows.get(identifier)) for identifier, score in names]
+
+    async def version(self, identifier: str) -> int:
+        """Returns the version of a task, which every change raises; 0 if there is no such task."""
+        return int(await self._database.ask("HGET", self._database.key("task", identifier), "ver") or 0)
 
     async def open_ids(self) -> list[str]:
         """Returns the ids of tasks that are neither stopped, deleted nor ended."""
@@ -358,6 +391,11 @@ def _spec_for_nodes(spec: TaskSpec) -> TaskSpec:
     return spec.model_copy(update={"replicas": 1, "priority": 0, "deadline_ms": None})
 
 
+def _scored(pairs: Sequence[bytes]) -> list[tuple[str, str]]:
+    """Returns the members and scores of an answer with `WITHSCORES`."""
+    return [(pairs[index].decode(), pairs[index + 1].decode()) for index in range(0, len(pairs), 2)]
+
+
 def _in_order(outcomes: Iterable[AssignmentOutcome]) -> tuple[AssignmentOutcome, ...]:
     return tuple(sorted(outcomes, key=lambda outcome: (outcome.at_ms, outcome.node)))
 
@@ -373,6 +411,7 @@ def _row(identifier: str, fields: dict[str, str], counts: dict[str, str]) -> Tas
         created_at_ms=int(fields["created"]),
         secret_names=tuple(json.loads(fields["secret_names"])),
         assignments={AssignmentState(name): int(value) for name, value in counts.items() if int(value) > 0},
+        version=int(fields.get("ver") or 0),
     )
     return TaskRow(task=task, revision=fields["rev"], sealed=fields["sealed"])
 

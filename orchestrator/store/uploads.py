@@ -84,7 +84,10 @@ class UploadStore:
             case "bytes":
                 raise QuotaUsed(f"{owner} has used its upload quota of {most_account_bytes} bytes", retry_after=wait)
             case _:
-                raise Unavailable(f"the script count_upload.lua gave the unknown answer {count.exceeded!r}")
+                raise Unavailable(
+                    f"the script count_upload.lua gave the unknown answer {count.exceeded!r}",
+                    hint="restart all instances of the service with the same release",
+                )
 
     async def done(self, owner: Address, key: ObjectKey, *, size: int) -> None:
         """Closes a ticket whose object has been uploaded."""

@@ -105,7 +105,9 @@ class WebhookStore:
         """
         found = await self.get_many([identifier])
         if not found:
-            raise NotFound(f"there is no webhook {identifier}", code="unknown-webhook")
+            raise NotFound(
+                f"there is no webhook {identifier}", hint="`muster pool webhooks` lists them", code="unknown-webhook"
+            )
         return found[0]
 
     async def get_many(self, identifiers: Sequence[str]) -> list[WebhookProgress]:
@@ -175,7 +177,9 @@ class WebhookStore:
             [("SREM", self._database.key("webhooks"), identifier), ("DEL", self._key(identifier))]
         )
         if not removed:
-            raise NotFound(f"there is no webhook {identifier}", code="unknown-webhook")
+            raise NotFound(
+                f"there is no webhook {identifier}", hint="`muster pool webhooks` lists them", code="unknown-webhook"
+            )
 
     async def advance(self, identifier: str, *, cursor: str, delivered: int) -> None:
         """Records that all events up to `cursor` were delivered or skipped."""

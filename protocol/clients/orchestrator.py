@@ -20,6 +20,8 @@ from protocol.wire.listings import FiguresPage, RolloutItem, RolloutPage, StepFi
 from protocol.wire.pool import (
     AllowedNode,
     AllowList,
+    AssignmentPage,
+    AssignmentView,
     Cause,
     CreatedWebhook,
     EventPage,
@@ -51,7 +53,16 @@ from protocol.wire.runs import (
     TrainerWish,
 )
 from protocol.wire.slots import Deliveries
-from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch, TaskSecrets
+from protocol.wire.tasks import (
+    IDEMPOTENCY_HEADER,
+    AssignmentState,
+    NewTask,
+    Task,
+    TaskPage,
+    TaskPatch,
+    TaskSecrets,
+    TaskState,
+)
 from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -61,6 +72,8 @@ PAGE = 200
 """Number of items per page of a listing."""
 ALLOWED_PAGE = 1000
 """Number of nodes per page of the allowlist."""
+LONGEST_WAIT = timedelta(seconds=30)
+"""Maximum wait of a blocking read."""
 SHORTEST_PAUSE = timedelta(seconds=1)
 """Pause before the first attempt to reopen a broken stream. It doubles with each further attempt, and has jitter."""
 LONGEST_PAUSE = timedelta(seconds=15)
@@ -125,9 +138,16 @@ class OrchestratorClient(ServiceClient):
                 return
             query["cursor"] = page.next_cursor
 
-    async def node(self, node: Address) -> NodeView:
-        """Returns one node with its assignment."""
-        return await self._get(f"/v1/nodes/{node}", NodeView)
+    async def node(self, node: Address, *, version: int | None = None, wait: timedelta = LONGEST_WAIT) -> NodeView:
+        """Returns one node with its assignment.
+
+        Args:
+            node: Address of the node.
+            version: `version` of an earlier answer. If given, the service answers when the node has another version, or
+                after `wait`.
+            wait: Maximum wait, at most 30 s.
+        """
+        return await self._changed(f"/v1/nodes/{node}", NodeView, version, wait)
 
     async def history(self, node: Address, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
         """Returns a node's state changes, newest first."""
@@ -194,9 +214,15 @@ class OrchestratorClient(ServiceClient):
         """
         return (await self._once("POST", "/v1/tasks", task)).read(Task)
 
-    async def tasks(self) -> AsyncIterator[Task]:
-        """Yields all tasks, oldest first."""
+    async def tasks(self, *, state: TaskState | None = None, name: str | None = None) -> AsyncIterator[Task]:
+        """Yields tasks, oldest first.
+
+        Args:
+            state: If given, only tasks in this state.
+            name: If given, only tasks with this name.
+        """
         query: Query = {"limit": PAGE}
+        query |= {key: value for key, value in (("state", state), ("name", name)) if value}
         while True:
             page = await self._get("/v1/tasks", TaskPage, query)
             for task in page.tasks:
@@ -205,9 +231,16 @@ class OrchestratorClient(ServiceClient):
                 return
             query["cursor"] = page.next_cursor
 
-    async def task(self, task_id: str) -> Task:
-        """Returns one task."""
-        return await self._get(f"/v1/tasks/{task_id}", Task)
+    async def task(self, task_id: str, *, version: int | None = None, wait: timedelta = LONGEST_WAIT) -> Task:
+        """Returns one task.
+
+        Args:
+            task_id: Id of the task.
+            version: `version` of an earlier answer. If given, the service answers when the task has another version, or
+                after `wait`.
+            wait: Maximum wait, at most 30 s.
+        """
+        return await self._changed(f"/v1/tasks/{task_id}", Task, version, wait)
 
     async def change_task(self, task_id: str, patch: TaskPatch) -> Task:
         """Changes a task.
@@ -226,6 +259,38 @@ class OrchestratorClient(ServiceClient):
     async def delete_task(self, task_id: str) -> None:
         """Deletes a task and stops its assignments."""
         await self.call("DELETE", f"/v1/tasks/{task_id}")
+
+    # Assignments
+
+    async def assignments(
+        self,
+        *,
+        task: str | None = None,
+        node: Address | None = None,
+        state: AssignmentState | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[AssignmentView]:
+        """Yields assignments, current and ended ones, by the time when they were placed.
+
+        Args:
+            task: If given, only assignments of this task.
+            node: If given, only assignments of this node.
+            state: If given, only assignments in this state.
+            newest_first: Whether the newest come first.
+        """
+        query: Query = {"limit": PAGE, "sort": "newest" if newest_first else "oldest"}
+        query |= {name: value for name, value in (("task", task), ("node", node), ("state", state)) if value}
+        while True:
+            page = await self._get("/v1/assignments", AssignmentPage, query)
+            for assignment in page.assignments:
+                yield assignment
+            if page.next_cursor is None or page.next_cursor == query.get("cursor"):
+                return
+            query["cursor"] = page.next_cursor
+
+    async def assignment(self, assignment_id: str) -> AssignmentView:
+        """Returns one assignment, also after it has ended."""
+        return await self._get(f"/v1/assignments/{assignment_id}", AssignmentView)
 
     async def groups(self) -> tuple[GroupView, ...]:
         """Returns the groups of nodes that run a task together."""
@@ -322,12 +387,27 @@ class OrchestratorClient(ServiceClient):
 
     # Events
 
-    async def events(self, *, after: str | None = None, limit: int = 100) -> EventPage:
+    async def events(
+        self,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        kind: str | None = None,
+        node: Address | None = None,
+        task: str | None = None,
+    ) -> EventPage:
         """Returns events of the pool, oldest first.
 
-        These are the events after the event `after`, or by default the newest ones.
+        Args:
+            after: Id of an event. If given, these are the events after it, otherwise the newest ones.
+            limit: Maximum number of events.
+            kind: If given, only this kind, or kinds with this prefix, which ends with a dot.
+            node: If given, only events of this node.
+            task: If given, only events of this task.
         """
-        query: Query = {"limit": limit} | ({} if after is None else {"after": after})
+        query: Query = {"limit": limit}
+        asked = (("after", after), ("kind", kind), ("node", node), ("task", task))
+        query |= {name: value for name, value in asked if value is not None}
         return await self._get("/v1/events", EventPage, query)
 
     async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:
@@ -395,6 +475,16 @@ class OrchestratorClient(ServiceClient):
 
     async def _get(self, path: str, model: type[Model], query: Mapping[str, str | int] | None = None) -> Model:
         return (await self.call("GET", path, query=query)).read(model)
+
+    async def _changed(self, path: str, model: type[Model], version: int | None, wait: timedelta) -> Model:
+        """Returns a resource, by a blocking read if the caller knows a version of it."""
+        if version is None:
+            return await self._get(path, model)
+        seconds = int(min(max(wait, timedelta(seconds=1)), LONGEST_WAIT).total_seconds())
+        limit = timedelta(seconds=seconds + 10)  # the service's wait plus time to respond
+        query: Query = {"wait": seconds, "version": version}
+        answer = await self.call("GET", path, query=query, call_timeout=limit * 2, attempt_timeout=limit)
+        return answer.read(model)
 
     async def _command(self, node: Address, command: str, reason: str) -> NodeView:
         try:

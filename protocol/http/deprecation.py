@@ -33,9 +33,13 @@ class Deprecation:
 
     def __post_init__(self) -> None:
         if self.version is None and self.route is None:
-            raise InvalidInput("a deprecation needs a version or a route")
+            raise InvalidInput(
+                "a deprecation needs a version or a route", hint="name one in the service's `create_service`"
+            )
         if self.sunset < self.since:
-            raise InvalidInput("a deprecated subject can't end before it is deprecated")
+            raise InvalidInput(
+                "a deprecated subject can't end before it is deprecated", hint="give an end after the beginning"
+            )
 
     def matches(self, *, version: int | None, method: str, template: str) -> bool:
         """Returns whether a response is about the deprecated subject.

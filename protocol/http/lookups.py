@@ -226,5 +226,7 @@ class Lookups(Generic[K, V]):
         if self._clock.monotonic() < self._paused_until.get(key, 0.0):
             # The error names the chain, because services use this cache only for reads of the chain.
             raise Unavailable(
-                "the chain was unavailable a moment ago and is not read again yet", code="chain-unavailable"
+                "the chain was unavailable a moment ago and is not read again yet",
+                hint="try again in some seconds; the service's operator checks its RPC endpoint",
+                code="chain-unavailable",
             )

@@ -43,6 +43,27 @@ _BY_STATUS: Mapping[int, type[MusterError]] = {
 }
 
 
+_HINTS: Mapping[int, str] = {
+    400: "correct the request as `detail` says; the service's /docs has its format",
+    401: "send a valid token, or sign the request",
+    403: "use a key or token that may do this",
+    404: "check the path and the id; /openapi.json lists the paths of this service",
+    405: "use a method that the header `Allow` names",
+    408: "send the request again over a faster connection",
+    409: "read the object again; its state decides what is possible",
+    410: "read the present state; what the request names was deleted",
+    412: "read the object again, and send its new `ETag` as `If-Match`",
+    413: "send less at a time",
+    422: "correct the fields that the problem names; the service's /docs has the format of the request",
+    426: "upgrade the older side: `muster worker upgrade` for a worker",
+    429: "wait for the time in the header `Retry-After`, then send the request again",
+    431: "send fewer and shorter header fields",
+    500: "tell the service's operator the id in `instance`, by which the cause is found in the log",
+    503: "try again later; the service's operator finds the cause in its log, by the id in `instance`",
+}
+"""Hints by HTTP status, for errors that libraries raise and for those of other packages without a hint of their own."""
+
+
 class Problem(BaseModel):
     """Body of every error response (RFC 9457, extended by `code`, `hint` and `retryable`)."""
 
@@ -70,7 +91,7 @@ def problem_of(error: MusterError, *, instance: str = "") -> Problem:
         status=error.status,
         detail=error.detail[:4000],
         code=error.code,
-        hint=error.hint[:2000],
+        hint=(error.hint or hint_of(error.status))[:2000],
         retryable=error.retryable,
         instance=instance,
         retry_after=None if error.retry_after is None else error.retry_after.total_seconds(),
@@ -127,6 +148,11 @@ def code_of(status: int) -> str:
     """Returns the code of an error without a code of its own, by its HTTP status."""
     kind = RateLimited if status == RateLimited.status else _BY_STATUS.get(status)
     return kind.code if kind is not None else f"http-{status}"
+
+
+def hint_of(status: int) -> str:
+    """Returns the hint of an error that has none of its own, by its HTTP status."""
+    return _HINTS.get(status) or _HINTS[500 if status >= 500 else 400]
 
 
 def title_of(status: int) -> str:

@@ -25,7 +25,9 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.burst < 1 or self.per <= timedelta():
-            raise InvalidInput(f"the numbers of a rate must be positive, not {self}")
+            raise InvalidInput(
+                f"the numbers of a rate must be positive, not {self}", hint="correct the rate in the settings"
+            )
 
     @property
     def interval_s(self) -> float:

@@ -101,7 +101,10 @@ class ReplayGuard:
             case "too-many":
                 raise RateLimited("this address sends too many requests", retry_after=timedelta(microseconds=wait_us))
             case _:
-                raise Unavailable(f"the replay guard's script returned the unknown outcome {outcome[:40]!r}")
+                raise Unavailable(
+                    f"the replay guard's script returned the unknown outcome {outcome[:40]!r}",
+                    hint="restart all instances of the service with the same release",
+                )
 
     async def admit(self, address: Address, nonce: str) -> None:
         """Checks and records one request in Redis.

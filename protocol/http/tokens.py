@@ -125,6 +125,7 @@ class TokenBook:
             if match is None or match[1] in self._by_id:
                 raise InvalidInput(
                     f"the token {setting.name} has the same id as another token, or a malformed hash",
+                    hint="replace it by the hash of a new token: `muster token new`",
                     code="invalid-setting",
                 )
             self._by_id[match[1]] = (setting, base64.b64decode(match[2]), base64.b64decode(match[3]))

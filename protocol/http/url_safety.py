@@ -58,7 +58,11 @@ def parse_http_url(url: str, *, what: str, code: str = InvalidInput.code, query:
     if parts.scheme not in {"http", "https"} or not host or extra:
         # The error does not repeat the URL, because it may contain a password.
         excluded = "user and fragment" if query else "user, query and fragment"
-        raise InvalidInput(f"{what} must have the form https://host/path, without {excluded}", code=code)
+        raise InvalidInput(
+            f"{what} must have the form https://host/path, without {excluded}",
+            hint="write a URL like https://pool.example",
+            code=code,
+        )
     return parts
 
 

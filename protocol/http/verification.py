@@ -61,6 +61,10 @@ Authorize = Callable[[Address, Request], Awaitable[None]]
 FastHandler = Callable[["SignedRequest", str], Awaitable[bytes]]
 """Function that takes a verified request and its source IP, and returns the JSON body of the answer."""
 
+SENT_METHOD = "muster.method"
+"""Key in a request's ASGI scope of the method that the client has sent and signed, if a route of another one serves it.
+"""
+
 DEFAULT_BODY_LIMIT = 1024 * 1024
 """Default maximum size of a request body, in bytes."""
 
@@ -159,7 +163,7 @@ class RequestVerifier:
         check_declared_size(declared, limit)
         stamp = read_stamp(headers)
         check_clock(stamp, now=self._clock.now())
-        method, target = scope["method"], target_of(scope)
+        method, target = scope.get(SENT_METHOD, scope["method"]), target_of(scope)
         check_request_line(method, target)
         body = await read_body(receive, limit)
         check_signature(stamp, method=method, target=target, body_sha256=hashlib.sha256(body).hexdigest())
@@ -281,7 +285,11 @@ def check_declared_size(declared: str | None, limit: int) -> None:
     if declared is None:
         return
     if not (declared.isascii() and declared.isdigit() and len(declared) <= 18):
-        raise InvalidInput("Content-Length is not a number", code="malformed-header")
+        raise InvalidInput(
+            "Content-Length is not a number",
+            hint="send the size of the body in decimal digits",
+            code="malformed-header",
+        )
     if int(declared) > limit:
         raise too_large(limit)
 
@@ -343,7 +351,9 @@ def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
         name = _STAMP_NAMES.get(raw)
         if name is not None:
             if name in found:
-                raise InvalidInput(f"{name} occurs more than once", code="malformed-header")
+                raise InvalidInput(
+                    f"{name} occurs more than once", hint="send each signature header once", code="malformed-header"
+                )
             found[name] = value.decode("latin-1")
         elif raw == b"content-length" and declared is None:
             declared = value.decode("latin-1")

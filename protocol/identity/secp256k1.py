@@ -40,6 +40,8 @@ HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 EIP-2 rejects signatures with a larger s. Otherwise anyone could turn a valid signature into a second valid one.
 """
 
+FORM_HINT = "docs/protocol.md has the form of signatures, with test vectors"
+
 SIGNATURE_BYTES = 65
 """Length of a signature: 32 bytes r, 32 bytes s and 1 byte v."""
 
@@ -63,7 +65,10 @@ def sign_hash(key: PrivateKey, hash32: bytes) -> bytes:
     Returns 65 bytes r, s, v with a low s and v 27 or 28.
     """
     if len(hash32) != 32:
-        raise InvalidInput(f"a hash to sign has 32 bytes, not {len(hash32)}")
+        raise InvalidInput(
+            f"a hash to sign has 32 bytes, not {len(hash32)}",
+            hint="sign the Keccak-256 hash of a message, not the message",
+        )
     signature = key.sign_recoverable(hash32, hasher=None)
     return signature[:64] + bytes((signature[64] + 27,))
 
@@ -76,10 +81,12 @@ def recover(hash32: bytes, signature: bytes) -> Address:
             does not recover to a public key.
     """
     if len(signature) != SIGNATURE_BYTES:
-        raise InvalidInput(f"a signature has 65 bytes, not {len(signature)}", code="bad-signature")
+        raise InvalidInput(f"a signature has 65 bytes, not {len(signature)}", hint=FORM_HINT, code="bad-signature")
     recovery = signature[64] - 27
     if recovery not in (0, 1):
-        raise InvalidInput(f"the last byte of a signature is 27 or 28, not {signature[64]}", code="bad-signature")
+        raise InvalidInput(
+            f"the last byte of a signature is 27 or 28, not {signature[64]}", hint=FORM_HINT, code="bad-signature"
+        )
     if signature[32:64] > _HALF_ORDER_BYTES:
         raise InvalidInput(
             "the signature has a high s",
@@ -89,7 +96,9 @@ def recover(hash32: bytes, signature: bytes) -> Address:
     try:
         public = PublicKey.from_signature_and_message(signature[:64] + bytes((recovery,)), hash32, hasher=None)
     except ValueError as error:  # raised by coincurve for r or s out of range, and for points off the curve
-        raise InvalidInput("the signature does not recover to a public key", code="bad-signature") from error
+        raise InvalidInput(
+            "the signature does not recover to a public key", hint=FORM_HINT, code="bad-signature"
+        ) from error
     return _address(public.format(compressed=False))
 
 

@@ -163,7 +163,11 @@ def check_response(
     try:
         signer = secp256k1.recover(secp256k1.personal_hash(message), bytes.fromhex(text[2:]))
     except InvalidInput as error:
-        raise Unauthenticated(f"the answer's signature is broken: {error.detail}", code="forged-answer") from error
+        raise Unauthenticated(
+            f"the answer's signature is broken: {error.detail}",
+            hint="check the service's URL and address: another program may answer there",
+            code="forged-answer",
+        ) from error
     if signer != service:
         raise Unauthenticated(
             f"the answer was not signed by {service}",
@@ -236,7 +240,9 @@ def check_request_line(method: str, target: str) -> None:
             8,192 characters, or contains other characters than printable ASCII.
     """
     if not _METHOD.fullmatch(method):
-        raise InvalidInput(f"{method[:20]!r} is not an HTTP method of 3 to 10 capitals")
+        raise InvalidInput(
+            f"{method[:20]!r} is not an HTTP method of 3 to 10 capitals", hint="write methods in capitals, such as GET"
+        )
     if len(target) > MOST_TARGET_CHARACTERS or not _TARGET.fullmatch(target):
         raise InvalidInput(
             f"{target[:80]!r} is not a valid path with query",
@@ -251,7 +257,11 @@ def unix_ms(moment: datetime) -> int:
 
 def _matching(pattern: re.Pattern[str], name: str, value: str, form: str) -> str:
     if not pattern.fullmatch(value):
-        raise InvalidInput(f"{name} is not {form}: {value[:40]!r}", code="malformed-header")
+        raise InvalidInput(
+            f"{name} is not {form}: {value[:40]!r}",
+            hint="docs/protocol.md has the form of each signature header",
+            code="malformed-header",
+        )
     return value
 
 

@@ -51,7 +51,7 @@ class PoolOverview(WireModel):
 
 
 class AssignmentView(WireModel):
-    """Current or last assignment of a node, as the node reported it."""
+    """An assignment of a task to a node, as the node reported it."""
 
     id: Identifier
     task_id: Identifier
@@ -68,6 +68,15 @@ class AssignmentView(WireModel):
     """Time at which the assignment completed, failed, was stopped or was withdrawn; None while it lasts."""
     ended_because: str = ""
     group: GroupPlace | None = None
+    kept_until_ms: Milliseconds | None = None
+    """Time at which the orchestrator deletes the ended assignment with its log; None while the assignment lasts."""
+
+
+class AssignmentPage(WireModel):
+    """Answer of `GET /v1/assignments`."""
+
+    assignments: tuple[AssignmentView, ...]
+    next_cursor: str | None
 
 
 class NodeView(WireModel):
@@ -90,6 +99,9 @@ class NodeView(WireModel):
     assignment: AssignmentView | None = None
     metrics: dict[str, float] = {}
     """Value of the requested gauge in the last heartbeat."""
+    version: Annotated[int, Field(ge=0)] = 0
+    """Number that every change raises, for blocking reads. A heartbeat that only renews time and metrics does not raise
+    it."""
 
 
 class NodeViewPage(WireModel):
@@ -207,14 +219,15 @@ class PoolEvent(WireModel):
     actor: str
     node: WireAddress | None = None
     task_id: Identifier | None = None
+    assignment_id: Identifier | None = None
 
 
 class EventPage(WireModel):
-    """Answer of `GET /v1/events`, oldest event first."""
+    """Answer of `GET /v1/events`."""
 
     events: tuple[PoolEvent, ...]
     next_cursor: str
-    """Value for `after` in the next request."""
+    """Value for `after` in the next request; with `sort=newest`, for `before`."""
 
 
 class NewWebhook(WireModel):

@@ -294,6 +294,8 @@ class Task(WireModel):
     secret_names: tuple[str, ...]
     assignments: dict[AssignmentState, int]
     """Number of assignments by state."""
+    version: Annotated[int, Field(ge=0)] = 0
+    """Number that every change raises, for blocking reads."""
 
 
 class TaskPage(WireModel):

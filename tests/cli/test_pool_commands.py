@@ -202,6 +202,12 @@ def test_an_owner_posts_watches_and_stops_a_task(owner: Owner) -> None:
 
     owner.report(given, "completed")
     assert "│ first line" in owner.muster("logs", "--task", "hello")  # kept after the container was removed
+    listed = owner.asks("assignments", "--task", "hello", "--node", NODE.address)
+    assert [(one["id"], one["state"]) for one in listed] == [(given.assignment.id, "completed")]
+    assert "hello" in owner.muster("assignments", "--task", task, "--state", "completed")
+    assert owner.asks("assignments", "--state", "running") == []
+    assert "first line" in owner.muster("logs", "--assignment", given.assignment.id)
+    assert "`muster pool assignments`" in owner.muster("logs", "--assignment", "x", fails=1)
     owner.muster("stop", "hello")
     assert owner.asks("task", "hello")["desired_state"] == "stopped"
     kinds = {event["kind"] for event in owner.asks("events")}

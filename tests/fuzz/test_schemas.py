@@ -123,7 +123,7 @@ def test_streams_and_scopes_are_declared(tmp_path: Path) -> None:
         for operation in path.values()
         if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
     }
-    assert streams == {"listEvents", "getNodeLogs"}
+    assert streams == {"getAssignmentLogs", "getNodeLogs", "listEvents"}
     expected = {
         ("post", "/v1/tasks"): [{"token": ["operate"]}, {"signature": []}],
         ("get", "/v1/tasks"): [{"token": ["read"]}, {"signature": []}],

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from orchestrator.api.logs import Backlog, reader
-from orchestrator.loops.webhooks import NEW_SIGNATURE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery, wants
+from orchestrator.domain.event_kinds import wants
+from orchestrator.loops.webhooks import NEW_SIGNATURE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery
 from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
@@ -38,6 +39,10 @@ OWNERS = [
     ("PATCH", f"/v1/tasks/{'0' * 32}", "operate"),
     ("DELETE", f"/v1/tasks/{'0' * 32}", "operate"),
     ("PUT", f"/v1/tasks/{'0' * 32}/secrets", "operate"),
+    ("GET", "/v1/assignments", "read"),
+    ("GET", f"/v1/assignments/{'0' * 32}", "read"),
+    ("GET", f"/v1/assignments/{'0' * 32}/logs", "read"),
+    ("GET", f"/v1/tasks/{'0' * 32}/assignments", "read"),
     ("GET", "/v1/nodes", "read"),
     ("GET", "/v1/nodes/allowlist", "admin"),
     ("GET", f"/v1/nodes/0x{'1' * 40}", "read"),
@@ -287,7 +292,7 @@ async def test_a_silent_node_does_not_delay_the_lines_already_stored(pool: PoolU
     ("path", "named", "hint"),
     [
         ("/v1/nodes?stat=healthy", "'stat'", "did you mean state?"),
-        ("/v1/tasks?state=running&limits=1", "'state', 'limits'", "this route takes cursor, limit"),
+        ("/v1/tasks?state=running&limits=1", "'limits'", "did you mean limit?"),
         ("/v1/pool?x=1", "'x'", "this route takes no parameters"),
     ],
 )

@@ -339,7 +339,7 @@ def test_a_tokens_repr_hides_it() -> None:
         InvalidInput("a", hint="b", code="c-d"),
         Forbidden("a", hint="b"),
         RateLimited("a", retry_after=timedelta(seconds=3)),
-        Unprocessable("a", fields={"b": "c"}),
+        Unprocessable("a", fields={"b": "c"}, hint="d"),
         NoAnswer("a", hint="b", retryable=False),
     ],
     ids=lambda error: type(error).__name__,

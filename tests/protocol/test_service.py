@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,11 +12,13 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 from prometheus_client import Gauge
 from redis.asyncio import Redis
 
@@ -25,6 +28,12 @@ from protocol.http.serving.service import create_service, serve
 from protocol.redis.connection import check_redis
 from protocol.runtime.clock import ManualClock
 from protocol.runtime.loops import BackgroundLoops
+from tests.kit.http_server import served
+
+SWAGGER_UI = {
+    "swagger-ui-bundle.js": "e6a898692f2d768e807c3ba4626068a69a2c5dd960dd6c76f3e4d3a3de180af2",
+    "swagger-ui.css": "5ed08757e53da3e026d6cbecc61fe5d43585c9560b302d534ad56692519a273d",
+}
 
 
 def client_of(app: FastAPI, *, ip: str = "192.0.2.1") -> httpx.AsyncClient:
@@ -329,11 +338,69 @@ async def test_a_stop_waits_for_open_requests(path: str, answer: str, sign: sign
             await process.wait()
 
 
-async def test_the_docs_page_is_sandboxed_from_the_services_origin(http: httpx.AsyncClient) -> None:
-    """Otherwise scripts from the CDN could read data that pages of the same origin store."""
+async def test_the_docs_page_works_offline_in_a_sandbox_apart_from_the_services_origin(http: httpx.AsyncClient) -> None:
+    """Otherwise its scripts could read data that pages of the same origin store."""
     docs = await http.get("/docs")
     assert docs.headers["content-security-policy"] == "sandbox allow-scripts allow-popups"
     assert "openapi.json" in docs.text
+    assert "//" not in re.sub("<!--.*?-->", "", docs.text), "no other host"
+    named = re.findall(r'(?:src|href)="([^"]+)"', docs.text)
+    assert set(named) == {"docs/swagger-ui-bundle.js", "docs/swagger-ui.css", "data:,"}
+    for name in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        asset = await http.get(f"/docs/{name}")
+        assert asset.headers["content-type"].startswith("text/"), name
+        assert sha256(asset.content).hexdigest() == SWAGGER_UI[name], "the file of the release in swagger_ui/README.md"
+        assert asset.headers["x-content-type-options"] == "nosniff"
+    for name in ("README.md", "LICENSE", "..%2fdocs_page.py"):
+        assert (await http.get(f"/docs/{name}")).status_code == 404
     schema = await http.get("/openapi.json", headers={"Origin": "null"})
     assert schema.headers["access-control-allow-origin"] == "*"
     assert (await http.get("/healthz", headers={"Origin": "null"})).headers.get("access-control-allow-origin") is None
+
+
+async def test_a_head_has_the_headers_of_a_get_and_no_body() -> None:
+    app = create_service("test", version="1")
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def pieces() -> AsyncIterator[str]:
+            while True:
+                yield "piece"
+
+        return StreamingResponse(pieces(), media_type="text/plain")
+
+    @app.post("/orders")
+    async def order() -> None: ...
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError("hunter2")
+
+    def fixed(answer: httpx.Response) -> dict[str, str]:
+        return {name: value for name, value in answer.headers.items() if name != "x-request-id"}
+
+    async with client_of(app) as http:
+        for path, status in (
+            ("/healthz", 200),
+            ("/openapi.json", 200),
+            ("/x", 404),
+            ("/healthz?x=1", 422),
+            ("/broken", 500),
+        ):
+            get, head = await http.get(path), await http.head(path)
+            assert (get.status_code, head.status_code, head.content) == (status, status, b"")
+            assert fixed(head) == fixed(get), path
+        answer = await http.head("/stream")
+        assert (answer.status_code, answer.content) == (200, b"")
+        refused = await http.delete("/healthz")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        assert (await http.head("/orders")).headers["allow"] == "POST"
+        assert (
+            'muster_http_answers_total{method="HEAD",route="/stream",status="200"} 1.0'
+            in (await http.get("/metrics")).text
+        )
+    with served(app) as url:
+        async with httpx.AsyncClient(base_url=url) as real:
+            for path in ("/healthz", "/stream", "/x"):
+                assert (await real.head(path)).content == b""
+                assert (await real.get("/healthz")).json()["status"] == "ok", "no rest of a body is on the connection"

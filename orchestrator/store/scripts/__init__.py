@@ -310,6 +310,7 @@ class EndAssignment(ScriptCall[WriteResult]):
         why: Reason for the pool's events.
         now_ms: Current time.
         kept_ms: Time for which the ended assignment is kept.
+        most_ended: Maximum number of ended assignments that are kept.
         outcome: Outcome to count for the task, as JSON; None to count none.
     """
 
@@ -320,6 +321,7 @@ class EndAssignment(ScriptCall[WriteResult]):
     why: str
     now_ms: int
     kept_ms: int
+    most_ended: int
     outcome: str | None
 
 

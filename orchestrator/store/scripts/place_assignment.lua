@@ -8,9 +8,12 @@ redis.call('HSET', node, 'aid', assignment, 'agen', 1, 'ahead', head, 'aref', re
   'last_aid', assignment)
 redis.call('HSET', P .. 'assignment:' .. assignment, 'id', assignment, 'task', task, 'name', task_name, 'node', address,
   'generation', 1, 'state', 'pending', 'assigned', now_ms, 'group', group)
+local entry = assignment_entry(now_ms, assignment)
+for _, index in ipairs(assignment_indexes(task, address)) do redis.call('ZADD', index, 0, entry) end
 redis.call('SADD', P .. 'placed:' .. task, address)
 count(task, 'pending', 1)
+touch(node)
 redis.call('HDEL', node, 'failure')
 changed(address)
-emit(now_ms, 'assignment.placed', task_name, 'scheduler', address, task)
+emit(now_ms, 'assignment.placed', task_name, 'scheduler', address, task, assignment)
 return 1

@@ -33,12 +33,13 @@ if assignment and reported_assignment == assignment and reported_generation == t
   redis.call('HSET', node, 'afp', report, 'astate', task_state)
   redis.call('HSET', stored, 'state', task_state, 'restarts', values[2], 'exit_code', values[3], 'started', values[4],
     'detail', detail)
+  touch(node)
   if task_state ~= f[8] then
     local task = redis.call('HGET', stored, 'task') or ''
     count(task, f[8] or 'pending', -1)
     count(task, task_state, 1)
     changed(address)
-    emit(now, 'assignment.' .. task_state, detail, address, address, task)
+    emit(now, 'assignment.' .. task_state, detail, address, address, task, assignment)
   end
 end
 

@@ -9,6 +9,7 @@ redis.call('HSET', node, 'agen', generation + 1, 'ahead', head, 'aref', referenc
 redis.call('HSET', stored, 'generation', generation + 1, 'state', 'pending', 'detail', '')
 count(task, f[3] or 'pending', -1)
 count(task, 'pending', 1)
+touch(node)
 changed(address)
-emit(now_ms, 'assignment.renewed', why, actor, address, task)
+emit(now_ms, 'assignment.renewed', why, actor, address, task, assignment)
 return 1

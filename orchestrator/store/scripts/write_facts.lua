@@ -7,5 +7,8 @@ for name, value in pairs(facts) do
     different = 1
   end
 end
-if different == 1 then changed(address) end
+if different == 1 then
+  touch(node)
+  changed(address)
+end
 return different

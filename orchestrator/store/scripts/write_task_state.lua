@@ -7,6 +7,7 @@ if tonumber(f[1]) ~= generation or f[4] ~= 'running' then return 0 end
 if redis.call('SISMEMBER', P .. 'tasks:open', task) == 0 then return 0 end
 if f[2] == state and f[3] == reason then return 1 end
 redis.call('HSET', stored, 'state', state, 'reason', reason)
+touch(stored)
 if over then
   redis.call('SREM', P .. 'tasks:open', task)
   redis.call('HSET', stored, 'ended', now_ms)

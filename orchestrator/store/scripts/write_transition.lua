@@ -17,6 +17,7 @@ elseif deadline ~= 'keep' then redis.call('ZADD', P .. 'deadlines', deadline, ad
 if removal == 'clear' then redis.call('ZREM', P .. 'removals', address)
 elseif removal ~= 'keep' then redis.call('ZADD', P .. 'removals', 'NX', removal, address) end
 set_fields(node, fields)
+touch(node)
 
 if not quiet then
   redis.call('XADD', P .. 'history:' .. address, 'MAXLEN', '~', HISTORY_KEPT, '*',

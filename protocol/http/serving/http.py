@@ -57,6 +57,9 @@ BODY_ACCOUNT = "muster.body"
 """Key of a request's `BodyAccount` in its ASGI scope. A body of at most `UNCOUNTED` bytes has none."""
 
 
+HEAD_HINT = "send fewer and shorter header fields, such as cookies, and a shorter URL"
+
+
 class HeadTooLarge(MusterError):
     """The head of a request has too many bytes or fields."""
 
@@ -221,11 +224,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deaf = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
-            self._refuse(self._error or InvalidInput("this is not a valid HTTP/1.1 request"), limit="malformed")
+            self._refuse(
+                self._error
+                or InvalidInput(
+                    "this is not a valid HTTP/1.1 request", hint="use an HTTP/1.1 client, with https if the URL says so"
+                ),
+                limit="malformed",
+            )
         else:
             if self._unparsed >= MOST_HEAD:
                 where = "chunk header or trailers" if self._in_body else "head"
-                self._refuse(HeadTooLarge(f"the request's {where} has more than {MOST_HEAD} bytes"), limit="head")
+                self._refuse(
+                    HeadTooLarge(f"the request's {where} has more than {MOST_HEAD} bytes", hint=HEAD_HINT), limit="head"
+                )
         return not self._deaf
 
     # Callbacks of the parser, which turns their exceptions into a parser error in `_feed`
@@ -241,7 +252,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # uvicorn would add the trailer field to the headers while a route reads them.
             raise self._wrong(InvalidInput("trailers are not accepted", hint="send these fields as headers"))
         if len(self.headers) >= MOST_FIELDS:
-            raise self._wrong(HeadTooLarge(f"the request has more than {MOST_FIELDS} header fields"))
+            raise self._wrong(HeadTooLarge(f"the request has more than {MOST_FIELDS} header fields", hint=HEAD_HINT))
         HttpToolsProtocol.on_header(
             self, name, value
         )  # not `super()`, which is slower: each heartbeat has ten header fields
@@ -249,7 +260,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Starts the request, or queues it behind the request that is being answered."""
         if len(self.pipeline) >= MOST_PIPELINED:
-            raise self._wrong(InvalidInput(f"more than {MOST_PIPELINED} pipelined requests wait on this connection"))
+            raise self._wrong(
+                InvalidInput(
+                    f"more than {MOST_PIPELINED} pipelined requests wait on this connection",
+                    hint="wait for each answer before the next request",
+                )
+            )
         super().on_headers_complete()  # raises for a malformed target, before the state below is set
         self._in_head = False
         self._in_body = True

@@ -2,9 +2,10 @@
 
 Before the route, the middleware checks the rate per IP, the protocol version and the declared size. After the route, it
 adds the request id, the supported and the agreed protocol version and deprecations to the response, and writes a log
-line and metrics. Routes find the agreed version in `request.state.protocol_version`. The middleware converts
-an unexpected error to a problem response and logs the traceback. For speed, because every heartbeat passes through it,
-the middleware reads raw headers and prepares log lines only if they will be written.
+line and metrics. Routes find the agreed version in `request.state.protocol_version`. A HEAD is served by the route of
+GET, without the body. The middleware converts an unexpected error to a problem response and logs the traceback. For
+speed, because every heartbeat passes through it, the middleware reads raw headers and prepares log lines only if they
+will be written.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -28,7 +30,7 @@ from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRa
 from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
 from protocol.http.serving.http import BODY_ACCOUNT
 from protocol.http.serving.problem_answers import CarriedError, http_problem, problem_response, unexpected
-from protocol.http.verification import FastResponse, FastRoute, check_declared_size, too_large
+from protocol.http.verification import SENT_METHOD, FastResponse, FastRoute, check_declared_size, too_large
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import generator
 from protocol.versions import AGREED_HEADER, SPOKEN, VERSION_HEADER, VersionRange
@@ -161,6 +163,8 @@ class RequestMiddleware:
         except ClientDisconnect:
             context.status = 499  # the status that nginx logs when the client has disconnected
         except Exception as error:  # noqa: BLE001 - any unexpected error is logged and answered with a 500
+            if context.is_head_sent:  # the end of a route whose body is not wanted
+                return
             await context.refuse(unexpected(error))
 
     def _check_limits(self, context: _RequestContext) -> None:
@@ -189,7 +193,7 @@ class RequestMiddleware:
     def _record_response(self, context: _RequestContext, seconds: float) -> None:
         """Counts the response in the metrics and writes its log line."""
         template = context.template
-        method = context.scope["method"] if template and context.scope["method"] in METHODS else "(other)"
+        method = context.method if template and context.method in METHODS else "(other)"
         self._metrics.count(method, template or "(none)", context.status, seconds)
         quiet = context.status < 400 and seconds < SLOW_S
         level = logging.DEBUG if quiet else logging.WARNING if context.status >= 500 else logging.INFO
@@ -207,19 +211,26 @@ class RequestMiddleware:
         )
 
 
+class _BodyNotWanted(Exception):
+    """Ends a route that streams its body, for example a stream of events, in answer to a HEAD."""
+
+
 class _RequestContext:
     """State of one request while the middleware serves it."""
 
     __slots__ = (
         "_deprecations",
         "_receive",
+        "_received",
         "_send",
         "_size",
         "_spoken",
         "agreed",
         "identifier",
         "ip",
+        "is_head_sent",
         "limit",
+        "method",
         "route",
         "scope",
         "started",
@@ -236,7 +247,10 @@ class _RequestContext:
         limit: int,
         deprecations: Sequence[Deprecation],
     ) -> None:
-        self.scope = scope
+        self.method: str = scope["method"]
+        self._received = scope  # the server adds the account of a body to its own scope while the body arrives
+        self.scope = {**scope, "method": "GET", SENT_METHOD: "HEAD"} if self.method == "HEAD" else scope
+        self.is_head_sent = False
         self.identifier = (
             f"{generator.getrandbits(64):016x}"  # predictable, as it only names the request in logs and responses
         )
@@ -249,7 +263,7 @@ class _RequestContext:
         self._receive, self._send = receive, send
         self._spoken, self._size = spoken, 0
         self._deprecations = deprecations
-        scope["muster.request_id"] = self.identifier
+        self.scope["muster.request_id"] = self.identifier
 
     def agree(self, version: int) -> None:
         """Stores the protocol version of the request, for the route and for the response."""
@@ -276,7 +290,7 @@ class _RequestContext:
             self._size += len(message.get("body", b""))
             if self._size > self.limit:
                 raise CarriedError(too_large(self.limit))
-            account: BodyAccount | None = self.scope.get(
+            account: BodyAccount | None = self._received.get(
                 BODY_ACCOUNT
             )  # absent without `BoundedServer`, as in some tests
             if account is not None and account.refusal is not None:
@@ -292,7 +306,16 @@ class _RequestContext:
             headers["X-Request-Id"] = self.identifier
             headers[VERSION_HEADER] = self._spoken
             headers.setdefault("X-Content-Type-Options", "nosniff")
+            if self.status == HTTPStatus.METHOD_NOT_ALLOWED and "GET" in headers.get("Allow", "").split(", "):
+                headers["Allow"] += ", HEAD"
             message["headers"] += self._version_headers()
+        elif self.method == "HEAD" and message["type"] == "http.response.body":
+            if not self.is_head_sent:
+                self.is_head_sent = True
+                await self._send({"type": "http.response.body"})
+            if message.get("more_body"):
+                raise _BodyNotWanted
+            return
         await self._send(message)
 
     async def answer(self, answer: FastResponse) -> None:
@@ -306,7 +329,7 @@ class _RequestContext:
         ]
         headers = [*answer.headers, *ours, *self._version_headers()]
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": answer.body})
+        await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else answer.body})
 
     def _version_headers(self) -> list[tuple[bytes, bytes]]:
         """Returns the header fields of the agreed protocol version and of the first matching deprecation."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from http import HTTPStatus
 
 import structlog
 from fastapi import FastAPI, Request
@@ -13,7 +12,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from protocol.errors import MusterError, Unauthenticated, Unprocessable, plain_message
-from protocol.http.problems import MEDIA_TYPE, TYPE_PREFIX, Problem, code_of, problem_of, title_of
+from protocol.http.problems import MEDIA_TYPE, TYPE_PREFIX, Problem, code_of, hint_of, problem_of, title_of
 from protocol.runtime.randomness import token_hex
 
 _log = structlog.get_logger(__name__)
@@ -109,7 +108,7 @@ def http_problem(error: HTTPException, *, instance: str) -> Response:
         code=code_of(error.status_code),
         retryable=error.status_code >= 500,
         instance=instance,
-        hint="/openapi.json lists the paths of this service" if error.status_code == HTTPStatus.NOT_FOUND else "",
+        hint=hint_of(error.status_code),
     )
     return Response(
         problem.model_dump_json(exclude_none=True),

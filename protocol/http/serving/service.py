@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
-from functools import cache
 from types import FrameType
 from typing import Any
 
 import structlog
 import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
 
 from protocol.errors import MusterError, Unavailable
@@ -31,6 +28,7 @@ from protocol.http.parameters import declared_parameters_only
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
+from protocol.http.serving.docs_page import add_docs
 from protocol.http.serving.http import BoundedServer, Serving
 from protocol.http.serving.metrics_page import MetricsPage
 from protocol.http.serving.middleware import HttpLimits, HttpMetrics, RequestMiddleware
@@ -49,8 +47,6 @@ CHECK_TIMEOUT = timedelta(seconds=2)
 """Time limit of one readiness check."""
 DRAIN = timedelta(seconds=20)
 """Time limit of open requests at shutdown, below the 30 s after which Kubernetes kills a process."""
-
-OPENAPI = "/openapi.json"
 
 BACKLOG = 2048
 """Maximum number of connections that wait to be accepted. The kernel's own limit may be lower."""
@@ -160,7 +156,7 @@ def create_service(
     install_problem_answers(app)
     _add_health(app, checks, registry)
     complete_openapi(app)
-    _add_docs(app)
+    add_docs(app)
     return app
 
 
@@ -305,28 +301,6 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
     async def get_metrics(_request: Request) -> Response:
         """Return the service's metrics in Prometheus' text format."""
         return Response(page.text(), media_type=CONTENT_TYPE_LATEST)
-
-
-def _add_docs(app: FastAPI) -> None:
-    """Adds the page `/docs`, which shows the API to people, and `/openapi.json`.
-
-    The page loads scripts from a CDN. A Content-Security-Policy sandbox gives the page a separate origin, so that these
-    scripts can't read the service's data.
-    """
-
-    @cache
-    def written() -> bytes:
-        return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
-
-    @app.get(OPENAPI, include_in_schema=False)
-    async def schema() -> Response:
-        return Response(written(), media_type="application/json", headers={"Access-Control-Allow-Origin": "*"})
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        page = get_swagger_ui_html(openapi_url=OPENAPI.lstrip("/"), title=app.title)
-        page.headers["Content-Security-Policy"] = "sandbox allow-scripts allow-popups"
-        return page
 
 
 async def _ask(check: Check) -> str:

@@ -62,7 +62,12 @@ class UnixServer:
         self._running = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"serve {self._path.name}")
         while not self._server.started:
             if self._running.done():
-                raise Unavailable(f"the server at {self._path} did not start", retryable=False, code="start-failed")
+                raise Unavailable(
+                    f"the server at {self._path} did not start",
+                    hint="see the log for the cause",
+                    retryable=False,
+                    code="start-failed",
+                )
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:

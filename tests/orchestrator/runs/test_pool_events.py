@@ -9,8 +9,8 @@ import pytest
 
 from ledger.amounts import UNIT
 from ledger.events.types import DisputeLost, RewardsClaimed, WorkFinal
+from orchestrator.domain.event_kinds import wants
 from orchestrator.domain.slots import SlotEvent
-from orchestrator.loops.webhooks import wants
 from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
