@@ -17,7 +17,6 @@ from cli.tables import Column, Columns
 from protocol.wire.pool import AssignmentView
 from protocol.wire.tasks import AssignmentState
 
-
 ASSIGNMENTS = Columns.of(
     Column("id", least=8),
     Column("task", least=8),
