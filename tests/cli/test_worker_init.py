@@ -45,6 +45,7 @@ from tests.kit.discovery import settings as discovery_settings
 from tests.kit.http_server import served
 from tests.kit.verdicts import verdict_on
 from tests.kit.world import POOL, TERMS, World, founded, world
+from worker.chain import earnings
 
 __all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures
 
@@ -286,10 +287,14 @@ async def test_earnings_are_those_of_the_ledger_with_their_source(contributor: C
     await validator.work.finalize(works)
     await world.warp(timedelta(days=2))
     await world.controls.mine(1)
+    contributor.monkeypatch.setattr(earnings, "CHUNK", 2)  # several queries
     said = await contributor.init("--dry-run")
     # 200 units at 0.01 MUST in two days
     assert re.search(r"on average (0\.99\d*|1) MUST per node and day", said), said
     assert "2 MUST for 3 final works, divided by 1 paid nodes and 2.0 days. Source: events WorkFinal" in said
+    await world.warp(timedelta(days=6))  # the works are older than a week now
+    await world.controls.mine(1)
+    assert "no history: the ledger has no paid work" in await contributor.init("--dry-run")
 
 
 async def end_pool(world: World) -> None:
