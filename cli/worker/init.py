@@ -141,6 +141,11 @@ async def init(
     A second run continues where the first one stopped. Existing files and keys are never overwritten.
     """
     may_ask = sys.stdin.isatty() and not yes
+    if not (may_ask or yes or dry_run):
+        raise InvalidInput(
+            "without a terminal this command can't ask before it stakes and registers",
+            hint="give --yes to do all steps, or --dry-run to see them",
+        )
     where = _needed(pool, "pool", "Pool (URL, or number on the ledger)", may_ask)
     setup = _Setup(
         folder=WorkerFolder(_folder(directory)),
@@ -180,9 +185,9 @@ async def init(
             return
         if may_ask:
             _ask_to_go_on(f"Make keys and write the configuration in {setup.folder.path}?")
-        password = _write_files(verified, setup)
+        password, made = _write_files(verified, setup)
         configuration = _configuration(setup, password)
-        provider, node = (open_key(configuration, name) for name in ("provider", "node"))
+        provider, node = (made.get(name) or open_key(configuration, name) for name in ("provider", "node"))
         await _check_node(ledger, verified.pool_id, provider.address, node.address)
         needs = await _needs(ledger, verified, setup, capacity=chosen, provider=provider.address, node=node.address)
         show_fields(_about_money(provider.address, node.address, needs))
@@ -278,17 +283,18 @@ async def _show_plan(ledger: Ledger, pool: VerifiedPool, setup: _Setup, *, capac
     note("dry run: nothing was changed")
 
 
-def _write_files(pool: VerifiedPool, setup: _Setup) -> Path | None:
+def _write_files(pool: VerifiedPool, setup: _Setup) -> tuple[Path | None, dict[str, Key]]:
     """Makes keys, deployment file and configuration, as far as they are missing.
 
     Returns:
-        The password file; None if the user remembers the password.
+        The password file, or None if the user remembers the password; and the new keys by name.
     """
     folder = setup.folder
     folder.make()
     missing = [name for name in ("provider", "node") if not folder.keystore(name).exists()]
     file, password = _password(setup, new=len(missing) == 2)
     existing = _configuration(setup, file)
+    made: dict[str, Key] = {}
     for name in missing:
         try:
             open_key(existing, name)  # from its variable
@@ -300,21 +306,23 @@ def _write_files(pool: VerifiedPool, setup: _Setup) -> Path | None:
                 f"there is no password file for the new key {name}, and the other key has a password",
                 hint=f"give --password-file, or make the key yourself: `muster keys new {name}`",
             )
-        key = Key.generate()
+        made[name] = key = Key.generate()
         write_keystore(folder.keystore(name), key, password)
         say(f"made the key {name}: {key.address} in {folder.keystore(name)}")
     if missing:
         note(f"keep a copy of {folder.keys} and of the password in a safe place: they can't be restored")
     if folder.write_deployment(pool.deployment):
         say(f"wrote {folder.deployment}")
-    state = folder.default_state(home_configuration())
     if folder.write_configuration(
-        pool, rpc=setup.rpc, password_file=file, state=state, allow_plain_http=setup.allow_plain_http
+        pool,
+        rpc=setup.rpc,
+        password_file=file,
+        allow_plain_http=setup.allow_plain_http,
     ):
         say(f"wrote {folder.configuration}")
     else:
         note(f"{folder.configuration} exists and is kept as it is")
-    return file
+    return file, made
 
 
 def _password(setup: _Setup, *, new: bool) -> tuple[Path | None, str | None]:

@@ -11,7 +11,7 @@ from cli.pool.joining import VerifiedPool
 from ledger.deployment import Deployment
 from protocol.errors import Conflict, InvalidInput
 from protocol.runtime.files import create_atomically
-from worker.settings import WorkerSettings, default_state
+from worker.settings import WorkerSettings
 
 UNIT = Path(".config/systemd/user/muster-worker.service")
 """Path of the systemd unit below the home directory."""
@@ -96,65 +96,51 @@ class WorkerFolder:
         return _create(self.deployment, json.dumps(asdict(deployment), indent=2) + "\n")
 
     def write_configuration(
-        self, pool: VerifiedPool, *, rpc: str, password_file: Path | None, state: Path, allow_plain_http: bool
+        self, pool: VerifiedPool, *, rpc: str, password_file: Path | None, allow_plain_http: bool
     ) -> bool:
-        """Writes `muster.toml`, which the worker and all commands read; returns False if it existed."""
-        text = configuration_text(
-            pool,
-            rpc=rpc,
-            password_file=password_file,
-            keystore=self.keystore("node") if self.keystore("node").exists() else None,
-            state=state,
-            allow_plain_http=allow_plain_http,
-        )
-        return _create(self.configuration, text)
+        """Writes `muster.toml`, which the worker and all commands read; returns False if it existed.
 
-    def default_state(self, home: Path | None) -> Path:
-        """Returns the worker's state directory: the user's default one for the default folder, else one in the folder.
+        Files in the folder get relative paths, so that the folder can be moved to another machine.
 
-        Several workers on one machine have a folder each, and so a state directory each.
+        Args:
+            pool: The pool.
+            rpc: JSON-RPC endpoint of the chain.
+            password_file: Password of the keystores; None if the user types it.
+            allow_plain_http: Whether plain http to other machines is allowed.
         """
-        return default_state() if self.path == home else self.path / "state"
+        password = [] if password_file is None else [f"password_file = {self._quoted(password_file)}"]
+        discovery = f"discovery = [{', '.join(map(_quoted, pool.discovery))}]"
+        keystore = self.keystore("node")
+        lines = [
+            f"# Written by `muster worker init` for pool {pool.pool_id}. `muster settings worker` lists all settings.",
+            "[chain]  # for commands",
+            f"rpc = {_quoted(rpc)}",
+            f"chain_id = {pool.deployment.chain_id}",
+            f"deployment = {self._quoted(self.deployment)}",
+            "",
+            "[keys]",
+            f"directory = {self._quoted(self.keys)}",
+            *password,
+            "",
+            "[pool]",
+            f"id = {pool.pool_id}",
+            *([] if pool.url is None else [f"orchestrator = {_quoted(pool.url)}"]),
+            discovery,
+            "",
+            "[worker]  # for the daemon",
+            f"pool_id = {pool.pool_id}",
+            discovery,
+            f"chain_url = {_quoted(rpc)}",
+            f"deployment = {self._quoted(self.deployment)}",
+            *([f"keystore = {self._quoted(keystore)}"] if keystore.exists() else []),
+            *password,
+            'state = "state"  # volumes, logs, queue; one per worker',
+            *(["allow_plain_http = true"] if allow_plain_http else []),
+        ]
+        return _create(self.configuration, "\n".join(lines) + "\n")
 
-
-def configuration_text(
-    pool: VerifiedPool,
-    *,
-    rpc: str,
-    password_file: Path | None,
-    keystore: Path | None,
-    state: Path,
-    allow_plain_http: bool,
-) -> str:
-    """Returns the content of the configuration file, with absolute paths except for files beside it."""
-    password = [] if password_file is None else [f"password_file = {_quoted(password_file)}"]
-    lines = [
-        f"# Written by `muster worker init` for pool {pool.pool_id}. `muster settings worker` lists all settings.",
-        "[chain]  # for commands",
-        f"rpc = {_quoted(rpc)}",
-        f"chain_id = {pool.deployment.chain_id}",
-        'deployment = "deployment.json"',
-        "",
-        "[keys]",
-        'directory = "keys"',
-        *password,
-        "",
-        "[pool]",
-        f"id = {pool.pool_id}",
-        *([] if pool.url is None else [f"orchestrator = {_quoted(pool.url)}"]),
-        f"discovery = [{', '.join(map(_quoted, pool.discovery))}]",
-        "",
-        "[worker]  # for the daemon",
-        f"pool_id = {pool.pool_id}",
-        f"discovery = [{', '.join(map(_quoted, pool.discovery))}]",
-        f"chain_url = {_quoted(rpc)}",
-        'deployment = "deployment.json"',
-        *([] if keystore is None else [f"keystore = {_quoted(keystore)}"]),
-        *password,
-        f"state = {_quoted(state)}",
-        *(["allow_plain_http = true"] if allow_plain_http else []),
-    ]
-    return "\n".join(lines) + "\n"
+    def _quoted(self, path: Path) -> str:
+        return _quoted(path.relative_to(self.path) if path.is_relative_to(self.path) else path)
 
 
 def unit_text(configuration: Path) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from protocol.identifiers import WireAddress
+from protocol.identifiers import EXAMPLE_ADDRESS, WireAddress
 from protocol.wire.base import MAX_INT64, PoolId, ShortText, WireModel
 
 MOST_DISCOVERY = 16
@@ -23,7 +23,9 @@ class LedgerDeployment(WireModel):
     chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
     block: Annotated[int, Field(ge=0, le=MAX_INT64)]
     """First block that can contain events of the contracts."""
-    contracts: Annotated[dict[ShortText, WireAddress], Field(max_length=32)]
+    contracts: Annotated[
+        dict[ShortText, WireAddress], Field(max_length=32, examples=[{"ComputePools": EXAMPLE_ADDRESS}])
+    ]
     """Address of each contract by its name."""
     version: ShortText
     """Version of the contracts."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
+import pty
 import re
 import stat
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -30,7 +33,7 @@ from orchestrator.chain.pool import LedgerPool
 from orchestrator.settings import OrchestratorSettings
 from protocol.identifiers import Address, address
 from protocol.identity.keys import Key
-from protocol.identity.keystores import write_keystore
+from protocol.identity.keystores import read_keystore, write_keystore
 from protocol.identity.typed_data import SigningDomain
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
@@ -42,6 +45,7 @@ from tests.kit.discovery import settings as discovery_settings
 from tests.kit.http_server import served
 from tests.kit.verdicts import verdict_on
 from tests.kit.world import POOL, TERMS, World, founded, world
+from worker.chain import earnings
 
 __all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures
 
@@ -217,6 +221,60 @@ async def test_a_run_continues_after_one_that_stopped_between_its_transactions(c
     assert "staked 15 MUST" in said
 
 
+async def test_at_a_terminal_it_asks_for_what_is_missing_and_before_each_step(contributor: Contributor) -> None:
+    provider = Key.generate()
+    await contributor.give(provider, must=50 * MUST)
+    contributor.monkeypatch.setenv("MUSTER_PROVIDER_KEY", provider.reveal().hex())
+    contributor.monkeypatch.setenv("MUSTER_RPC", contributor.world.url)
+    contributor.monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    dialogue = [
+        ("number on the ledger", contributor.url),
+        ("Make keys and write the configuration", "y"),
+        ("Password of the keys", "a long password"),
+        ("Again:", "a long password"),
+        ("Stake 20 MUST?", "y"),
+        ("Register the node", "n"),
+    ]
+    said, code = await asyncio.to_thread(converse, dialogue)
+    assert code == 1, said
+    assert "Aborted" in said
+    assert "a long password" not in said
+    assert not (contributor.folder / "password").exists()
+    assert "password_file" not in (contributor.folder / "muster.toml").read_text()
+    ledger = await contributor.world.as_("owner")
+    assert (await ledger.stake.of(provider.address)).active == 20 * MUST
+    assert await ledger.registry.node(json_address(contributor, "node")) is None
+    read_keystore(contributor.folder / "keys" / "node.json", "a long password")
+
+
+def converse(dialogue: list[tuple[str, str]]) -> tuple[str, int]:
+    """Runs the command at a terminal; answers each question of the dialogue when it appears."""
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "cli", "worker", "init"]
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    said = ""
+
+    def listen() -> bool:
+        nonlocal said
+        try:
+            said += os.read(ours, 4096).decode(errors="replace")
+        except OSError:  # the command has ended
+            return False
+        return True
+
+    for question, answer in dialogue:
+        while question not in said.rpartition("\0")[2]:
+            if not listen():
+                return said, process.wait(timeout=10)
+        said += "\0"  # questions before this point are answered
+        os.write(ours, answer.encode() + b"\n")
+    while listen():
+        pass
+    os.close(ours)
+    return said, process.wait(timeout=10)
+
+
 async def test_earnings_are_those_of_the_ledger_with_their_source(contributor: Contributor) -> None:
     world = contributor.world
     await world.member()
@@ -229,10 +287,14 @@ async def test_earnings_are_those_of_the_ledger_with_their_source(contributor: C
     await validator.work.finalize(works)
     await world.warp(timedelta(days=2))
     await world.controls.mine(1)
+    contributor.monkeypatch.setattr(earnings, "CHUNK", 2)  # several queries
     said = await contributor.init("--dry-run")
     # 200 units at 0.01 MUST in two days
     assert re.search(r"on average (0\.99\d*|1) MUST per node and day", said), said
     assert "2 MUST for 3 final works, divided by 1 paid nodes and 2.0 days. Source: events WorkFinal" in said
+    await world.warp(timedelta(days=6))  # the works are older than a week now
+    await world.controls.mine(1)
+    assert "no history: the ledger has no paid work" in await contributor.init("--dry-run")
 
 
 async def end_pool(world: World) -> None:
@@ -285,6 +347,7 @@ async def test_a_pool_that_ended_or_an_impostor_is_refused(
 ) -> None:
     await change(contributor.world)
     assert words in await contributor.init(*NEW, expect=1)
+    assert "give --yes" in await contributor.init(expect=1)
     assert contributor.files() == {}
 
 

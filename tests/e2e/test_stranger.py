@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,61 +30,60 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
         assert stop_devnet(process) == 0
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "contributors.md").read_text()
-SETTINGS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0]
-COMMANDS = re.findall(r"^muster ([^#\n]*?) *(?:#.*)?$", PAGE, re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "contributors.md").read_text()
+INSTALL, SETUP = (block.splitlines() for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+OWN = ("muster", "__editable__", "_editable")
+"""Beginnings of the names in the environment's packages that belong to Muster itself, not to its dependencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A contributor who follows `docs/contributors.md` in a separate folder."""
+    """A contributor with an empty home who follows `docs/contributors.md`."""
 
-    process: subprocess.Popen[bytes]
-    address: str
+    home: Path
+    environment: dict[str, str]
+
+    def runs(self, line: str, *, folder: Path | None = None) -> Said:
+        """Runs a line in a shell of this user."""
+        ran = subprocess.run(
+            ["bash", "-c", line],
+            cwd=folder or self.home,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        return Said(ran.returncode, ran.stdout, ran.stderr)
 
     def muster(self, *arguments: str) -> Said:
-        """Runs `muster …` in that folder."""
+        """Runs `muster …` with this user's files, in this process, which is quicker than a shell."""
         return run_muster(*arguments)
 
-    def as_printed(self, line: str) -> Said:
-        """Runs a command from docs/contributors.md."""
-        assert line in COMMANDS
-        said = run_muster(*line.split())
-        assert said.code == 0 or line == "worker doctor", f"{line}: {said.out}{said.err}"
-        return said
+    def address(self, name: str) -> str:
+        return str(self.muster("keys", "show", name, "--json").json()["address"])
 
 
 @pytest.fixture
-def stranger(network: Devnet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stranger]:
-    """Sets up a contributor with keys and a running worker; the provider has not staked yet."""
-    devnet = load_configuration(network.directory / "muster.toml")
-    text = SETTINGS.replace("https://rpc.example", devnet.chain.rpc)
-    text, places = re.subn(r"discovery = \[.*?\]", f'discovery = ["{devnet.pool.discovery[0]}"]', text)
-    assert places == 1
-    (tmp_path / "muster.toml").write_text(text)
-    shutil.copy(network.directory / "deployment.json", tmp_path)
-    monkeypatch.chdir(tmp_path)
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stranger:
+    """Gives a contributor a home; the dependencies come from this environment, because tests use no package index."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        if not each.name.startswith(OWN) and each.suffix != ".pth":
+            (packages / each.name).symlink_to(each)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("MUSTER_CONFIG", raising=False)
-    monkeypatch.setenv("MUSTER_WORKER_WAIT_AT_MOST_S", "2")
-    # as the devnet's own worker does, because the image is in no registry
-    monkeypatch.setenv("MUSTER_WORKER_RUNTIME", "process")
-    for line in COMMANDS[:2]:
-        assert run_muster(*line.split()).code == 0
-    provider, node = (run_muster("keys", "show", name, "--json").json()["address"] for name in ("provider", "node"))
-    network.give_coin(provider)
-    network.muster("ledger", "mint", provider, "20")
-    assert "worker run" in COMMANDS
-    with (tmp_path / "stranger.log").open("wb") as log:
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cli", "worker", "run"], stdout=log, stderr=log, env=environment
-        )
-        try:
-            yield Stranger(process, node)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
+    monkeypatch.chdir(home)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "PYTHON", "XDG_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    pip = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # The runtime is the devnet's own: the image of its task is in no registry.
+    worker = {"MUSTER_WORKER_WAIT_AT_MOST_S": "2", "MUSTER_WORKER_RUNTIME": "process"}
+    return Stranger(home, {**kept, **pip, **worker, "HOME": str(home), "PATH": path, "PYTHONPATH": str(packages)})
 
 
 def node_state(network: Devnet, address: str) -> str:
@@ -93,26 +92,46 @@ def node_state(network: Devnet, address: str) -> str:
 
 
 def test_a_contributor_joins_works_and_leaves_as_the_page_describes(network: Devnet, stranger: Stranger) -> None:
-    muster, mine = network.muster, stranger.address
-    assert [line.partition(" --")[0] for line in COMMANDS[:6]] == [
-        "keys new provider",
-        "keys new node",
-        "stake add 20",
-        "node register",
-        "worker doctor",
-        "worker run",
-    ]
+    muster, devnet = network.muster, load_configuration(network.directory / "muster.toml")
+    assert INSTALL[-1] == 'export PATH="$HOME/muster/bin:$PATH"'
+    for line in INSTALL[:-1]:
+        done = stranger.runs(line, folder=ROOT)
+        assert done.code == 0, done.out + done.err
+    stranger.environment["PATH"] = f"{stranger.home}/muster/bin{os.pathsep}{stranger.environment['PATH']}"
+    assert stranger.runs("command -v muster").out.strip() == f"{stranger.home}/muster/bin/muster"
 
-    # Without stake the node gets no invite; the worker waits and reports the reason.
-    wait_until(lambda: "waiting" in stranger.muster("worker", "status").out, within=120)
-    assert node_state(network, mine) in {"unknown", "discovered"}
-    for line in COMMANDS[2:4]:
-        stranger.as_printed(line)
+    places = {"https://pool.example": str(devnet.pool.orchestrator), "https://rpc.example": devnet.chain.rpc}
+    plan, init, run = (re.sub("|".join(places), lambda place: places[place[0]], line) for line in SETUP)
+    planned = stranger.runs(plan)
+    assert planned.code == 0, planned.err
+    assert "register the node with capacity 1" in planned.out
+    assert not (stranger.home / ".config").exists()
+    stopped = stranger.runs(init)
+    provider, mine = stranger.address("provider"), stranger.address("node")
+    assert (stopped.code, f"the provider {provider} lacks 20 MUST" in " ".join(stopped.err.split())) == (1, True)
+    network.give_coin(provider)
+    muster("ledger", "mint", provider, "20")
+    done = stranger.runs(init)
+    assert done.code == 0, done.out + done.err
+    assert "FAILURE" not in done.out
+
+    with (stranger.home / "worker.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {run}"], cwd=stranger.home, env=stranger.environment, stdout=log, stderr=log
+        )
+    try:
+        works_and_leaves(network, stranger, process, mine)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def works_and_leaves(network: Devnet, stranger: Stranger, process: subprocess.Popen[bytes], mine: str) -> None:
+    muster = network.muster
     wait_until(lambda: node_state(network, mine) == "healthy", within=120)
     assert stranger.muster("node", "show", "--json").json()["member"] is True
-    examined = stranger.as_printed("worker doctor")
-    assert examined.code in {0, 1}, examined.out
-    assert "FAILURE" not in examined.out
+    assert stranger.muster("worker", "doctor").code in {0, 1}
 
     # The node runs the pool's task; contributor and pool owner can read its output.
     wait_until(lambda: f"hello from {mine}" in stranger.muster("worker", "logs").out, within=120)
@@ -124,7 +143,7 @@ def test_a_contributor_joins_works_and_leaves_as_the_page_describes(network: Dev
     assert stranger.muster("worker", "drain").code == 0
     wait_until(lambda: node_state(network, mine) == "draining", within=120)
     assert stranger.muster("worker", "leave").code == 0
-    assert stranger.process.wait(timeout=60) == 0
+    assert process.wait(timeout=60) == 0
     assert stranger.muster("node", "leave", "--carrier", "provider").code == 0  # the node's key has no gas
     assert stranger.muster("node", "show", "--json").json()["member"] is False
     assert stranger.muster("stake", "unbond", "20").code == 0

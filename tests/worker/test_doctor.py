@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,30 @@ async def test_an_unready_an_unreachable_and_an_invalid_service_are_distinguishe
     assert (await examined("http://127.0.0.1:9"))["discovery"].level is Level.FAILURE
     assert (await examined("http://example.org"))["discovery"].level is Level.FAILURE
     assert (await examined("nonsense"))["discovery"].level is Level.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("addresses", "tasks_get_network", "named"),
+    [
+        (["192.168.1.5", "fd00::5"], True, "192.168.1.5, fd00::5"),
+        (["192.168.1.5"], False, None),
+        (["8.8.8.8", "2606:4700::1", "127.0.0.1"], True, None),
+        ([], True, None),
+    ],
+)
+def test_a_local_network_that_tasks_can_reach_is_reported(
+    addresses: list[str], tasks_get_network: bool, named: str | None
+) -> None:
+    found = network.check_local_network(addresses, tasks_get_network=tasks_get_network)
+    assert (found is None) is (named is None)
+    if found is not None:
+        assert found.level is Level.WARNING
+        assert found.found.endswith(str(named))
+
+
+def test_own_addresses_are_addresses() -> None:
+    for each in network.own_addresses():
+        ip_address(each)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from __future__ import annotations
 from protocol.errors import MusterError
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.threads import run_in_thread
+from protocol.wire.nodes import RuntimeKind
 from worker.app import node_key
 from worker.doctor import ledger, machine, network, run, software
-from worker.doctor.finding import DoctorFinding, failure, ok
+from worker.doctor.finding import DoctorFinding, Level, failure, ok
 from worker.machine.gpus import read_gpus
 from worker.machine.hardware import read_hardware
 from worker.membership.joining import OrchestratorLocation, load_membership
@@ -46,6 +47,11 @@ async def examine(settings: WorkerSettings | None, settings_error: MusterError |
         )
         return [*findings, failure("settings", detail, hint or "write [worker] in muster.toml")]
     findings.append(ok("settings", f"pool {settings.pool_id}, state in {state}"))
+    with_docker = settings.runtime is not RuntimeKind.PROCESS and docker.level is Level.OK
+    reached = network.check_local_network(
+        network.own_addresses(), tasks_get_network=with_docker or settings.allow_host_network
+    )
+    findings += [] if reached is None else [reached]
     membership = load_membership(StateDirectory(state), settings.pool_id)
     findings += await _services(settings, membership)
     try:
