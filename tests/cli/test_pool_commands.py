@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli.main import EXIT_INTERRUPTED
+from cli.exit_codes import INTERRUPTED
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.interface import MemberEvent
 from orchestrator.dependencies import build_dependencies
@@ -244,7 +244,7 @@ def test_an_owner_creates_and_deletes_webhooks(owner: Owner) -> None:
     assert len(made["secret"]) >= 32
     assert "1.1.1.1/hook" in owner.muster("webhooks")
     assert made["secret"] not in owner.muster("webhooks", "--json")
-    owner.muster("delete-webhook", made["id"])
+    owner.muster("delete-webhook", made["id"], "--yes")
     assert owner.asks("webhooks") == []
 
 
@@ -337,6 +337,6 @@ def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:
             owner.push(given.assignment.id, "two", first=1)
             assert shown.stdout.readline().endswith("│ two\n")
             shown.send_signal(signal.SIGINT)
-            assert shown.wait(60) == EXIT_INTERRUPTED
+            assert shown.wait(60) == INTERRUPTED
         finally:
             shown.kill()
