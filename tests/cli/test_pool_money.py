@@ -6,14 +6,19 @@ import asyncio
 import io
 import json
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from web3.types import RPCEndpoint, RPCResponse
 
+from cli.values import Must
+from cli.worker.rewards import read_earnings
 from ledger.amounts import UNIT, format_amount
+from ledger.client import Ledger
 from ledger.events.types import ProviderBanned
 from protocol.leases import SlotSalt
 from protocol.verdicts import Outcome, ReasonCode
@@ -344,3 +349,56 @@ async def test_at_a_terminal_the_cost_is_shown_before_the_question(
     assert ((await owner.pools.get(POOL)).status.name == "ENDED") is ended
     wrong = await terminal.muster("pool", "end", "--key", "provider", expect=1)
     assert "permanently?" not in wrong, "a transaction that would revert is not asked about"
+
+
+# Rewards
+
+
+async def test_rewards_have_totals_and_need_no_request_per_submission(terminal: Terminal) -> None:
+    world = terminal.world
+    await world.member()
+    orchestrator, validator = await world.as_("orchestrator"), await world.as_("validator")
+    await (await world.as_("provider")).stake.add(200 * UNIT)
+    units, worth = 10, 10 * TERMS.price_per_unit
+
+    def counting(ledger: Ledger) -> list[str]:
+        asked: list[str] = []
+        request = ledger.web3.provider.make_request
+
+        async def counted(method: RPCEndpoint, parameters: Any) -> RPCResponse:
+            asked.append(method)
+            answer: RPCResponse = await request(method, parameters)
+            return answer
+
+        terminal.monkeypatch.setattr(ledger.web3.provider, "make_request", counted)
+        return asked
+
+    works = []
+    for first in range(0, 200, 20):
+        batch = [await world.submission(index=index, units=units) for index in range(first, first + 20)]
+        assert await orchestrator.work.submit_batch(batch) == []
+        works += [each.lease.lease.key.hash for each in batch]
+    accepted, rejected, forged = works[0], works[1], works[2]
+    given = [(accepted, Outcome.ACCEPTED), (rejected, Outcome.REJECTED), (works[3], Outcome.ACCEPTED)]
+    await validator.work.judge([await verdict_on(validator, key, outcome) for key, outcome in given])
+    provider = world.keys["provider"].address
+    reader = await world.as_("owner")
+    asked = counting(reader)
+    before = await read_earnings(reader, POOL, provider)
+    assert len(asked) < 25, Counter(asked)
+    assert (before["submissions"], before["open"], before["final"]) == (200, 200, 0)
+    assert (before["accepted_not_final"], before["not_judged"]) == (Must(2 * worth), Must(197 * worth))
+    await validator.work.judge([await verdict_on(validator, forged, Outcome.FORGED)])
+    await world.warp(TERMS.challenge_period + SECOND)
+    await validator.work.finalize([accepted, rejected])
+    await terminal.muster("work", "claim")
+    shown = await terminal.asks("worker", "rewards")
+    assert (shown["final"], shown["paid"], shown["open"], shown["claimable"]) == (2, 1, 198, "0")
+    assert shown["earned_so_far"] == shown["claimed_so_far"] == str(worth)
+    other = await terminal.asks("worker", "rewards", "--provider", "owner")
+    assert (other["submissions"], other["earned_so_far"]) == (0, "0")
+    owner = await world.as_("owner")
+    terms = await owner.pools.terms(POOL)
+    await owner.pools.set_terms(POOL, replace(terms, price_per_unit=terms.price_per_unit // 2))
+    again = await terminal.asks("worker", "rewards")
+    assert again["not_judged"] == shown["not_judged"] == str(196 * worth), "old work keeps its price"
