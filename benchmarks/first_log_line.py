@@ -97,7 +97,9 @@ def _one_start(settings: Path) -> float:
                 return time.monotonic() - began
         raise SystemExit("no line within two minutes: " + json.dumps(said.stderr[-500:]))
     finally:
-        subprocess.run([*MUSTER, "worker", "leave", "--config", str(settings)], capture_output=True, check=False)
+        subprocess.run(
+            [*MUSTER, "worker", "leave", "--yes", "--config", str(settings)], capture_output=True, check=False
+        )
         worker.wait(timeout=60)
 
 

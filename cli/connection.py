@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.configuration import Configuration
 from cli.keys import open_key
+from cli.transactions import Change
 from ledger.errors import InsufficientFunds
 from protocol.errors import InvalidInput
 
@@ -54,18 +56,25 @@ async def open_chain(rpc: str, chain_id: int) -> AsyncIterator[AsyncWeb3[ChainCo
 
 
 @asynccontextmanager
-async def open_ledger(configuration: Configuration, key: str | None = None) -> AsyncIterator[Ledger]:
+async def open_ledger(
+    configuration: Configuration, key: str | None = None, change: Change | None = None
+) -> AsyncIterator[Ledger]:
     """Connects to the configured chain and contracts.
 
-    If `key` names a key, the client can also send transactions, which it signs with that key.
+    If `key` names a key, the client can also send transactions, which it signs with that key. `change` confirms,
+    simulates and reports them.
 
     Raises:
+        WrongUsage: The change needs a confirmation, and nobody can give it.
         InvalidInput: The configuration names no deployment, or a deployment on a chain other than the configured
             `chain_id`.
     """
-    from ledger.client import Ledger  # noqa: PLC0415 - loads web3, which takes a second
+    from cli.sender import CommandSender  # noqa: PLC0415 - loads web3, which takes a second
+    from ledger.client import Ledger  # noqa: PLC0415
     from ledger.deployment import Deployment  # noqa: PLC0415
 
+    change = change or Change()
+    change.require_answer()
     if configuration.chain.deployment is None:
         raise InvalidInput(
             "no deployment is configured",
@@ -79,7 +88,9 @@ async def open_ledger(configuration: Configuration, key: str | None = None) -> A
             hint="correct chain_id or deployment under [chain]: they belong to different networks",
         )
     opened = None if key is None else open_key(configuration, key)
-    async with Ledger.connect(configuration.chain.rpc, deployment, key=opened) as ledger:
+    async with Ledger.connect(
+        configuration.chain.rpc, deployment, key=opened, open_sender=partial(CommandSender, change=change)
+    ) as ledger:
         try:
             yield ledger
         except InsufficientFunds as error:

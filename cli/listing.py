@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -45,34 +45,38 @@ def listing(*, watch: bool = False) -> Callable[[Command], Command]:
     if watch:
         added |= {"watch": (WatchOption, False), "interval": (IntervalOption, 2.0)}
 
+    defaults: dict[str, Any] = {"wide": False, "watch": False, "interval": 2.0}
+
     def decorate(function: Command) -> Command:
-        @wraps(function)
-        async def run(
-            *arguments: Any,  # noqa: ANN401
-            wide: bool = False,
-            watch: bool = False,
-            interval: float = 2.0,
-            **options: Any,  # noqa: ANN401
-        ) -> None:
+        async def refreshed(*arguments: Any, wide: bool, watch: bool, interval: float, **options: Any) -> None:  # noqa: ANN401
             async def once() -> None:
                 found = function(*arguments, **options)
                 if inspect.isawaitable(found):
                     await found
 
-            if not watch:
-                with output_form(wide=wide):
-                    await once()
+            if watch:
+                await _watch(once, wide=wide, interval=interval)
                 return
-            await _watch(once, wide=wide, interval=interval)
+            with output_form(wide=wide):
+                await once()
 
+        @wraps(function)
+        async def run(*arguments: Any, **options: Any) -> None:  # noqa: ANN401
+            await refreshed(*arguments, **(defaults | options))
+
+        @wraps(function)
+        def run_synchronously(*arguments: Any, **options: Any) -> None:  # noqa: ANN401
+            asyncio.run(refreshed(*arguments, **(defaults | options)))
+
+        command: Any = run if inspect.iscoroutinefunction(function) else run_synchronously
         signature = inspect.signature(function, eval_str=True)
         parameters = list(signature.parameters.values())
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for name, (annotation, default) in added.items()
         ]
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return run  # type: ignore[return-value]
+        command.__signature__ = signature.replace(parameters=parameters)
+        return cast("Command", command)
 
     return decorate
 

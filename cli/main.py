@@ -1,7 +1,6 @@
 """`muster`: one command for contributors, pool owners, validators and operators.
 
-Exit codes: 0 success · 1 failure (reason and hint on standard error) · 2 wrong usage ·
-75 a service is down, try again later · 130 interrupted.
+`cli.exit_codes` has the exit codes.
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ from pydantic import ValidationError
 from cli import COMPLETION_VARIABLE
 from cli.command_configuration import configure
 from cli.documents import first_fault
+from cli.exit_codes import EXIT_CODES, FAILED, INTERRUPTED, exit_code_of
 from cli.groups import CommandGroup
 from cli.lazy import Parts, mount
-from cli.output import note, say, show_error
+from cli.output import JsonOption, note, say, show_error, show_json, show_result
 from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import use_configuration_file
@@ -32,9 +32,6 @@ from protocol.runtime.shipped import shipped, shipped_files
 
 _log = structlog.get_logger(__name__)
 
-EXIT_FAILED = 1
-EXIT_TRY_LATER = 75
-EXIT_INTERRUPTED = 130
 
 PARTS: Parts = {
     "devnet": (
@@ -61,8 +58,11 @@ PARTS: Parts = {
     "settings": ("cli.settings", "List every setting of a service, or of a table that commands read."),
 }
 
+_EPILOG = "\n\n".join(["Exit codes:", *(f"{code}: {text}" for code, text in EXIT_CODES.items())])
+
 app = CommandGroup(
     name="muster",
+    epilog=_EPILOG,
     help="Muster: train a language model on a network of independent machines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -92,9 +92,9 @@ def root(
 
 
 @app.command()
-def version() -> None:
+def version(as_json: JsonOption = False) -> None:
     """Print the version."""
-    say(f"muster {__version__}")
+    show_result(f"muster {__version__}", {"version": __version__}, as_json=as_json)
 
 
 @app.command()
@@ -102,12 +102,17 @@ def files(
     name: Annotated[
         str | None, typer.Argument(help="Name of a file or folder, such as deploy/systemd; default: list all files.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print where the release's locks, systemd units, image recipes and proxy rules are on this machine."""
     if name is not None:
-        say(str(shipped(name)))
+        show_result(str(shipped(name)), {"path": str(shipped(name))}, as_json=as_json)
         return
-    for each in shipped_files():
+    found = list(shipped_files())
+    if as_json:
+        show_json(found)
+        return
+    for each in found:
         say(each)
 
 
@@ -131,9 +136,9 @@ def _end_with(error: BaseException) -> int:
     match error:
         case MusterError():
             show_error(error)
-            return EXIT_TRY_LATER if error.retryable else EXIT_FAILED
+            return exit_code_of(error)
         case KeyboardInterrupt():
-            return EXIT_INTERRUPTED
+            return INTERRUPTED
         case BrokenPipeError():  # the program that reads the output closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the flush at exit can't fail then
         case OSError():
@@ -151,7 +156,7 @@ def _end_with(error: BaseException) -> int:
             )
             if not logs_json_only():
                 note("please report it with the command you ran")
-    return EXIT_FAILED
+    return FAILED
 
 
 def _show_traceback(error: BaseException) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from cli.output import JsonOption, note, say, show_fields
+from cli.output import JsonOption, note, show_fields, show_result
 from protocol.http.tokens import hash_token, new_token
 
 app = typer.Typer(no_args_is_help=True, help="Bearer tokens for a pool's REST API.")
@@ -22,7 +22,8 @@ def new(as_json: JsonOption = False) -> None:
 
 
 @app.command(name="hash")
-def hash_() -> None:
+def hash_(as_json: JsonOption = False) -> None:
     """Print the hash of an existing token, read from a prompt or standard input."""
     token = getpass.getpass("Token (not shown): ") if sys.stdin.isatty() else sys.stdin.readline(200)
-    say(hash_token(token))
+    hashed = hash_token(token)
+    show_result(hashed, {"hash": hashed}, as_json=as_json)

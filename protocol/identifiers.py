@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, NewType
+from typing import TYPE_CHECKING, Annotated, NewType, cast
 
-from eth_typing import ChecksumAddress
-from eth_utils.address import is_checksum_formatted_address, to_checksum_address
 from pydantic import AfterValidator, Field
 
 from protocol.errors import InvalidInput
+from protocol.keccak import checksummed
+
+if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
+else:
+    ChecksumAddress = str  # what it is at run time; the import of eth_typing takes as long as that of pydantic
 
 Address = NewType("Address", ChecksumAddress)
 """An EVM address, 20 bytes, in EIP-55 checksummed hex. Create it with `address()` only."""
@@ -28,7 +32,7 @@ EXAMPLE_ADDRESS = "0x1a642f0E3c3aF545E7AcBD38b07251B3990914F1"
 EXAMPLE_DIGEST = "0x" + "b2" * 32
 """Examples for the OpenAPI documents."""
 
-ZERO_ADDRESS = Address(to_checksum_address("0x" + "00" * 20))
+ZERO_ADDRESS = Address(cast("ChecksumAddress", "0x" + "00" * 20))
 ZERO_DIGEST = Digest("0x" + "00" * 32)
 
 
@@ -43,12 +47,12 @@ def address(text: str) -> Address:
     """
     if not _ADDRESS.fullmatch(text):
         raise InvalidInput(f"{text[:80]!r} is not an address", hint="an address is 0x and 40 hex digits")
-    canonical = to_checksum_address(text)
-    if is_checksum_formatted_address(text) and text != canonical:
+    canonical, digits = checksummed(text), text[2:]
+    if digits not in {digits.lower(), digits.upper()} and text != canonical:
         raise InvalidInput(
             f"address {text} has a wrong checksum", hint="copy the address again: at least one character is wrong"
         )
-    return Address(canonical)
+    return Address(cast("ChecksumAddress", canonical))
 
 
 def digest(value: str | bytes) -> Digest:

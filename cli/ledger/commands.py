@@ -13,12 +13,13 @@ from cli.connection import GovernorKey, PoolOption, PublisherKey, chosen_pool, o
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.listing import listing
-from cli.output import JsonOption, note, say, show_fields, show_table
+from cli.output import JsonOption, note, show_fields, show_table
+from cli.sender import CommandSender
 from cli.tables import Column, Columns
+from cli.transactions import Change, DryRunOption, YesOption
 from cli.values import Ether, Must
 from ledger.amounts import parse_amount
 from ledger.deployment import deploy as deploy_contracts
-from ledger.transactions.sender import TransactionSender
 from protocol.errors import Conflict, InvalidInput, NotFound
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, digest, run_id
 
@@ -50,6 +51,7 @@ async def deploy(
         int, typer.Option(min=1, help="Seconds for which unbonding stake is slashable.")
     ] = 1_209_600,
     key: GovernorKey = "governor",
+    as_json: JsonOption = False,
 ) -> None:
     """Deploy all contracts to the configured chain."""
     if out.exists():
@@ -59,15 +61,22 @@ async def deploy(
     rules = deployer.address if governor is None else resolve_address(context.obj, governor)
     if chain.chain_id is None:
         raise InvalidInput("no chain id is configured", hint="set chain_id under [chain] in muster.toml")
+    change = Change(as_json=as_json)
     async with (
         open_chain(chain.rpc, chain.chain_id) as web3,
-        TransactionSender(web3, deployer.account(), chain_id=chain.chain_id) as sender,
+        CommandSender(web3, deployer.account(), chain_id=chain.chain_id, change=change) as sender,
     ):
         deployment = await deploy_contracts(
             web3, sender, governor=rules, unbonding_period=timedelta(seconds=unbonding_period)
         )
-    for name, place in deployment.contracts.items():
-        say(f"{name:<16} {place}")
+    contracts = {name.value: place for name, place in deployment.contracts.items()}
+    change.show(
+        "\n".join(f"{name:<16} {place}" for name, place in contracts.items()),
+        chain_id=deployment.chain_id,
+        block=deployment.block,
+        contracts=contracts,
+        file=out,
+    )
     deployment.save(out)  # saved last: if writing fails, the terminal already shows the addresses
     note(f"wrote {out}; set deployment under [chain] in muster.toml to this file")
 
@@ -115,12 +124,20 @@ async def balance(context: typer.Context, who: Receiver, as_json: JsonOption = F
 
 
 @app.command()
-async def mint(context: typer.Context, to: Receiver, amount: MustAmount, key: GovernorKey = "governor") -> None:
+async def mint(
+    context: typer.Context,
+    to: Receiver,
+    amount: MustAmount,
+    key: GovernorKey = "governor",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Mint MUST. Only the governor may mint."""
     receiver = resolve_address(context.obj, to)
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.token.mint(receiver, parse_amount(amount))
-    say(f"minted {amount} MUST to {receiver}")
+    change, wei = Change(as_json=as_json, dry_run=dry_run), parse_amount(amount)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.token.mint(receiver, wei)
+    change.show(f"minted {amount} MUST to {receiver}", receiver=receiver, amount=Must(wei))
 
 
 @app.command()
@@ -129,12 +146,18 @@ async def transfer(
     to: Receiver,
     amount: MustAmount,
     key: Annotated[str, typer.Option("--key", help="Name of the sender's key.")] = "provider",
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Transfer MUST to an account."""
     receiver = resolve_address(context.obj, to)
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.token.transfer(receiver, parse_amount(amount))
-    say(f"transferred {amount} MUST to {receiver}")
+    wei = parse_amount(amount)
+    question = f"transfer {amount} MUST to {receiver}? This can't be undone."
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.token.transfer(receiver, wei)
+    change.show(f"transferred {amount} MUST to {receiver}", receiver=receiver, amount=Must(wei))
 
 
 @app.command()
@@ -146,20 +169,25 @@ async def announce(
     run_name: Annotated[str, typer.Option("--run", help="Name of the run, or its id.")] = "main",
     pool: PoolOption = None,
     key: PublisherKey = "publisher",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Announce a checkpoint. Only the pool's publisher may announce.
 
     The version must be higher than the newest announced one, or equal to it with a higher attempt.
     """
-    async with open_ledger(context.obj, key) as ledger:
+    change, pool_id = Change(as_json=as_json, dry_run=dry_run), chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key, change) as ledger:
         await ledger.checkpoints.announce(
-            pool_id=chosen_pool(context.obj, pool),
+            pool_id=pool_id,
             run=run_id(run_name),
             version=version,
             attempt=attempt,
             digest=digest(checkpoint),
         )
-    say(f"version {version} is announced")
+    change.show(
+        f"version {version} is announced", pool=pool_id, version=version, attempt=attempt, digest=digest(checkpoint)
+    )
 
 
 @app.command()
@@ -196,14 +224,17 @@ async def create_domain(
         str | None, typer.Option(help="Account that receives penalties; default: penalties are burned.")
     ] = None,
     key: GovernorKey = "governor",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Create a domain. Only the governor may create one."""
     receiver = ZERO_ADDRESS if reserve is None else resolve_address(context.obj, reserve)
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         domain = await ledger.domains.create(
             name=name, uri=uri, validation_hash=digest(validation_hash), reserve=receiver
         )
-    say(f"domain {domain}: {name}")
+    change.show(f"domain {domain}: {name}", domain=domain, name=name)
 
 
 @domains.command(name="list")
@@ -223,21 +254,29 @@ async def list_domains(context: typer.Context, as_json: JsonOption = False) -> N
 
 @domains.command()
 async def close(
-    context: typer.Context, domain: Annotated[int, typer.Argument(min=1)], key: GovernorKey = "governor"
+    context: typer.Context,
+    domain: Annotated[int, typer.Argument(min=1)],
+    key: GovernorKey = "governor",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Close a domain, so that it accepts no new pools and its pools no new members."""
-    await _set_active(context, domain, key, active=False)
+    await _set_active(context, domain, key, Change(as_json=as_json, dry_run=dry_run), active=False)
 
 
 @domains.command(name="open")
 async def open_(
-    context: typer.Context, domain: Annotated[int, typer.Argument(min=1)], key: GovernorKey = "governor"
+    context: typer.Context,
+    domain: Annotated[int, typer.Argument(min=1)],
+    key: GovernorKey = "governor",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Open a closed domain again."""
-    await _set_active(context, domain, key, active=True)
+    await _set_active(context, domain, key, Change(as_json=as_json, dry_run=dry_run), active=True)
 
 
-async def _set_active(context: typer.Context, domain: int, key: str, *, active: bool) -> None:
-    async with open_ledger(context.obj, key) as ledger:
+async def _set_active(context: typer.Context, domain: int, key: str, change: Change, *, active: bool) -> None:
+    async with open_ledger(context.obj, key, change) as ledger:
         await ledger.domains.set_active(domain, active=active)
-    say(f"domain {domain} is {'open' if active else 'closed'}")
+    change.show(f"domain {domain} is {'open' if active else 'closed'}", domain=domain, active=active)

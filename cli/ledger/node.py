@@ -12,7 +12,8 @@ from cli.connection import CarrierKey, NodeKey, PoolOption, ProviderKey, chosen_
 from cli.documents import read_document
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
-from cli.output import JsonOption, note, say, show_fields
+from cli.output import JsonOption, show_fields
+from cli.transactions import Change, DryRunOption, YesOption
 from ledger.client import Ledger
 from ledger.errors import TransactionReverted
 from ledger.transactions.receipts import Receipt
@@ -42,13 +43,15 @@ async def register(
     capacity: Capacity = 1,
     specs: Specs = None,
     key: ProviderKey = "provider",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Register a node under your provider key.
 
     The command signs with the provider's key and with the node's key.
     """
-    node = open_key(context.obj, node_key)
-    async with open_ledger(context.obj, key) as ledger:
+    node, change = open_key(context.obj, node_key), Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         entry = await ledger.registry.node(node.address)
         if entry is not None and entry.provider == ledger.address and not entry.retired:
             raise Conflict(
@@ -56,7 +59,8 @@ async def register(
                 hint="`muster node update` changes its capacity and specs",
             )
         await register_node(ledger, node, capacity=capacity, specs_hash=digest(specs) if specs else ZERO_DIGEST)
-        say(f"{node.address} is a node of {ledger.address}")
+        text = f"{node.address} is a node of {ledger.address}"
+        change.show(text, node=node.address, provider=ledger.address, capacity=capacity)
 
 
 @app.command()
@@ -66,25 +70,33 @@ async def update(
     capacity: Capacity = 1,
     specs: Specs = None,
     key: ProviderKey = "provider",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Update a node's hardware description.
 
     A pool applies the new description when the node joins the pool again.
     """
-    which = resolve_address(context.obj, node)
-    async with open_ledger(context.obj, key) as ledger:
+    which, change = resolve_address(context.obj, node), Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         specs_hash = digest(specs) if specs else ZERO_DIGEST
         await ledger.registry.update(node=which, specs_hash=specs_hash, capacity=capacity)
-    say(f"{which} has capacity {capacity}")
+    change.show(f"{which} has capacity {capacity}", node=which, capacity=capacity, specs_hash=specs_hash)
 
 
 @app.command()
-async def retire(context: typer.Context, node: NodeName = "node", key: ProviderKey = "provider") -> None:
+async def retire(
+    context: typer.Context,
+    node: NodeName = "node",
+    key: ProviderKey = "provider",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Retire a node: it can't join pools or submit work until its provider registers it again."""
-    which = resolve_address(context.obj, node)
-    async with open_ledger(context.obj, key) as ledger:
+    which, change = resolve_address(context.obj, node), Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         await ledger.registry.retire(which)
-    say(f"{which} is retired; `muster node register` activates it again")
+    change.show(f"{which} is retired; `muster node register` activates it again", node=which, retired=True)
 
 
 @app.command()
@@ -119,15 +131,22 @@ async def join(
         str | None, typer.Option(help="Name of the key that pays for gas; default: the node itself.")
     ] = None,
     key: NodeKey = "node",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Join a pool with an invite that the pool's orchestrator signed for this node."""
     invite = read_document(invite_file, SignedInvite, made_by="muster pool invite")
-    node = open_key(context.obj, key)
-    async with open_ledger(context.obj, carrier or key) as ledger:
+    node, change = open_key(context.obj, key), Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, carrier or key, change) as ledger:
         terms = invite.invite
         consent = b"" if carrier is None else Join(invite_hash=terms.hash).sign(node, ledger.pools.domain)
         await ledger.pools.join(terms, orchestrator_signature=invite.raw_signature, node_signature=consent)
-    say(f"{node.address} joined pool {terms.pool_id}; its orchestrator is {terms.url}")
+    change.show(
+        f"{node.address} joined pool {terms.pool_id}; its orchestrator is {terms.url}",
+        node=node.address,
+        pool=terms.pool_id,
+        orchestrator=terms.url,
+    )
 
 
 @app.command()
@@ -138,13 +157,18 @@ async def leave(
         str | None, typer.Option(help="Name of the key that pays for gas; default: the node itself.")
     ] = None,
     key: NodeKey = "node",
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Leave a pool and release the stake that the membership binds.
 
     Open work is still judged and paid.
     """
     node, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
-    async with open_ledger(context.obj, carrier or key) as ledger:
+    question = f"leave pool {pool_id} with {node.address}? It needs a new invite to join again."
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, carrier or key, change) as ledger:
         joins = await ledger.pools.joins(pool_id, node.address)
         try:
             if carrier is None:
@@ -159,17 +183,27 @@ async def leave(
             # earlier attempt to leave was mined late.
             if error.name != "NotMember" or not joins:
                 raise
-            say(f"{node.address} is no longer a member of pool {pool_id}: it left before, or the pool removed it")
+            text = f"{node.address} is no longer a member of pool {pool_id}: it left before, or the pool removed it"
+            change.show(text, node=node.address, pool=pool_id, member=False)
             return
-    say(f"{node.address} left pool {pool_id}")
+    change.show(f"{node.address} left pool {pool_id}", node=node.address, pool=pool_id, member=False)
 
 
 @app.command(name="revoke-consent")
-async def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> None:
+async def revoke_consent(
+    context: typer.Context,
+    key: CarrierKey = "node",
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Revoke all unused consents that this node has signed."""
-    async with open_ledger(context.obj, key) as ledger:
+    question = "revoke all consents that this node has signed? They can't be restored."
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         await ledger.registry.revoke_consent()
-    note("all consents that the node has signed until now are void")
+        node = ledger.address
+    change.show("all consents that the node has signed until now are void", node=node)
 
 
 async def register_node(ledger: Ledger, node: Key, *, capacity: int = 1, specs_hash: Digest = ZERO_DIGEST) -> Receipt:

@@ -11,8 +11,9 @@ from cli.connection import ProviderKey, open_ledger
 from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.listing import listing
-from cli.output import JsonOption, note, say, show_fields, show_table
+from cli.output import JsonOption, note, show_fields, show_table
 from cli.tables import Column, Columns
+from cli.transactions import Change, DryRunOption
 from cli.values import Must
 from ledger.amounts import format_amount, parse_amount
 
@@ -24,21 +25,37 @@ Amount = Annotated[str, typer.Argument(help="Amount in MUST, for example 12.5.")
 
 
 @app.command()
-async def add(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
+async def add(
+    context: typer.Context,
+    amount: Amount,
+    key: ProviderKey = "provider",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Add to your stake."""
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.stake.add(parse_amount(amount))
+    change, added = Change(as_json=as_json, dry_run=dry_run), parse_amount(amount)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.stake.add(added)
         stake = await ledger.stake.of(ledger.address)
-    say(f"staked {amount} MUST; active stake is {format_amount(stake.active)} MUST")
+    text = f"staked {amount} MUST; active stake is {format_amount(stake.active)} MUST"
+    change.show(text, added=Must(added), active=Must(stake.active))
 
 
 @app.command()
-async def unbond(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
+async def unbond(
+    context: typer.Context,
+    amount: Amount,
+    key: ProviderKey = "provider",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Unbond stake. The stake stays slashable until it matures; then `withdraw` pays it out."""
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         await ledger.stake.unbond(parse_amount(amount))
         entry = (await ledger.stake.unbonds_of(ledger.address))[-1]
-    say(f"{format_amount(entry.amount)} MUST can be withdrawn from {entry.matures_at:%Y-%m-%d %H:%M:%S} UTC on")
+    text = f"{format_amount(entry.amount)} MUST can be withdrawn from {entry.matures_at:%Y-%m-%d %H:%M:%S} UTC on"
+    change.show(text, id=entry.id, amount=Must(entry.amount), matures_at=entry.matures_at)
 
 
 @app.command()
@@ -46,11 +63,14 @@ async def cancel(
     context: typer.Context,
     unbond_id: Annotated[int, typer.Argument(min=0, help="Id from `muster stake status`.")],
     key: ProviderKey = "provider",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Cancel an unbonding, so that the stake is active again."""
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         await ledger.stake.cancel_unbond(unbond_id)
-    say(f"unbond {unbond_id} is cancelled; its stake is active again")
+    change.show(f"unbond {unbond_id} is cancelled; its stake is active again", id=unbond_id)
 
 
 @app.command()
@@ -58,13 +78,17 @@ async def withdraw(
     context: typer.Context,
     to: Annotated[str | None, typer.Option(help="Address or key name of the receiver; default: the provider.")] = None,
     key: ProviderKey = "provider",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Withdraw matured stake."""
     receiver = None if to is None else resolve_address(context.obj, to)
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
+        receiver = receiver or ledger.address
         amount = await ledger.stake.withdraw(receiver)
         left = await ledger.stake.unbonds_of(ledger.address)
-    say(f"withdrew {format_amount(amount)} MUST")
+    change.show(f"withdrew {format_amount(amount)} MUST", amount=Must(amount), receiver=receiver, maturing=len(left))
     if left:
         note(f"{len(left)} more unbondings will mature, the next at {left[0].matures_at:%Y-%m-%d %H:%M:%S} UTC")
 

@@ -24,8 +24,9 @@ from cli.documents import read_document, write_document
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.listing import listing
-from cli.output import JsonOption, say, show_fields, show_table, warn
+from cli.output import JsonOption, show_fields, show_table, warn
 from cli.tables import Column, Columns
+from cli.transactions import Change, DryRunOption
 from cli.values import Must
 from ledger.amounts import format_amount
 from ledger.client import Ledger
@@ -153,11 +154,15 @@ async def submit(
     file: Annotated[Path, typer.Argument(help="Rollout file of the slot.", exists=True, dir_okay=False)],
     units: Annotated[int, typer.Option(min=1, help="Work units in the file.")],
     key: NodeKey = "node",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Submit work to the ledger; the node itself pays for gas."""
     leased = read_document(lease_file, SignedLease, made_by="muster work lease")
-    async with open_ledger(context.obj, key) as ledger:
-        say(await ledger.work.submit(leased, sha256=_sha256(file), units=units))
+    change, sha256 = Change(as_json=as_json, dry_run=dry_run), _sha256(file)
+    async with open_ledger(context.obj, key, change) as ledger:
+        work_key = await ledger.work.submit(leased, sha256=sha256, units=units)
+    change.show(work_key, key=work_key, sha256=sha256, units=units)
 
 
 @app.command()
@@ -165,20 +170,24 @@ async def carry(
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="Files from `muster work sign`.", exists=True, dir_okay=False)],
     key: CarrierKey = "orchestrator",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Relay signed submissions to the ledger in one batch.
 
     A refused submission does not affect the others.
     """
     signed = [read_document(file, SignedWorkClaim, made_by="muster work sign") for file in files]
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         refused = {refusal.subject: refusal.reason for refusal in await ledger.work.submit_batch(signed)}
-    for claim in signed:
-        work_key = claim.lease.lease.key.hash
-        if work_key in refused:
-            warn(f"{work_key} was refused: {name_in_plain_words(refused[work_key])}")
-        else:
-            say(work_key)
+    works = [claim.lease.lease.key.hash for claim in signed]
+    relayed = [work_key for work_key in works if work_key not in refused]
+    words = {work_key: name_in_plain_words(reason) for work_key, reason in refused.items()}
+    for work_key, reason in words.items():
+        warn(f"{work_key} was refused: {reason}")
+    if relayed or as_json:
+        change.show("\n".join(relayed), relayed=relayed, refused=words)
     if len(refused) == len(signed):
         raise InvalidInput("every submission was refused", hint="the reasons are above")
 
@@ -196,10 +205,13 @@ async def judge(
     ] = None,
     decisive: Annotated[bool, typer.Option("--decisive", help="The verdict decides a dispute.")] = False,
     key: ValidatorKey = "validator",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Give a verdict: the first one, or with --decisive the one that ends a dispute."""
     work_key, given = digest(key_text), _outcome(outcome)
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         work = await ledger.work.get(work_key)
         if work is None:
             raise _no_such_work(work_key)
@@ -220,7 +232,7 @@ async def judge(
             )
             raise InvalidInput(f"the ledger refused the verdict: {words} ({name})", hint=hint)
         found = await ledger.work.get(verdict.key)
-    say(_progress(found))
+    change.show(_progress(found), **_state(work_key, found))
 
 
 @app.command()
@@ -237,11 +249,14 @@ async def dispute(
     key: Annotated[
         str, typer.Option("--key", help="Name of the node's, its provider's or a validator's key.")
     ] = "node",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Dispute a verdict within the challenge period; another validator decides."""
     work_key = digest(key_text)
     hashed = ZERO_DIGEST if evidence is None else _sha256(evidence)
-    async with open_ledger(context.obj, carrier or key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, carrier or key, change) as ledger:
         if carrier is None:
             await ledger.work.dispute(work_key, hashed)
         else:
@@ -250,18 +265,26 @@ async def dispute(
             signature = statement.sign(open_key(context.obj, key), ledger.work.domain)
             await ledger.work.dispute(work_key, hashed, deadline=deadline, node_signature=signature)
         found = await ledger.work.get(work_key)
-    say(_progress(found))
+    change.show(_progress(found), **_state(work_key, found))
 
 
 @app.command()
-async def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orchestrator") -> None:
+async def finalize(
+    context: typer.Context,
+    keys: Keys,
+    key: CarrierKey = "orchestrator",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Pay or slash decided work, and expire work that got no verdict in time. Any account may do this."""
     work_keys = [digest(each) for each in keys]
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         await ledger.work.finalize(work_keys)
         await ledger.work.expire(work_keys)
-        for work_key in work_keys:
-            say(f"{work_key} {_progress(await ledger.work.get(work_key))}")
+        found = [(work_key, await ledger.work.get(work_key)) for work_key in work_keys]
+    text = "\n".join(f"{work_key} {_progress(work)}" for work_key, work in found)
+    change.show(text, works=[_state(work_key, work) for work_key, work in found])
 
 
 @app.command()
@@ -327,12 +350,16 @@ async def claim(
     to: Annotated[str | None, typer.Option(help="Address or key name of the receiver; default: the provider.")] = None,
     pool: PoolOption = None,
     key: ProviderKey = "provider",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Collect what your nodes have earned."""
     receiver = None if to is None else resolve_address(context.obj, to)
-    async with open_ledger(context.obj, key) as ledger:
-        amount = await ledger.work.claim([chosen_pool(context.obj, pool)], receiver or ledger.address)
-    say(f"claimed {format_amount(amount)} MUST")
+    change, pool_id = Change(as_json=as_json, dry_run=dry_run), chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key, change) as ledger:
+        receiver = receiver or ledger.address
+        amount = await ledger.work.claim([pool_id], receiver)
+    change.show(f"claimed {format_amount(amount)} MUST", pool=pool_id, amount=Must(amount), receiver=receiver)
 
 
 @app.command()
@@ -366,6 +393,16 @@ def _progress(work: WorkRecord | None) -> str:
     if work.outcome:
         words += f", {work.outcome.name.lower()}"
     return words + (f"; its deadline is {work.deadline:%H:%M:%S} UTC" if work.deadline else "")
+
+
+def _state(key: Digest, work: WorkRecord | None) -> dict[str, object]:
+    """Returns the state of a work item for JSON."""
+    return {
+        "key": key,
+        "status": None if work is None else work.status.name.lower(),
+        "verdict": work.outcome.name.lower() if work is not None and work.outcome else None,
+        "deadline": None if work is None else work.deadline,
+    }
 
 
 def _outcome(text: str) -> Outcome:

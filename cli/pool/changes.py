@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from cli.output import say
+from cli.output import JsonOption, say, show_json, show_result
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
 from cli.pool.task_files import secrets_from_environment
 from cli.pool.tasks import TaskName, read_replicas, registry_from_environment
+from cli.transactions import Change, DryRunOption, YesOption
 from protocol.errors import InvalidInput
 from protocol.wire.tasks import DesiredState, TaskPatch, TaskSecrets
 
@@ -22,21 +23,39 @@ async def stop(
     delete: Annotated[bool, typer.Option("--delete", help="Delete the task as well.")] = False,
     where: Where = None,
     manager: Manager = None,
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Stop a task on all its nodes."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         found = await find_task(client, name)
+        called = f"{found.spec.name} ({found.id})"
         if delete:
+            change = Change(
+                as_json=as_json,
+                question=f"stop and delete {called}? This can't be undone.",
+                confirmed=confirmed,
+                dry_run=dry_run,
+            )
+            change.plan_request(f"stop and delete {called}")
             await client.delete_task(found.id)
-            say(f"{found.spec.name} ({found.id}) is deleted; its containers are stopped")
+            text = f"{called} is deleted; its containers are stopped"
+            show_result(text, {"id": found.id, "name": found.spec.name, "deleted": True}, as_json=as_json)
             return
+        Change(as_json=as_json, dry_run=dry_run).plan_request(f"stop {called}")
         stopped = await client.change_task(found.id, TaskPatch(desired_state=DesiredState.STOPPED))
-    say(f"{stopped.spec.name} ({stopped.id}) is {stopped.state.value}")
+    if as_json:
+        show_json(stopped)
+    else:
+        say(f"{stopped.spec.name} ({stopped.id}) is {stopped.state.value}")
 
 
-async def start(context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None) -> None:
+async def start(
+    context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None, as_json: JsonOption = False
+) -> None:
     """Run a stopped task again."""
-    await _change(context, name, TaskPatch(desired_state=DesiredState.RUNNING), where, manager)
+    await _change(context, name, TaskPatch(desired_state=DesiredState.RUNNING), where, manager, as_json)
 
 
 async def change(
@@ -47,6 +66,7 @@ async def change(
     priority: Annotated[int | None, typer.Option(min=-100, max=100)] = None,
     where: Where = None,
     manager: Manager = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Change the priority of a task or the number of nodes that run it.
 
@@ -54,7 +74,9 @@ async def change(
     """
     if replicas is None and priority is None:
         raise InvalidInput("no change is given", hint="give --replicas or --priority")
-    await _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)
+    await _change(
+        context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager, as_json
+    )
 
 
 async def set_secrets(
@@ -69,6 +91,7 @@ async def set_secrets(
     ] = None,
     where: Where = None,
     manager: Manager = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Replace all secrets of a task, or its registry credentials; its containers are replaced at once."""
     if not secret and registry_user is None:
@@ -89,13 +112,21 @@ async def set_secrets(
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         found = await find_task(client, name)
         task = await client.change_task_secrets(found.id, new)
-    say(f"{task.spec.name} ({task.id}) has the secrets {', '.join(task.secret_names) or 'of its registry only'}")
+    if as_json:
+        show_json(task)
+    else:
+        say(f"{task.spec.name} ({task.id}) has the secrets {', '.join(task.secret_names) or 'of its registry only'}")
 
 
-async def _change(context: typer.Context, name: str, patch: TaskPatch, where: str | None, manager: str | None) -> None:
+async def _change(
+    context: typer.Context, name: str, patch: TaskPatch, where: str | None, manager: str | None, as_json: bool
+) -> None:
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         found = await find_task(client, name)
         task = await client.change_task(found.id, patch)
+    if as_json:
+        show_json(task)
+        return
     say(
         f"{task.spec.name} ({task.id}) is {task.state.value}; "
         f"replicas {task.spec.replicas}, priority {task.spec.priority}"

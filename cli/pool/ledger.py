@@ -11,8 +11,9 @@ import typer
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
 from cli.listing import listing
-from cli.output import JsonOption, say, show_fields, show_json, warn
+from cli.output import JsonOption, show_fields, show_json, warn
 from cli.pool.economics import attacks, audit_stages, forgeries, show_attacks, show_audits
+from cli.transactions import Change, DryRunOption, YesOption
 from cli.values import Must
 from ledger.amounts import format_amount, parse_amount
 from ledger.client import Ledger
@@ -62,6 +63,8 @@ async def create(
     data_uri: Annotated[str, typer.Option(help="URI of the description of the pool.")] = "",
     activate: Annotated[bool, typer.Option(help="Activate the pool at once.")] = True,
     key: OwnerKey = "owner",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Create a pool; the signing key becomes its owner."""
     terms = Terms(
@@ -86,14 +89,17 @@ async def create(
         publisher=resolve_address(context.obj, publisher),
     )
     validators = [resolve_address(context.obj, name) for name in validator or []]
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         pool_id = await ledger.pools.create(domain_id=domain, roles=roles, terms=terms, data_uri=data_uri)
         for each in validators:
             await ledger.pools.add_validator(pool_id, each)
         if activate:
             await ledger.pools.activate(pool_id)
-    say(f"pool {pool_id} is {'active' if activate else 'pending'}; `muster pool fund` deposits its escrow")
-    for words in _cautions(terms, validators=len(validators)):
+    status, cautions = "active" if activate else "pending", _cautions(terms, validators=len(validators))
+    text = f"pool {pool_id} is {status}; `muster pool fund` deposits its escrow"
+    change.show(text, pool=pool_id, status=status, cautions=cautions)
+    for words in cautions:
         warn(words)
 
 
@@ -116,18 +122,36 @@ def _cautions(terms: Terms, *, validators: int) -> list[str]:
     return found
 
 
-async def activate(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
+async def activate(
+    context: typer.Context,
+    pool: PoolOption = None,
+    key: OwnerKey = "owner",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Activate a pending pool, so that nodes can join it."""
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.activate(chosen_pool(context.obj, pool))
-    say(f"pool {chosen_pool(context.obj, pool)} is active")
+    change, pool_id = Change(as_json=as_json, dry_run=dry_run), chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.activate(pool_id)
+    change.show(f"pool {pool_id} is active", pool=pool_id, status="active")
 
 
-async def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
+async def end(
+    context: typer.Context,
+    pool: PoolOption = None,
+    key: OwnerKey = "owner",
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Close a pool permanently: no new members, no new work. Open work is still judged and paid."""
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.end(chosen_pool(context.obj, pool))
-    say(f"pool {chosen_pool(context.obj, pool)} has ended; `muster pool withdraw` withdraws the remaining escrow")
+    pool_id = chosen_pool(context.obj, pool)
+    question = f"end pool {pool_id} permanently? Its nodes get no more work. This can't be undone."
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.end(pool_id)
+    text = f"pool {pool_id} has ended; `muster pool withdraw` withdraws the remaining escrow"
+    change.show(text, pool=pool_id, status="ended")
 
 
 async def fund(
@@ -135,13 +159,17 @@ async def fund(
     amount: Annotated[str, typer.Argument(help="Amount in MUST.")],
     pool: PoolOption = None,
     key: OwnerKey = "owner",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Deposit escrow, from which the pool pays. Any account may deposit."""
     pool_id = chosen_pool(context.obj, pool)
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.fund(pool_id, parse_amount(amount))
+    change, deposit = Change(as_json=as_json, dry_run=dry_run), parse_amount(amount)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.fund(pool_id, deposit)
         escrow = await ledger.pools.escrow(pool_id)
-    say(f"pool {pool_id} holds {format_amount(escrow.balance)} MUST, {format_amount(escrow.free)} of it free")
+    text = f"pool {pool_id} holds {format_amount(escrow.balance)} MUST, {format_amount(escrow.free)} of it free"
+    change.show(text, pool=pool_id, deposit=Must(deposit), escrow=Must(escrow.balance), free=Must(escrow.free))
 
 
 async def withdraw(
@@ -153,6 +181,9 @@ async def withdraw(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the announced withdrawal.")] = False,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Announce a withdrawal of escrow that no open work needs; run again after the notice period to withdraw.
 
@@ -162,22 +193,25 @@ async def withdraw(
         raise InvalidInput("--cancel excludes an amount and --to", hint="omit them")
     pool_id = chosen_pool(context.obj, pool)
     receiver = None if to is None else resolve_address(context.obj, to)
-    async with open_ledger(context.obj, key) as ledger:
+    asked = None if amount is None else parse_amount(amount)
+    place = "the owner" if receiver is None else receiver
+    question = "" if cancel else f"withdraw {'all free' if amount is None else f'{amount} MUST of'} escrow to {place}?"
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         if cancel:
-            await _cancel_withdrawal(ledger, pool_id)
+            await _cancel_withdrawal(ledger, pool_id, change)
             return
-        asked = None if amount is None else parse_amount(amount)
-        await _withdraw(ledger, pool_id, asked, receiver or ledger.address)
+        await _withdraw(ledger, pool_id, asked, receiver or ledger.address, change)
 
 
-async def _cancel_withdrawal(ledger: Ledger, pool_id: int) -> None:
+async def _cancel_withdrawal(ledger: Ledger, pool_id: int, change: Change) -> None:
     if (await ledger.pools.withdrawal(pool_id)).amount == 0:
         raise Conflict(f"pool {pool_id} has announced no withdrawal")
     await ledger.pools.announce_withdrawal(pool_id, 0)
-    say("the announced withdrawal is cancelled")
+    change.show("the announced withdrawal is cancelled", pool=pool_id, announced=Must(0))
 
 
-async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: Address) -> None:
+async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: Address, change: Change) -> None:
     """Withdraws an announced amount that is ready; announces a withdrawal if there is none.
 
     A pending pool needs no announcement: the amount is withdrawn at once.
@@ -191,14 +225,18 @@ async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: A
         )
     if (await ledger.pools.get(pool_id)).status is PoolStatus.PENDING:
         await ledger.pools.withdraw_escrow(pool_id, wanted, receiver)
-        say(f"withdrew {format_amount(wanted)} MUST")
+        change.show(f"withdrew {format_amount(wanted)} MUST", pool=pool_id, withdrawn=Must(wanted), receiver=receiver)
         return
     if announced.amount == 0 or now > announced.lapses_at:
         await ledger.pools.announce_withdrawal(pool_id, wanted)
         announced = await ledger.pools.withdrawal(pool_id)
-        say(
+        change.show(
             f"announced a withdrawal of {format_amount(wanted)} MUST: run this command again between "
-            f"{_utc(announced.ready_at)} and {_utc(announced.lapses_at)}, or cancel the withdrawal with --cancel"
+            f"{_utc(announced.ready_at)} and {_utc(announced.lapses_at)}, or cancel the withdrawal with --cancel",
+            pool=pool_id,
+            announced=Must(wanted),
+            ready_at=announced.ready_at,
+            lapses_at=announced.lapses_at,
         )
         return
     if now < announced.ready_at:
@@ -218,7 +256,7 @@ async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: A
             hint="give at most this amount, or cancel the withdrawal and announce a larger one",
         )
     await ledger.pools.withdraw_escrow(pool_id, taken, receiver)
-    say(f"withdrew {format_amount(taken)} MUST")
+    change.show(f"withdrew {format_amount(taken)} MUST", pool=pool_id, withdrawn=Must(taken), receiver=receiver)
 
 
 def _utc(time: datetime) -> str:
@@ -339,10 +377,13 @@ async def terms(
     min_capacity: Annotated[int | None, typer.Option(min=0, max=2**32 - 1)] = None,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Propose new terms; in an active pool they take effect after the notice period."""
     pool_id = chosen_pool(context.obj, pool)
-    async with open_ledger(context.obj, key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         now = await ledger.pools.terms(pool_id)
         new = replace(
             now,
@@ -360,4 +401,13 @@ async def terms(
             new = Terms.deterring(new)
         await ledger.pools.set_terms(pool_id, new)
         pending = await ledger.pools.pending_terms(pool_id)
-    say("the new terms apply from " + ("now on" if pending is None else f"{pending[1]:%Y-%m-%d %H:%M:%S} UTC on"))
+    change.show(
+        "the new terms apply from " + ("now on" if pending is None else f"{_utc(pending[1])} on"),
+        pool=pool_id,
+        price_per_unit=Must(new.price_per_unit),
+        penalty_per_unit=Must(new.penalty_per_unit),
+        stake_per_capacity=Must(new.stake_per_capacity),
+        max_nodes=new.max_nodes,
+        min_capacity=new.min_capacity,
+        applies_from=None if pending is None else pending[1],
+    )

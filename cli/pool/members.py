@@ -10,7 +10,8 @@ import typer
 from cli.connection import ManagerKey, OrchestratorKey, PoolOption, chosen_pool, open_ledger
 from cli.documents import write_document
 from cli.keys import open_key, resolve_address
-from cli.output import say, warn
+from cli.output import JsonOption, warn
+from cli.transactions import Change, DryRunOption, YesOption
 from protocol.invites import Invite
 from protocol.runtime.randomness import randbits
 from protocol.wire.invites import SignedInvite
@@ -52,11 +53,14 @@ async def cancel_invite(
     nonce: Annotated[int, typer.Argument(min=0, help="Nonce of the invite.")],
     pool: PoolOption = None,
     key: ManagerKey = "manager",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Cancel an unused invite."""
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.cancel_invite(chosen_pool(context.obj, pool), nonce)
-    say("the invite is cancelled")
+    change, pool_id = Change(as_json=as_json, dry_run=dry_run), chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.cancel_invite(pool_id, nonce)
+    change.show("the invite is cancelled", pool=pool_id, nonce=str(nonce))
 
 
 async def evict(
@@ -65,9 +69,15 @@ async def evict(
     reason: Reason,
     pool: PoolOption = None,
     key: ManagerKey = "manager",
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Evict a node from the pool; the pool may invite the node again."""
     which = resolve_address(context.obj, node)
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.evict(chosen_pool(context.obj, pool), which, reason)
-    say(f"{which} is evicted")
+    pool_id = chosen_pool(context.obj, pool)
+    question = f"evict {which} from pool {pool_id}? Its task ends, and it needs a new invite to join again."
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.evict(pool_id, which, reason)
+    change.show(f"{which} is evicted", pool=pool_id, node=which, member=False)

@@ -15,6 +15,7 @@ from cli.pool.bans import BanReason, check_ban_reason
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
 from cli.quantities import format_size, moment
 from cli.tables import Column, Columns
+from cli.transactions import Change, DryRunOption
 from cli.values import Ago, Named
 from protocol.clients import OrchestratorClient
 from protocol.identifiers import Address
@@ -91,24 +92,39 @@ async def node(
 
 
 async def restart(
-    context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
+    context: typer.Context,
+    name: NodeName,
+    reason: Reason = "",
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Restart a node's task in a new container."""
-    await _tell(context, name, where, manager, lambda client, which: client.restart(which, reason=reason))
+    await _tell(context, name, where, manager, as_json, lambda client, which: client.restart(which, reason=reason))
 
 
 async def drain(
-    context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
+    context: typer.Context,
+    name: NodeName,
+    reason: Reason = "",
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a node finish its task, and assign no other task to it until `resume`."""
-    await _tell(context, name, where, manager, lambda client, which: client.drain(which, reason=reason))
+    await _tell(context, name, where, manager, as_json, lambda client, which: client.drain(which, reason=reason))
 
 
 async def resume(
-    context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
+    context: typer.Context,
+    name: NodeName,
+    reason: Reason = "",
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
 ) -> None:
     """End a node's drain, so that it gets tasks again."""
-    await _tell(context, name, where, manager, lambda client, which: client.resume(which, reason=reason))
+    await _tell(context, name, where, manager, as_json, lambda client, which: client.resume(which, reason=reason))
 
 
 async def ban(
@@ -121,16 +137,21 @@ async def ban(
     key: ManagerKey = "manager",
     where: Where = None,
     manager: Manager = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Ban a node from the pool, until `unban`."""
     reason = check_ban_reason(reason)
-    if not on_ledger:
-        await _tell(context, name, where, manager, lambda client, which: client.ban(which, reason=reason))
-        return
+    change = Change(as_json=as_json, dry_run=dry_run)
     which = resolve_address(context.obj, name)
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.ban(chosen_pool(context.obj, pool), which, reason)
-    say(f"{which} is banned")
+    if not on_ledger:
+        change.plan_request(f"ban {which}")
+        await _tell(context, name, where, manager, as_json, lambda client, which: client.ban(which, reason=reason))
+        return
+    pool_id = chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.ban(pool_id, which, reason)
+    change.show(f"{which} is banned", pool=pool_id, node=which, banned=True)
 
 
 async def unban(
@@ -143,15 +164,20 @@ async def unban(
     key: ManagerKey = "manager",
     where: Where = None,
     manager: Manager = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Lift a node's ban, so that the pool may invite the node again."""
-    if not on_ledger:
-        await _tell(context, name, where, manager, lambda client, which: client.unban(which, reason=reason))
-        return
+    change = Change(as_json=as_json, dry_run=dry_run)
     which = resolve_address(context.obj, name)
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.unban(chosen_pool(context.obj, pool), which)
-    say(f"{which} may be invited again")
+    if not on_ledger:
+        change.plan_request(f"lift the ban of {which}")
+        await _tell(context, name, where, manager, as_json, lambda client, which: client.unban(which, reason=reason))
+        return
+    pool_id = chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.unban(pool_id, which)
+    change.show(f"{which} may be invited again", pool=pool_id, node=which, banned=False)
 
 
 async def _tell(
@@ -159,11 +185,15 @@ async def _tell(
     name: str,
     where: str | None,
     manager: str | None,
+    as_json: bool,
     act: Callable[[OrchestratorClient, Address], Awaitable[NodeView]],
 ) -> None:
     which = resolve_address(context.obj, name)
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         view = await act(client, which)
+    if as_json:
+        show_json(view)
+        return
     say(f"{view.address} is {view.state.value}")
     if view.reason:
         note(view.reason)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
-from cli.output import JsonOption, note, say, show_json
+from cli.output import JsonOption, note
 from cli.pool.bans import BanReason, check_ban_reason
+from cli.transactions import Change, DryRunOption, YesOption
 from ledger.errors import TransactionReverted
-from protocol.errors import Conflict, InvalidInput
+from protocol.errors import Conflict
 
 ProviderName = Annotated[str, typer.Argument(metavar="ADDRESS", help="Address or key name of the provider.")]
-Confirmed = Annotated[bool, typer.Option("--yes", help="Act without asking for confirmation.")]
 
 
 async def ban_provider(
@@ -23,7 +22,8 @@ async def ban_provider(
     name: ProviderName,
     *,
     reason: BanReason,
-    confirmed: Confirmed = False,
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
     pool: PoolOption = None,
     key: ManagerKey = "manager",
     as_json: JsonOption = False,
@@ -34,55 +34,41 @@ async def ban_provider(
     """
     reason = check_ban_reason(reason)
     pool_id, provider = chosen_pool(context.obj, pool), resolve_address(context.obj, name)
-    _confirm(f"ban {provider} and all its nodes from pool {pool_id}?", confirmed=confirmed)
-    async with open_ledger(context.obj, key) as ledger:
+    question = f"ban {provider} and all its nodes from pool {pool_id}?"
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         try:
-            receipt = await ledger.pools.ban_provider(pool_id, provider, reason)
+            await ledger.pools.ban_provider(pool_id, provider, reason)
         except TransactionReverted as error:
             if error.name != "BanUnchanged":
                 raise
             raise Conflict(f"{provider} is already banned from pool {pool_id}") from error
-    if as_json:
-        show_json({"pool": pool_id, "provider": provider, "banned": True, "transaction": receipt.transaction})
-        return
-    say(f"{provider} is banned from pool {pool_id} with all its nodes")
-    note("`muster pool unban-provider` lifts the ban")
+    text = f"{provider} is banned from pool {pool_id} with all its nodes"
+    change.show(text, pool=pool_id, provider=provider, banned=True)
+    if not as_json:
+        note("`muster pool unban-provider` lifts the ban")
 
 
 async def unban_provider(
     context: typer.Context,
     name: ProviderName,
     *,
-    confirmed: Confirmed = False,
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
     pool: PoolOption = None,
     key: ManagerKey = "manager",
     as_json: JsonOption = False,
 ) -> None:
     """Lift a provider's ban. A node that was also banned by `muster pool ban` stays banned."""
     pool_id, provider = chosen_pool(context.obj, pool), resolve_address(context.obj, name)
-    _confirm(f"lift the ban of {provider} from pool {pool_id}?", confirmed=confirmed)
-    async with open_ledger(context.obj, key) as ledger:
+    question = f"lift the ban of {provider} from pool {pool_id}?"
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
         try:
-            receipt = await ledger.pools.unban_provider(pool_id, provider)
+            await ledger.pools.unban_provider(pool_id, provider)
         except TransactionReverted as error:
             if error.name != "BanUnchanged":
                 raise
             raise Conflict(f"{provider} is not banned from pool {pool_id}") from error
-    if as_json:
-        show_json({"pool": pool_id, "provider": provider, "banned": False, "transaction": receipt.transaction})
-        return
-    say(f"the nodes of {provider} may join pool {pool_id} and submit work again")
-
-
-def _confirm(question: str, *, confirmed: bool) -> None:
-    """Asks at the terminal for confirmation, unless the user gave `--yes`.
-
-    Raises:
-        InvalidInput: There is no terminal, and no `--yes`.
-        typer.Abort: The answer is no.
-    """
-    if confirmed:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidInput("this command asks for confirmation, and there is no terminal", hint="give --yes")
-    typer.confirm(question, abort=True, err=True)
+    text = f"the nodes of {provider} may join pool {pool_id} and submit work again"
+    change.show(text, pool=pool_id, provider=provider, banned=False)

@@ -9,7 +9,7 @@ import typer
 from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.listing import listing
-from cli.output import JsonOption, say, show_json, show_table
+from cli.output import JsonOption, show_json, show_result, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import moment
 from cli.tables import Column, Columns
@@ -45,18 +45,23 @@ async def list_(
 
 
 @app.command()
-async def allow(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
+async def allow(
+    context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None, as_json: JsonOption = False
+) -> None:
     """Allow a relay to register; nodes receive its URL while it is registered."""
     address = resolve_address(context.obj, relay)
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         await client.allow_relay(address)
-    say(f"{address} may register: muster shardcast relay --orchestrator URL --public-url URL …")
+    text = f"{address} may register: muster shardcast relay --orchestrator URL --public-url URL …"
+    show_result(text, {"relay": address, "allowed": True}, as_json=as_json)
 
 
 @app.command()
-async def deny(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
+async def deny(
+    context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None, as_json: JsonOption = False
+) -> None:
     """Forbid a relay; nodes no longer receive its URL. Running downloads continue."""
     address = resolve_address(context.obj, relay)
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         await client.deny_relay(address)
-    say(f"{address} is denied")
+    show_result(f"{address} is denied", {"relay": address, "allowed": False}, as_json=as_json)

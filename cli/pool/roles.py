@@ -11,8 +11,9 @@ import typer
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
 from cli.listing import listing
-from cli.output import JsonOption, say, show_table
+from cli.output import JsonOption, show_table
 from cli.tables import Column, Columns
+from cli.transactions import Change, DryRunOption, YesOption
 from ledger.client.pools import Role
 from protocol.errors import InvalidInput
 
@@ -39,6 +40,7 @@ async def roles(
     ] = None,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the roles of a pool, rotate a role's key, or add and remove validators."""
@@ -46,7 +48,10 @@ async def roles(
     if set_role is not None and to is None:
         raise InvalidInput("--set needs --to", hint="muster pool roles --set manager --to ADDRESS")
     changes = bool(set_role or add_validator or remove_validator)
-    async with open_ledger(context.obj, key if changes else None) as ledger:
+    if dry_run and not changes:
+        raise InvalidInput("no change is given", hint="--dry-run needs --set, --add-validator or --remove-validator")
+    change = Change(dry_run=dry_run, as_json=as_json)
+    async with open_ledger(context.obj, key if changes else None, change) as ledger:
         until = await ledger.now() + timedelta(seconds=grace)
         if set_role is not None and to is not None:
             holder = resolve_address(context.obj, to)
@@ -70,7 +75,10 @@ async def roles(
             )
         )
     rows += [("validator", each, None, None) for each in validators]
-    show_table(ROLES, rows, as_json=as_json)
+    if as_json and changes:
+        change.show("", pool=pool_id, roles=[dict(zip(ROLES.names, row, strict=True)) for row in rows])
+    else:
+        show_table(ROLES, rows, as_json=as_json)
 
 
 async def transfer(
@@ -78,16 +86,31 @@ async def transfer(
     to: Annotated[str, typer.Argument(help="Address or key name of the next owner, who must accept.")],
     pool: PoolOption = None,
     key: OwnerKey = "owner",
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Offer the pool to another owner."""
     new_owner = resolve_address(context.obj, to)
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.transfer(chosen_pool(context.obj, pool), new_owner)
-    say(f"the pool is offered to {new_owner}, who accepts with `muster pool accept`")
+    pool_id = chosen_pool(context.obj, pool)
+    question = f"offer pool {pool_id} with its escrow to {new_owner}? Once accepted, this can't be undone."
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.transfer(pool_id, new_owner)
+    text = f"the pool is offered to {new_owner}, who accepts with `muster pool accept`"
+    change.show(text, pool=pool_id, offered_to=new_owner)
 
 
-async def accept(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
+async def accept(
+    context: typer.Context,
+    pool: PoolOption = None,
+    key: OwnerKey = "owner",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Take over a pool that was offered to you."""
-    async with open_ledger(context.obj, key) as ledger:
-        await ledger.pools.accept(chosen_pool(context.obj, pool))
-        say(f"pool {chosen_pool(context.obj, pool)} is owned by {ledger.address}")
+    change, pool_id = Change(as_json=as_json, dry_run=dry_run), chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key, change) as ledger:
+        await ledger.pools.accept(pool_id)
+        owner = ledger.address
+    change.show(f"pool {pool_id} is owned by {owner}", pool=pool_id, owner=owner)

@@ -9,10 +9,11 @@ import typer
 from pydantic import ValidationError
 
 from cli.listing import listing
-from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from cli.output import JsonOption, note, show_fields, show_json, show_result, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import moment
 from cli.tables import Column, Columns
+from cli.transactions import Change, DryRunOption, YesOption
 from protocol.errors import InvalidInput
 from protocol.wire.pool import NewWebhook
 
@@ -106,8 +107,14 @@ async def delete_webhook(
     webhook: Annotated[str, typer.Argument(help="Id of the webhook.")],
     where: Where = None,
     manager: Manager = None,
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a webhook, so that its URL receives no more events."""
+    question = f"delete the webhook {webhook}? Its secret can't be restored."
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    change.plan_request(f"delete the webhook {webhook}")
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         await client.delete_webhook(webhook)
-    say(f"{webhook} is deleted")
+    show_result(f"{webhook} is deleted", {"id": webhook, "deleted": True}, as_json=as_json)

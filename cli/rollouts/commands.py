@@ -1,6 +1,6 @@
 """`muster rollouts`: shows rollout files, and verifies them against the version that generated them.
 
-No command uses the network. `verify` exits with 0 if no check failed, with 1 if the file is rejected, and with 2 if the
+No command uses the network. `verify` exits with 0 if no check failed, with 1 if the file is rejected, and with 3 if the
 file could not be checked.
 """
 
@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cli.exit_codes import FAILED, NOT_CHECKED
 from cli.output import JsonOption, show_error
 from protocol.errors import MusterError
 from protocol.runtime.configuration_file import reads
@@ -18,8 +19,6 @@ from rollouts.precision import Dtype, EngineName
 
 app = typer.Typer(no_args_is_help=True, help="Show and verify rollout files.")
 
-EXIT_REJECTED = 1
-EXIT_NOT_CHECKED = 2
 
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A rollout file (Parquet).")]
 
@@ -82,9 +81,9 @@ def verify(
         )
     except MusterError as error:
         show_error(error)
-        raise typer.Exit(EXIT_NOT_CHECKED) from error
+        raise typer.Exit(NOT_CHECKED) from error
     show_verification(verification, as_json=as_json)
-    raise typer.Exit(EXIT_REJECTED if verification.rejected else 0)
+    raise typer.Exit(FAILED if verification.rejected else 0)
 
 
 @app.command()

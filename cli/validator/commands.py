@@ -13,7 +13,8 @@ import typer
 
 from cli.groups import CommandGroup
 from cli.listing import listing
-from cli.output import JsonOption, say, show_json
+from cli.output import JsonOption, show_json, show_result
+from cli.transactions import Change, DryRunOption, YesOption
 from cli.validator.audit import audit_log
 from cli.validator.calibrate import calibrate
 from cli.validator.numerics import numerics
@@ -91,6 +92,7 @@ async def retry(
     code: Annotated[str | None, typer.Option(help="With --all: only work with this error code.")] = None,
     config: ConfigOption = None,
     where: WhereOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Retry parked work."""
     if (item is None) != every or (code is not None and not every):
@@ -102,7 +104,8 @@ async def retry(
         path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
         query = {} if code is None else {"code": code}
         found = (await client.call("POST", path, query=query)).read(Unparked)
-    say(f"{len(found.ids) if every else found.ids[0]} will be examined again")
+    text = f"{len(found.ids) if every else found.ids[0]} will be examined again"
+    show_result(text, {"retried": found.ids}, as_json=as_json)
 
 
 @app.command()
@@ -115,13 +118,24 @@ async def resolve(
     because: Annotated[str, typer.Option("--because", help="Reason in one line, which the contributor can read.")],
     config: ConfigOption = None,
     where: WhereOption = None,
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Decide parked work by hand. The verdict and its audit file record that a person decided."""
     body = Resolve(outcome=decision.value, words=because)
+    question = (
+        f"decide that the work {item} is {decision.value}? The verdict goes on the ledger and can't be withdrawn."
+    )
+    change = Change(as_json=as_json, question=question, confirmed=confirmed, dry_run=dry_run)
+    change.require_answer()
     async with _opened(config, where) as client:
-        path = f"/v1/parked/{await _named(client, item)}/resolve"
+        named = await _named(client, item)
+        change.plan_request(f"decide that the work {named} is {decision.value}")
+        path = f"/v1/parked/{named}/resolve"
         found = (await client.call("POST", path, body=body)).read(Unparked)
-    say(f"{found.ids[0]} will be {decision.value}; the verdict is on the ledger within seconds")
+    text = f"{found.ids[0]} will be {decision.value}; the verdict is on the ledger within seconds"
+    show_result(text, {"work": found.ids[0], "verdict": decision.value}, as_json=as_json)
 
 
 async def _named(client: ServiceClient, text: str) -> str:

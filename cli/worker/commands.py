@@ -11,29 +11,29 @@ PARTS: Parts = {
         "Set up this machine for a pool: keys, stake, registration, configuration and checks.",
     ),
     "run": (
-        "worker.daemon_cli:run",
+        "cli.worker.service:run",
         "Run the worker until SIGTERM or SIGINT.",
     ),
     "doctor": (
-        "worker.daemon_cli:doctor",
+        "cli.worker.service:doctor",
         "Check everything that a node needs to join the pool.",
     ),
-    "status": ("worker.cli:status", "Show what the worker is doing, and why."),
-    "logs": ("worker.cli:logs", "Show the output of the task that runs here."),
+    "status": ("cli.worker.daemon:status", "Show what the worker is doing, and why."),
+    "logs": ("cli.worker.daemon:logs", "Show the output of the task that runs here."),
     "drain": (
-        "worker.cli:drain",
+        "cli.worker.daemon:drain",
         "Finish the running task and accept no new task, until `--undo`, also after a restart.",
     ),
     "resume": (
-        "worker.cli:resume",
+        "cli.worker.daemon:resume",
         "Lease slots again after leasing has stopped because work was not paid (see `status`).",
     ),
     "leave": (
-        "worker.cli:leave",
+        "cli.worker.daemon:leave",
         "Stop the task, deliver queued files, leave the pool on the ledger and end the daemon.",
     ),
-    "retry": ("worker.cli:retry", "Retry a file that was parked because it could not be delivered."),
-    "upgrade": ("worker.cli:upgrade", "Print how to install a release, and what happens to the running task."),
+    "retry": ("cli.worker.daemon:retry", "Retry a file that was parked because it could not be delivered."),
+    "upgrade": ("cli.worker.daemon:upgrade", "Print how to install a release, and what happens to the running task."),
     "verdicts": (
         "cli.worker.verdicts",
         "Show verdicts on your node's work: reason, reward or penalty, and the end of the challenge period.",

@@ -15,8 +15,10 @@ import typer
 from cli.configuration import Configuration
 from cli.connection import open_ledger
 from cli.keys import open_key
-from cli.output import note, say, warn
+from cli.output import JsonOption, note, say, warn
 from cli.pool.connection import Where
+from cli.transactions import Change, DryRunOption
+from cli.values import Must
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from ledger.client.work import WorkRecord, WorkStatus
@@ -59,6 +61,8 @@ async def dispute(
         ),
     ] = "node",
     where: Where = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Dispute a verdict on your work within the challenge period. Another validator then decides.
 
@@ -67,24 +71,38 @@ async def dispute(
     penalty.
     """
     signer, work_key = open_key(context.obj, key), digest(key_text)
-    async with open_ledger(context.obj, carrier or key) as ledger:
+    change = Change(as_json=as_json, dry_run=dry_run)
+    async with open_ledger(context.obj, carrier or key, change) as ledger:
         work = _disputable(await ledger.work.get(work_key), work_key)
         if work.outcome is Outcome.REJECTED and signer.address in {work.node, work.provider}:
-            say(f"if the rejection is upheld, the dispute costs {format_amount(work.lost_dispute_cost)} MUST of stake")
+            (note if as_json else say)(
+                f"if the rejection is upheld, the dispute costs {format_amount(work.lost_dispute_cost)} MUST of stake"
+            )
         content = _evidence(work_key, signer, because=because, evidence=evidence)
-        await _keep(context.obj, signer, content, where=where)
+        if not dry_run:
+            await _keep(context.obj, signer, content, where=where)
         hashed = digest(hashlib.sha256(content).digest())
         # A node needs no gas, because another account sends its signed dispute. Only if --carrier names the node's own
         # key does the node itself send the dispute and pay for the gas.
         if signer.address == work.node and carrier != key:
+            if carrier is None:
+                change.plan_request(f"dispute {work_key} through the pool, which pays for gas")
             await _send_signed(context.obj, ledger, signer, work_key, hashed, carrier=carrier, where=where)
         else:
             await ledger.work.dispute(work_key, hashed)
         found = await ledger.work.get(work_key)
     if found is not None and found.status is WorkStatus.DISPUTED and found.deadline is not None:
-        say(f"{work_key} is disputed; another validator may decide until {found.deadline:%Y-%m-%d %H:%M:%S} UTC")
+        text = f"{work_key} is disputed; another validator may decide until {found.deadline:%Y-%m-%d %H:%M:%S} UTC"
     else:
-        say(f"{work_key} is {'unknown' if found is None else found.status.name.lower()}")
+        text = f"{work_key} is {'unknown' if found is None else found.status.name.lower()}"
+    change.show(
+        text,
+        work=work_key,
+        status=None if found is None else found.status.name.lower(),
+        deadline=None if found is None else found.deadline,
+        evidence_hash=hashed,
+        cost_if_upheld=Must(work.lost_dispute_cost if work.outcome is Outcome.REJECTED else work.penalty),
+    )
 
 
 def _disputable(work: WorkRecord | None, key: Digest) -> WorkRecord:

@@ -22,6 +22,7 @@ from cli.keys import create_password_file, open_key, resolve_address
 from cli.ledger.node import register_node
 from cli.output import note, say, show_fields, warn
 from cli.pool.joining import VerifiedPool, find_pool, verify_pool
+from cli.worker.service import show_findings
 from cli.worker.setup_files import UNIT, WorkerFolder, write_unit
 from ledger.amounts import format_amount, parse_amount
 from ledger.client import Ledger
@@ -36,7 +37,6 @@ from protocol.identity.keystores import write_keystore
 from protocol.runtime.configuration_file import find_configuration_file, home_configuration, placed
 from worker.chain.earnings import PoolEarnings, read_earnings
 from worker.chain.pool_record import PoolRecord, read_pool_record
-from worker.daemon_cli import show_findings
 from worker.doctor.examination import examine
 from worker.doctor.finding import exit_code
 from worker.settings import WorkerSettings

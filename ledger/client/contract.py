@@ -76,6 +76,7 @@ class BoundContract:
     ) -> None:
         self.domain = domain
         self.at = domain.contract
+        self._name = artifact.contract.value
         self._contract = web3.eth.contract(address=domain.contract, abi=list(artifact.abi))
         self._views = views_of(artifact)
         self._chain: ChainConnection = web3.provider
@@ -174,7 +175,8 @@ class BoundContract:
     def _call(self, name: str, arguments: tuple[object, ...], *, least_gas: int = 0) -> TransactionCall:
         with _encoding_errors(name):
             data = self._contract.encode_abi(name, args=list(arguments))
-        return TransactionCall(to=self.at, data=bytes.fromhex(data[2:]), least_gas=least_gas)
+        called = f"{self._name}.{name.partition('(')[0]}"
+        return TransactionCall(to=self.at, data=bytes.fromhex(data[2:]), least_gas=least_gas, name=called)
 
     def _writer(self) -> TransactionSender:
         if self._sender is None:

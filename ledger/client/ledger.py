@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
@@ -87,6 +87,7 @@ class Ledger:
         clock: Clock | None = None,
         policy: SendPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        open_sender: Callable[..., TransactionSender] = TransactionSender,
     ) -> AsyncIterator[Ledger]:
         """Connects to a node and checks the chain id and the deployed contracts.
 
@@ -98,6 +99,7 @@ class Ledger:
             clock: Clock for deadlines.
             policy: Fees, polling and deadlines of transactions.
             transport: HTTP transport to a chain in the same process.
+            open_sender: Makes the sender of transactions; takes the arguments of `TransactionSender`.
 
         Raises:
             ChainUnavailable: The node does not answer.
@@ -117,7 +119,7 @@ class Ledger:
             if key is None:
                 yield cls(web3, deployment)
                 return
-            async with TransactionSender(
+            async with open_sender(
                 web3, key.account(), chain_id=deployment.chain_id, clock=clock, policy=policy
             ) as sender:
                 yield cls(web3, deployment, sender)

@@ -27,6 +27,7 @@ class TransactionCall:
         gas: Gas limit; None estimates it, which also finds a revert before anything is sent.
         least_gas: Minimum of an estimated limit, for calls that may need more gas in their own block than on the newest
             block, which the estimate uses.
+        name: Contract and function, such as `ComputePools.end`, for messages.
     """
 
     to: Address | None
@@ -34,6 +35,7 @@ class TransactionCall:
     value: int = 0
     gas: int | None = None
     least_gas: int = 0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,6 +131,14 @@ class TransactionSender:
         """
         return await self._wallet.estimate(call)
 
+    async def most_fee(self) -> int:
+        """Returns the maximum fee per gas, in wei, that the sender offers for a transaction now.
+
+        Raises:
+            ChainUnavailable: The node did not answer.
+        """
+        return (await self._wallet.market()).most
+
     async def _deliver(self, intent: TransactionIntent) -> Receipt:
         if intent.call.gas is None:
             gas, hint = self._wallet.estimate(intent.call), self._nonces.nonce_hint()

@@ -11,10 +11,9 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 
-from eth_utils.address import to_checksum_address
-
 from protocol.errors import InvalidInput, Unavailable
-from protocol.identifiers import Address
+from protocol.identifiers import Address, address
+from protocol.keccak import keccak
 
 try:
     from coincurve import PrivateKey, PublicKey
@@ -24,13 +23,6 @@ except ImportError as error:  # pragma: no cover - a broken installation
         hint=f"reinstall it: {sys.executable} -m pip install --force-reinstall --no-deps 'coincurve>=21'",
         retryable=False,
     ) from error
-
-try:
-    from sha3 import keccak_256 as _keccak_256  # type: ignore[import-untyped]  # safe-pysha3 has no stubs
-except ImportError:  # pragma: no cover - without safe-pysha3, hashing takes twice the time
-    from eth_hash.auto import keccak as _eth_hash
-
-    _keccak_256 = _eth_hash.new
 
 __all__ = ["PrivateKey", "address_of", "keccak", "personal_hash", "recover", "sign_hash"]
 
@@ -46,12 +38,6 @@ SIGNATURE_BYTES = 65
 """Length of a signature: 32 bytes r, 32 bytes s and 1 byte v."""
 
 _HALF_ORDER_BYTES = HALF_ORDER.to_bytes(32, "big")
-
-
-def keccak(data: bytes) -> bytes:
-    """Returns the Keccak-256 hash of `data`, the hash that Ethereum uses."""
-    digest: bytes = _keccak_256(data).digest()
-    return digest
 
 
 def personal_hash(message: bytes) -> bytes:
@@ -113,4 +99,4 @@ def _address(public: bytes) -> Address:
 
     The result is cached, because hashing and the EIP-55 checksum cost as much as a recovery.
     """
-    return Address(to_checksum_address(keccak(public[1:])[12:]))
+    return address("0x" + keccak(public[1:])[12:].hex())

@@ -14,7 +14,7 @@ from cli.pool import commands as pool_commands
 from cli.worker import commands
 from tests.kit.devnet import run_muster
 
-HEAVY = ("torch", "web3", "fastapi", "eth_account", "numpy")
+HEAVY = ("torch", "web3", "fastapi", "eth_account", "eth_utils", "numpy")
 
 
 LISTED = [(name, *part) for parts in (PARTS, commands.PARTS, pool_commands.PARTS) for name, part in parts.items()]
@@ -28,8 +28,8 @@ def test_the_help_page_shows_each_packages_own_summary(name: str, place: str, su
     assert own.splitlines()[0] == summary
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["wroker"]])
-def test_a_command_line_without_a_package_imports_no_heavy_library(arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["wroker"], ["pool", "nodes"]])
+def test_a_command_that_needs_no_heavy_library_imports_none(arguments: list[str]) -> None:
     script = f"""
 import sys
 sys.argv = ["muster", *{arguments!r}]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli.main import EXIT_INTERRUPTED
+from cli.exit_codes import INTERRUPTED
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.interface import MemberEvent
 from orchestrator.dependencies import build_dependencies
@@ -257,7 +257,7 @@ def test_an_owner_creates_and_deletes_webhooks(owner: Owner) -> None:
     rotated = owner.asks("rotate-webhook", made["id"], "--overlap", "60")
     assert rotated["secret"] != made["secret"]
     assert "rotation" in owner.muster("rotate-webhook", made["id"], fails=1)
-    owner.muster("delete-webhook", made["id"])
+    owner.muster("delete-webhook", made["id"], "--yes")
     assert owner.asks("webhooks") == []
 
 
@@ -352,6 +352,6 @@ def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:
             owner.push(given.assignment.id, "two", first=1)
             assert shown.stdout.readline().endswith("│ two\n")
             shown.send_signal(signal.SIGINT)
-            assert shown.wait(60) == EXIT_INTERRUPTED
+            assert shown.wait(60) == INTERRUPTED
         finally:
             shown.kill()

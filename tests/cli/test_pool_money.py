@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from dataclasses import dataclass
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from web3.types import RPCEndpoint, RPCResponse
 
+from cli.values import Must
+from cli.worker.rewards import read_earnings
 from ledger.amounts import UNIT, format_amount
+from ledger.client import Ledger
 from ledger.events.types import ProviderBanned
 from protocol.leases import SlotSalt
 from protocol.verdicts import Outcome, ReasonCode
@@ -73,11 +79,11 @@ def terminal(
 
 @pytest.mark.parametrize("carrier", [(), ("--carrier", "provider")], ids=["node pays", "carrier pays"])
 async def test_a_node_that_the_pool_removed_before_has_left(terminal: Terminal, carrier: tuple[str, ...]) -> None:
-    assert "NotMember" in await terminal.muster("node", "leave", *carrier, expect=1)
+    assert "NotMember" in await terminal.muster("node", "leave", "--yes", *carrier, expect=1)
     await terminal.world.member()
     orchestrator = await terminal.world.as_("orchestrator")
     await orchestrator.pools.remove(POOL, [terminal.world.keys["node"].address], "silent")
-    assert f"no longer a member of pool {POOL}" in await terminal.muster("node", "leave", *carrier)
+    assert f"no longer a member of pool {POOL}" in await terminal.muster("node", "leave", "--yes", *carrier)
 
 
 # Withdrawing
@@ -85,54 +91,54 @@ async def test_a_node_that_the_pool_removed_before_has_left(terminal: Terminal, 
 
 async def test_escrow_is_withdrawn_after_its_announcement_and_the_notice_period(terminal: Terminal) -> None:
     before = await terminal.balance()
-    said = await terminal.muster("pool", "withdraw", "60")
+    said = await terminal.muster("pool", "withdraw", "--yes", "60")
     assert "announced a withdrawal of 60 MUST: run this command again between" in said
     shown = await terminal.asks("pool", "show")
     assert shown["announced_withdrawal"] == str(60 * UNIT)
     assert shown["withdrawal_ready_at"][:10] in said
-    said = await terminal.muster("pool", "withdraw", expect=1)
+    said = await terminal.muster("pool", "withdraw", "--yes", expect=1)
     assert "the withdrawal of 60 MUST is ready at" in said
     assert await terminal.balance() == before
     await terminal.world.warp(TERMS.notice_period + SECOND)
-    said = await terminal.muster("pool", "withdraw", "61", expect=1)
+    said = await terminal.muster("pool", "withdraw", "--yes", "61", expect=1)
     assert "60 MUST can be withdrawn now, not 61" in said
-    assert "withdrew 25 MUST" in await terminal.muster("pool", "withdraw", "25")
-    assert "withdrew 35 MUST" in await terminal.muster("pool", "withdraw")
+    assert "withdrew 25 MUST" in await terminal.muster("pool", "withdraw", "--yes", "25")
+    assert "withdrew 35 MUST" in await terminal.muster("pool", "withdraw", "--yes")
     assert await terminal.balance() == before + 60 * UNIT
     assert "announced_withdrawal" not in await terminal.asks("pool", "show")
 
 
 async def test_an_announced_withdrawal_can_be_cancelled(terminal: Terminal) -> None:
     assert "has announced no withdrawal" in await terminal.muster("pool", "withdraw", "--cancel", expect=1)
-    assert "announced a withdrawal of 100 MUST" in await terminal.muster("pool", "withdraw")
+    assert "announced a withdrawal of 100 MUST" in await terminal.muster("pool", "withdraw", "--yes")
     assert "cancelled" in await terminal.muster("pool", "withdraw", "--cancel")
     assert "announced_withdrawal" not in await terminal.asks("pool", "show")
     assert "excludes an amount" in await terminal.muster("pool", "withdraw", "5", "--cancel", expect=1)
 
 
 async def test_a_lapsed_announcement_is_replaced_by_a_new_one(terminal: Terminal) -> None:
-    await terminal.muster("pool", "withdraw", "60")
+    await terminal.muster("pool", "withdraw", "--yes", "60")
     await terminal.world.warp(2 * TERMS.notice_period + SECOND)
     assert "announced a withdrawal of 40 MUST: run this command again between" in await terminal.muster(
-        "pool", "withdraw", "40"
+        "pool", "withdraw", "--yes", "40"
     )
 
 
 async def test_a_withdrawal_leaves_what_open_work_has_reserved(terminal: Terminal) -> None:
     world = terminal.world
     await world.member()
-    await terminal.muster("pool", "withdraw")
+    await terminal.muster("pool", "withdraw", "--yes")
     await world.submitted(units=100)
     await world.warp(TERMS.notice_period + SECOND)
     free = 99 * UNIT - TERMS.reserved_fees
-    assert f"withdrew {format_amount(free)} MUST" in await terminal.muster("pool", "withdraw")
+    assert f"withdrew {format_amount(free)} MUST" in await terminal.muster("pool", "withdraw", "--yes")
 
 
 async def test_an_empty_pool_has_nothing_to_withdraw_and_a_pending_pool_pays_back_at_once(terminal: Terminal) -> None:
     await terminal.muster(*OWN, "--no-activate")
-    assert "pool 2 has no free escrow" in await terminal.muster("pool", "withdraw", "--pool", "2", expect=1)
+    assert "pool 2 has no free escrow" in await terminal.muster("pool", "withdraw", "--yes", "--pool", "2", expect=1)
     await terminal.muster("pool", "fund", "7", "--pool", "2")
-    assert "withdrew 7 MUST" in await terminal.muster("pool", "withdraw", "--pool", "2")
+    assert "withdrew 7 MUST" in await terminal.muster("pool", "withdraw", "--yes", "--pool", "2")
 
 
 # Creating and showing
@@ -251,7 +257,7 @@ async def test_a_manager_bans_a_provider_and_lifts_the_ban(terminal: Terminal) -
     owner = await terminal.world.as_("owner")
     banned = await terminal.asks("pool", "ban-provider", provider, "--reason", "many names", "--yes")
     assert (banned["pool"], banned["provider"], banned["banned"]) == (POOL, provider, True)
-    assert banned["transaction"].startswith("0x")
+    assert [each["hash"][:2] for each in banned["transactions"]] == ["0x"]
     (event,) = await owner.history(ProviderBanned, pool_id=POOL)
     assert (event.provider, event.reason) == (provider, "many names")
     assert await owner.pools.is_banned(POOL, node, provider)
@@ -267,29 +273,143 @@ async def test_a_manager_bans_a_provider_and_lifts_the_ban(terminal: Terminal) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("ban-provider", "provider", "--reason", "x"), "give --yes"),
         (("ban-provider", "provider", "--reason", "x", "--yes", "--key", "owner"), "NotManager"),
+        (("ban-provider", "provider", "--reason", "x", "--dry-run", "--key", "owner"), "NotManager"),
         (("ban-provider", "nobody", "--reason", "x", "--yes"), "nobody"),
         (("ban-provider", "provider", "--reason", "", "--yes"), "a ban needs a reason"),
         (("ban-provider", "provider", "--reason", "x" * 201, "--yes"), "at most 200 characters"),
-        (("unban-provider", "provider"), "give --yes"),
     ],
 )
-async def test_a_ban_of_a_provider_needs_confirmation_and_the_managers_key(
+async def test_a_ban_of_a_provider_needs_the_managers_key_also_in_a_dry_run(
     terminal: Terminal, words: tuple[str, ...], said: str
 ) -> None:
     assert said in await terminal.muster("pool", *words, expect=1)
     assert not await (await terminal.world.as_("owner")).history(ProviderBanned, pool_id=POOL)
 
 
-@pytest.mark.parametrize(("answer", "banned"), [("n\n", False), ("y\n", True)])
-async def test_at_a_terminal_the_ban_of_a_provider_is_confirmed(terminal: Terminal, answer: str, banned: bool) -> None:
-    class Typed(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Typed(io.StringIO):
+    """What a user types at a terminal."""
 
-    terminal.monkeypatch.setattr("sys.stdin", Typed(answer))
-    said = await terminal.muster("pool", "ban-provider", "provider", "--reason", "x", expect=0 if banned else 1)
-    assert "and all its nodes from pool" in said
+    def isatty(self) -> bool:
+        return True
+
+
+# Confirmation, dry runs and costs
+
+
+IRREVERSIBLE = [
+    ("pool", "end"),
+    ("pool", "transfer", "provider"),
+    ("pool", "withdraw", "1"),
+    ("pool", "evict", "node", "--reason", "x"),
+    ("pool", "ban-provider", "provider", "--reason", "x"),
+    ("pool", "unban-provider", "provider"),
+    ("node", "leave"),
+    ("node", "revoke-consent"),
+    ("ledger", "transfer", "node", "1", "--key", "owner"),
+]
+
+
+async def test_what_cannot_be_undone_needs_a_terminal_or_yes_and_has_a_dry_run(
+    terminal: Terminal,
+) -> None:
+    await terminal.world.member()
     owner = await terminal.world.as_("owner")
-    assert bool(await owner.history(ProviderBanned, pool_id=POOL)) is banned
+    before = await owner.block()
+    for words in IRREVERSIBLE:
+        said = await terminal.muster(*words, expect=2)
+        assert "give --yes" in said, words
+        if "unban-provider" not in words:
+            planned = await terminal.asks(*words, "--dry-run")
+            assert planned["dry_run"], words
+            sent = planned["transaction"]
+            assert sent["most_gas"] > 20_000, words
+            assert int(sent["most_cost"]) >= sent["most_gas"], words
+            said = await terminal.muster(*words, "--dry-run")
+            assert f"would send {sent['call']} to {sent['to']} from {sent['from']}: at most" in said
+            assert "nothing was changed" in said
+    assert "is not banned" in await terminal.muster("pool", "unban-provider", "provider", "--dry-run", expect=1)
+    assert await owner.block() == before, "nothing was sent"
+    assert (await owner.pools.get(POOL)).status.name == "ACTIVE"
+
+
+async def test_commands_that_send_transactions_print_hash_gas_and_cost(terminal: Terminal) -> None:
+    said = await terminal.muster("pool", "fund", "3")
+    assert said.count("transaction 0x") == 2, "the approval and the deposit"
+    assert re.search(r"transaction 0x[0-9a-f]{64}: [0-9,]+ gas, 0\.0[0-9]+ ETH", said)
+    done = await terminal.asks("pool", "end", "--yes")
+    assert (done["pool"], done["status"]) == (POOL, "ended")
+    [sent] = done["transactions"]
+    owner = await terminal.world.as_("owner")
+    receipt = await owner.web3.eth.get_transaction_receipt(sent["hash"])
+    assert sent["gas_used"] == receipt["gasUsed"]
+    assert sent["cost"] == str(receipt["gasUsed"] * receipt["effectiveGasPrice"])
+    assert sent["block"] == receipt["blockNumber"]
+
+
+@pytest.mark.parametrize(("answer", "ended"), [("n\n", False), ("y\n", True)])
+async def test_at_a_terminal_the_cost_is_shown_before_the_question(
+    terminal: Terminal, answer: str, ended: bool
+) -> None:
+    terminal.monkeypatch.setattr("sys.stdin", Typed(answer))
+    said = await terminal.muster("pool", "end", expect=0 if ended else 1)
+    assert re.search(
+        r"would send ComputePools\.end to 0x\w+ from 0x\w+: at most [0-9,]+ gas, [0-9.]+ ETH end pool", said
+    )
+    owner = await terminal.world.as_("owner")
+    assert ((await owner.pools.get(POOL)).status.name == "ENDED") is ended
+    wrong = await terminal.muster("pool", "end", "--key", "provider", expect=1)
+    assert "permanently?" not in wrong, "a transaction that would revert is not asked about"
+
+
+# Rewards
+
+
+async def test_rewards_have_totals_and_need_no_request_per_submission(terminal: Terminal) -> None:
+    world = terminal.world
+    await world.member()
+    orchestrator, validator = await world.as_("orchestrator"), await world.as_("validator")
+    await (await world.as_("provider")).stake.add(200 * UNIT)
+    units, worth = 10, 10 * TERMS.price_per_unit
+
+    def counting(ledger: Ledger) -> list[str]:
+        asked: list[str] = []
+        request = ledger.web3.provider.make_request
+
+        async def counted(method: RPCEndpoint, parameters: Any) -> RPCResponse:
+            asked.append(method)
+            answer: RPCResponse = await request(method, parameters)
+            return answer
+
+        terminal.monkeypatch.setattr(ledger.web3.provider, "make_request", counted)
+        return asked
+
+    works = []
+    for first in range(0, 200, 20):
+        batch = [await world.submission(index=index, units=units) for index in range(first, first + 20)]
+        assert await orchestrator.work.submit_batch(batch) == []
+        works += [each.lease.lease.key.hash for each in batch]
+    accepted, rejected, forged = works[0], works[1], works[2]
+    given = [(accepted, Outcome.ACCEPTED), (rejected, Outcome.REJECTED), (works[3], Outcome.ACCEPTED)]
+    await validator.work.judge([await verdict_on(validator, key, outcome) for key, outcome in given])
+    provider = world.keys["provider"].address
+    reader = await world.as_("owner")
+    asked = counting(reader)
+    before = await read_earnings(reader, POOL, provider)
+    assert len(asked) < 25, Counter(asked)
+    assert (before["submissions"], before["open"], before["final"]) == (200, 200, 0)
+    assert (before["accepted_not_final"], before["not_judged"]) == (Must(2 * worth), Must(197 * worth))
+    await validator.work.judge([await verdict_on(validator, forged, Outcome.FORGED)])
+    await world.warp(TERMS.challenge_period + SECOND)
+    await validator.work.finalize([accepted, rejected])
+    await terminal.muster("work", "claim")
+    shown = await terminal.asks("worker", "rewards")
+    assert (shown["final"], shown["paid"], shown["open"], shown["claimable"]) == (2, 1, 198, "0")
+    assert shown["earned_so_far"] == shown["claimed_so_far"] == str(worth)
+    other = await terminal.asks("worker", "rewards", "--provider", "owner")
+    assert (other["submissions"], other["earned_so_far"]) == (0, "0")
+    owner = await world.as_("owner")
+    terms = await owner.pools.terms(POOL)
+    await owner.pools.set_terms(POOL, replace(terms, price_per_unit=terms.price_per_unit // 2))
+    again = await terminal.asks("worker", "rewards")
+    assert again["not_judged"] == shown["not_judged"] == str(196 * worth), "old work keeps its price"

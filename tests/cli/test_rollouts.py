@@ -166,14 +166,16 @@ def test_tokens_outside_the_models_vocabulary_are_not_computed(made: Made) -> No
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([*SEED[:-1], "0x12"], 2, "not a 32-byte digest"),
-        (["--beacon", BEACON], 2, "only --beacon is given"),
-        (["--device", "nowhere"], 2, "is not a device"),
-        (["--lease", "HERE"], 2, "is not what this command reads"),
+        ([*SEED[:-1], "0x12"], 3, "not a 32-byte digest"),
+        (["--beacon", BEACON], 3, "only --beacon is given"),
+        (["--device", "nowhere"], 3, "is not a device"),
+        (["--lease", "HERE"], 3, "is not what this command reads"),
         (["--dtype", "int8"], 2, "int8"),
     ],
 )
-def test_a_usage_error_exits_with_2(made: Made, arguments: list[str], code: int, said: str) -> None:
+def test_a_file_that_cannot_be_checked_exits_with_3_and_a_usage_error_with_2(
+    made: Made, arguments: list[str], code: int, said: str
+) -> None:
     (made.folder / "wrong.json").write_text("{}")
     given = [one.replace("HERE", str(made.folder / "wrong.json")) for one in arguments]
     ended = run_muster(*verify(made), *given)
@@ -184,13 +186,13 @@ def test_a_folder_of_another_version_is_refused_before_any_check(made: Made) -> 
     path = made.folder / "elsewhere.parquet"
     write_rollouts(path, replace(made.file, header=replace(made.file.header, checkpoint=digest("0x" + "ab" * 32))))
     said = run_muster(*verify(made, str(path)))
-    assert (said.code, said.out) == (2, "")
+    assert (said.code, said.out) == (3, "")
     assert "is not the file's version" in said.err
 
 
-def test_a_folder_without_a_version_is_a_usage_error_not_a_rejection(made: Made) -> None:
+def test_a_folder_without_a_version_is_not_a_rejection(made: Made) -> None:
     ended = run_muster("rollouts", "verify", str(made.path), "--model", str(made.folder))
-    assert (ended.code, "can't be read" in ended.err) == (2, True), ended.err
+    assert (ended.code, "can't be read" in ended.err) == (3, True), ended.err
 
 
 def test_a_truncated_parquet_file_is_rejected(made: Made) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import muster_network
+from cli.worker.daemon import upgrade_commands
 from protocol.errors import InvalidInput
 from protocol.runtime.extras import DISTRIBUTION
 from protocol.runtime.shipped import SHIPPED
 from tests.kit.command_line import run_muster
-from worker.cli import upgrade_commands
 
 ROOT = Path(__file__).parents[2]
 DIGEST = "5e" * 32

@@ -143,7 +143,6 @@ SEAMS: dict[str, tuple[set[str], dict[str, str]]] = {
             "protocol/runtime/clock.py": "the seam",
             "orchestrator/storage/receiver.py": "compares with the times of files",
             "validator/examination/scoring.py": "runs in the examiner's process",
-            "worker/cli.py": "a command",
             "worker/runtime/keeper.py": "a process of its own",
             "worker/runtime/process.py": "waits for a process",
             **COMMANDS,

@@ -72,11 +72,11 @@ def test_stake_escrow_work_and_rewards_run_through_the_command_line(devnet: Devn
         ).out
     )
     muster("pool", "fund", "10", "--pool", "2")
-    muster("pool", "end", "--pool", "2")
-    assert "announced a withdrawal of 10 MUST" in muster("pool", "withdraw", "--pool", "2").out
-    assert "is ready at" in muster("pool", "withdraw", "--pool", "2", expect=1).err
+    muster("pool", "end", "--yes", "--pool", "2")
+    assert "announced a withdrawal of 10 MUST" in muster("pool", "withdraw", "--yes", "--pool", "2").out
+    assert "is ready at" in muster("pool", "withdraw", "--yes", "--pool", "2", expect=1).err
     devnet.warp(timedelta(seconds=6))
-    assert "withdrew 10 MUST" in muster("pool", "withdraw", "--pool", "2").out
+    assert "withdrew 10 MUST" in muster("pool", "withdraw", "--yes", "--pool", "2").out
 
     # The provider needs the chain's coin for its own transactions; the error says so to a caller without any.
     said = muster("stake", "add", "100", "--key", "me", expect=1)
@@ -151,7 +151,7 @@ def test_stake_escrow_work_and_rewards_run_through_the_command_line(devnet: Devn
     devnet.warp(timedelta(minutes=5))
     muster("pool", "invite", "mine", "--url", URL, "--out", str(invite))
     muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator")
-    muster("node", "leave", "--key", "mine", "--carrier", "orchestrator")
+    muster("node", "leave", "--yes", "--key", "mine", "--carrier", "orchestrator")
     muster("stake", "unbond", "96.3136", "--key", "me")
     assert "no unbond has matured" in muster("stake", "withdraw", "--key", "me", expect=1).err
     devnet.warp(timedelta(seconds=161))

@@ -142,9 +142,9 @@ def works_and_leaves(network: Devnet, stranger: Stranger, process: subprocess.Po
     # After draining the node takes no new task; after leaving it is no member and the stake is returned.
     assert stranger.muster("worker", "drain").code == 0
     wait_until(lambda: node_state(network, mine) == "draining", within=120)
-    assert stranger.muster("worker", "leave").code == 0
+    assert stranger.muster("worker", "leave", "--yes").code == 0
     assert process.wait(timeout=60) == 0
-    assert stranger.muster("node", "leave", "--carrier", "provider").code == 0  # the node's key has no gas
+    assert stranger.muster("node", "leave", "--yes", "--carrier", "provider").code == 0  # the node's key has no gas
     assert stranger.muster("node", "show", "--json").json()["member"] is False
     assert stranger.muster("stake", "unbond", "20").code == 0
     network.warp(timedelta(seconds=161))

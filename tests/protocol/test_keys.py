@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from eth_account import Account
 from eth_account.messages import encode_defunct
+from eth_utils.address import to_checksum_address
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,11 +22,17 @@ from protocol.errors import Conflict, InvalidInput, MusterError, NotFound, Unaut
 from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key, read_keystore, write_keystore
 from protocol.identity.secp256k1 import personal_hash, recover
+from protocol.keccak import checksummed
 from protocol.runtime.logs import configure_logs
 
 SECRET = bytes(range(1, 33))
 KEY = Key(SECRET)
 FAST = 2  # smallest work factor of scrypt: these tests are not about its cost
+
+
+@given(st.binary(min_size=20, max_size=20))
+def test_checksums_are_those_of_eth_utils(raw: bytes) -> None:
+    assert checksummed(f"0x{raw.hex()}") == checksummed(f"0x{raw.hex().upper()}") == to_checksum_address(raw)
 
 
 @pytest.fixture

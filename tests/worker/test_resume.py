@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cli.worker import daemon as cli
 from protocol.http.serving.unix_server import UnixServer
 from protocol.identifiers import ZERO_ADDRESS
-from worker import cli
 from worker.control import create_control
 from worker.delivery.queue.store import QueueStore
 from worker.situation import Phase, WorkerStatus

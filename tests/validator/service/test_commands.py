@@ -64,7 +64,7 @@ async def test_an_operator_lists_parked_work_and_decides_it(
             assert "is too short" in await muster("retry", keys[0][:4], expect=1)
             assert "begins with" in await muster("retry", "0x" + "00" * 8, expect=1)
             assert "either one work key or --all" in await muster("retry", keys[0], "--all", expect=1)
-            await muster("resolve", keys[0][:14], "rejected", "--because", "an engine that is not allowed")
+            await muster("resolve", "--yes", keys[0][:14], "rejected", "--because", "an engine that is not allowed")
             await muster("retry", keys[1])
             validator.examiner.otherwise = type(validator.examiner)().otherwise
             await muster("retry", "--all", "--code", "no-calibration")

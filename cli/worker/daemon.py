@@ -20,6 +20,10 @@ from urllib.parse import unquote, urlsplit
 import typer
 from pydantic import Field
 
+from cli.listing import listing
+from cli.output import JsonOption, note, say, show_json, show_result
+from cli.quantities import counted
+from cli.transactions import Change, DryRunOption, YesOption
 from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import ConfigOption, placed, reads
@@ -43,7 +47,6 @@ class _StateSetting(Settings):
 StateOption = Annotated[
     Path | None, typer.Option(help="The worker's state directory; by default the one in the settings.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 _FOLLOW_SECONDS = 0.5
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -52,14 +55,15 @@ _WHEEL = re.compile(rf"{_WHEEL_NAME}-[A-Za-z0-9_.+-]+\.whl")
 
 
 @reads("worker")
+@listing(watch=True)
 def status(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Show what the worker is doing, and why."""
     found = _control(config, state).status()
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        show_json(found)
         return
     for name, value in _lines(found):
-        typer.echo(f"{name:<13}{value}")
+        say(f"{name:<13}{value}")
 
 
 @reads("worker")
@@ -68,14 +72,18 @@ def logs(
     state: StateOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they arrive.")] = False,
     tail: Annotated[int, typer.Option(min=0, max=5000, help="Number of last lines to print.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Show the output of the task that runs here."""
     control = _control(config, state)
     page = control.logs(tail=tail)
     while True:
         for line in page.lines:
+            if as_json:
+                show_json(line, one_line=True)
+                continue
             stamp = datetime.fromtimestamp(line.time_ms / 1000, UTC)
-            typer.echo(f"{stamp:%H:%M:%S} {line.stream:<6} {_printable(line.text)}")
+            say(f"{stamp:%H:%M:%S} {line.stream:<6} {_printable(line.text)}")
         if not follow:
             return
         if not page.lines:
@@ -88,43 +96,60 @@ def drain(
     config: ConfigOption = None,
     state: StateOption = None,
     undo: Annotated[bool, typer.Option("--undo", help="Accept new tasks again.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Finish the running task and accept no new task, until `--undo`, also after a restart."""
     _control(config, state).drain(on=not undo)
-    typer.echo(
-        "accepts new tasks again" if undo else "accepts no new task; `muster worker status` shows when it is done"
-    )
+    text = "accepts new tasks again" if undo else "accepts no new task; `muster worker status` shows when it is done"
+    show_result(text, {"draining": not undo}, as_json=as_json)
 
 
 @reads("worker")
-def resume(config: ConfigOption = None, state: StateOption = None) -> None:
+def resume(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Lease slots again after leasing has stopped because work was not paid (see `status`)."""
     control = _control(config, state)
     was = control.status().stopped
     control.resume()
-    typer.echo(
-        "leases slots again; three more unpaid pieces of work in a row stop leasing again"
-        if was
-        else "leasing had not stopped"
-    )
+    again = "leases slots again; three more unpaid pieces of work in a row stop leasing again"
+    show_result(again if was else "leasing had not stopped", {"leasing_had_stopped": bool(was)}, as_json=as_json)
 
 
 @reads("worker")
-def leave(config: ConfigOption = None, state: StateOption = None) -> None:
+def leave(
+    config: ConfigOption = None,
+    state: StateOption = None,
+    confirmed: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Stop the task, deliver queued files, leave the pool on the ledger and end the daemon.
 
     Leaving frees the stake that the membership locks.
     """
     control = _control(config, state)
+    change = Change(
+        as_json=as_json,
+        question="leave the pool? The task stops, the daemon ends, and the node needs a new invite to join again.",
+        confirmed=confirmed,
+        dry_run=dry_run,
+    )
+    change.require_answer()
+    found = control.status()
+    queued = sum(found.queue.values())
+    change.plan_request(
+        f"stop {found.task or 'no task'}, deliver {counted(queued, 'queued file')}, leave pool {found.pool_id} with "
+        f"{found.node} and end the daemon"
+    )
     control.leave()
-    typer.echo("leaving: stopping the task and delivering queued files", err=True)
+    note("leaving: stopping the task and delivering queued files")
     while True:
         try:
             control.status()
         except MusterError:
             break
         time.sleep(_FOLLOW_SECONDS)
-    typer.echo("the worker has ended; check with `muster node show` that the membership has ended too")
+    text = "the worker has ended; check with `muster node show` that the membership has ended too"
+    show_result(text, {"node": found.node, "pool": found.pool_id, "ended": True}, as_json=as_json)
 
 
 @reads("worker")
@@ -132,10 +157,11 @@ def retry(
     item: Annotated[str, typer.Argument(help="Id of a parked file, as `muster worker status` shows it.")],
     config: ConfigOption = None,
     state: StateOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Retry a file that was parked because it could not be delivered."""
     _control(config, state).retry(item)
-    typer.echo(f"delivery of {item} is retried")
+    show_result(f"delivery of {item} is retried", {"retried": item}, as_json=as_json)
 
 
 def upgrade(
@@ -146,16 +172,20 @@ def upgrade(
     sha256: Annotated[
         str | None, typer.Option(help="SHA-256 of the wheel, from the announcement of the release.", metavar="HEX")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print how to install a release, and what happens to the running task.
 
     A release is a wheel with a known SHA-256. Nothing is looked up in a package index by the name of this project.
     """
     steps = [*upgrade_commands(release, sha256), "systemctl restart muster-worker"]
-    typer.echo(f"this is muster {__version__}")
+    if as_json:
+        show_json({"version": __version__, "steps": steps})
+        return
+    say(f"this is muster {__version__}")
     for number, step in enumerate(steps, 1):
-        typer.echo(f"{number}. {step}")
-    typer.echo(
+        say(f"{number}. {step}")
+    say(
         "The restart sends SIGTERM, after which the worker stops the task and delivers its files. To keep the\n"
         "container running during the restart, use `kill -9` instead: the new worker finds it again."
     )

@@ -1,24 +1,21 @@
-"""The commands `muster worker run` and `muster worker doctor`.
-
-These commands are in a separate module, because they import the whole worker and the ledger client.
-"""
+"""`muster worker run` and `muster worker doctor`, which import the whole worker and the ledger client."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from cli.output import JsonOption, say, show_json
+from cli.worker.daemon import StateOption
 from protocol.errors import MusterError
 from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
 from protocol.wire.nodes import RuntimeKind
 from worker.app import run_worker
-from worker.cli import JsonOption, StateOption
 from worker.doctor.examination import examine
 from worker.doctor.finding import DoctorFinding, exit_code
 from worker.settings import WorkerSettings
@@ -45,7 +42,7 @@ def run(
 def doctor(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Check everything that a node needs to join the pool.
 
-    Exits with 0 if all is well, 1 with warnings, and 2 if the worker can't join.
+    Exits with 0 if the worker can join, also with warnings, and with 1 if it can't.
     """
     settings, settings_error = None, None
     try:
@@ -55,7 +52,7 @@ def doctor(config: ConfigOption = None, state: StateOption = None, as_json: Json
     configure_logs(level="ERROR")
     findings = asyncio.run(examine(settings, settings_error))
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        show_json([asdict(finding) for finding in findings])
     else:
         show_findings(findings)
     raise typer.Exit(exit_code(findings))
@@ -66,6 +63,6 @@ def show_findings(findings: Sequence[DoctorFinding]) -> None:
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         mark = {"ok": "ok     ", "warning": "warning", "failure": "FAILURE"}[finding.level]
-        typer.echo(f"{mark}  {finding.check:<{width}}  {finding.found}")
+        say(f"{mark}  {finding.check:<{width}}  {finding.found}")
         if finding.advice:
-            typer.echo(f"{'':9}{'':<{width}}  → {finding.advice}")
+            say(f"{'':9}{'':<{width}}  → {finding.advice}")
