@@ -55,11 +55,10 @@ def configure(app: typer.Typer) -> None:
 
 def tables_of(callback: Callable[..., Any]) -> tuple[str, ...]:
     """Returns the tables of the configuration file that a command reads; empty if it reads no file."""
-    return tables_read(inspect.unwrap(callback)) or (tuple(SECTIONS) if _takes_context(callback) else ())
+    return tables_read(callback) or (tuple(SECTIONS) if _takes_context(callback) else ())
 
 
 def _takes_context(callback: Callable[..., Any]) -> bool:
     """Returns whether a command reads `context.obj`; one that names its tables with `reads` does not."""
-    function = inspect.unwrap(callback)
-    parameters = () if tables_read(function) else inspect.signature(function).parameters.values()
+    parameters = () if tables_read(callback) else inspect.signature(inspect.unwrap(callback)).parameters.values()
     return any(each.annotation in {"typer.Context", typer.Context} for each in parameters)

@@ -39,9 +39,13 @@ def reads(*tables: str) -> Callable[[CommandFunction], CommandFunction]:
 
 
 def tables_read(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the tables that `reads` names; empty for an undecorated function."""
-    found: tuple[str, ...] = getattr(function, _READS, ())
-    return found
+    """Returns the tables that `reads` names; empty for an undecorated function.
+
+    Other decorators, also around or inside `reads`, may have wrapped the function.
+    """
+    found: tuple[str, ...] | None = getattr(function, _READS, None)
+    wrapped = getattr(function, "__wrapped__", None)
+    return found if found is not None else tables_read(wrapped) if wrapped is not None else ()
 
 
 def use_configuration_file(context: typer.Context, file: Path | None) -> Path | None:

@@ -36,6 +36,7 @@ NOT_CONFIGURED = {
     "validator numerics",
     "version",
     "work reasons",
+    "worker init",
     "worker upgrade",
 }
 """Commands that read no configuration file."""
