@@ -48,7 +48,7 @@ class Change:
         """
         if self.question and not (self.confirmed or self.dry_run or sys.stdin.isatty()):
             raise WrongUsage(
-                f"nobody can confirm at a terminal: {self.question}",
+                f"this command asks for confirmation, and there is no terminal: {self.question}",
                 hint="give --yes to act without asking, or --dry-run to see what would be done",
             )
 

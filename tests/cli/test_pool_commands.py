@@ -243,7 +243,7 @@ def test_an_owner_stops_starts_and_changes_a_task(owner: Owner) -> None:
     owner.muster("start", "web")
     assert "replicas 3, priority 7" in owner.muster("change", "web", "--replicas", "3", "--priority", "7")
     assert owner.asks("task", "web")["spec"]["replicas"] == 3
-    owner.muster("stop", "web", "--delete")
+    owner.muster("stop", "web", "--delete", "--yes")
     assert owner.asks("tasks") == []
 
 
