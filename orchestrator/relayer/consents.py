@@ -83,6 +83,7 @@ class ConsentService:
             raise Unprocessable(
                 f"the consents are valid until {until:%Y-%m-%d %H:%M:%S} UTC, and the time is {now:%Y-%m-%d %H:%M:%S}",
                 fields={"deadline": "it must be in the future, at most one day ahead"},
+                hint="check the clock of the machine that signs, and sign again",
             )
         domain, shared = self._ledger.registry_domain, {"nonce": consents.nonce, "deadline": consents.deadline}
         by_node = NodeConsent(provider=consents.provider, node=consents.node, **shared)
@@ -119,7 +120,11 @@ class ConsentService:
 
 def _check_status(consents: SignedConsents, status: ConsentStatus) -> None:
     if status.provider == consents.provider:
-        raise Conflict(f"{consents.node} is registered for {consents.provider} already", code="registered")
+        raise Conflict(
+            f"{consents.node} is registered for {consents.provider} already",
+            hint="start the node's worker; nothing is left to register",
+            code="registered",
+        )
     if status.banned:
         raise Forbidden(
             "the pool has banned this node or its provider", hint="ask the pool's owner to lift the ban", code="banned"
@@ -132,7 +137,9 @@ def _check_status(consents: SignedConsents, status: ConsentStatus) -> None:
         )
     if consents.capacity < status.min_capacity:
         raise Unprocessable(
-            f"the pool requires capacity {status.min_capacity}", fields={"capacity": "too small for this pool"}
+            f"the pool requires capacity {status.min_capacity}",
+            fields={"capacity": "too small for this pool"},
+            hint="sign consents for that capacity, or join another pool",
         )
     needed = max(1, status.stake_per_capacity * consents.capacity)
     if status.free_stake < needed:
@@ -149,4 +156,7 @@ def _signer(recover: Callable[[], Address]) -> Address:
     try:
         return recover()
     except MusterError as error:
-        raise Unprocessable(f"the signature of a consent is broken: {error.detail}") from error
+        raise Unprocessable(
+            f"the signature of a consent is broken: {error.detail}",
+            hint="sign the EIP-712 struct of docs/protocol.md with an account's key (65 bytes)",
+        ) from error

@@ -93,11 +93,19 @@ def _check(sender: Address, leave: SignedLeave, *, pool_id: int, domain: Signing
         raise Unprocessable(
             f"the leave is valid until {until:%Y-%m-%d %H:%M:%S} UTC, and the time is {now:%Y-%m-%d %H:%M:%S}",
             fields={"deadline": "it must be in the future, at most one day ahead"},
+            hint="check the clock of the machine that signs, and sign again",
         )
     try:
         signed = Leave(pool_id=leave.pool_id, node=leave.node, nonce=leave.nonce, deadline=leave.deadline)
         signer = signed.signer(bytes.fromhex(leave.signature[2:]), domain)
     except MusterError as error:
-        raise Unprocessable(f"the signature of the leave is broken: {error.detail}") from error
+        raise Unprocessable(
+            f"the signature of the leave is broken: {error.detail}",
+            hint="sign the EIP-712 struct of docs/protocol.md with the node's key (65 bytes)",
+        ) from error
     if signer != leave.node:
-        raise Unprocessable("the leave is not signed by the node", fields={"signature": "another signer"})
+        raise Unprocessable(
+            "the leave is not signed by the node",
+            fields={"signature": "another signer"},
+            hint="sign it with the node's key",
+        )
