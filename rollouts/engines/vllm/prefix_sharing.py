@@ -8,8 +8,9 @@ which no other request has.
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
+
+from protocol.runtime.randomness import token_bytes
 
 SHARED = "shared"
 """Name of the extra sampling argument with the number of tokens that a request may share."""
@@ -25,9 +26,6 @@ def share_prompts_only(core: Any) -> None:  # noqa: ANN401 - vLLM is not install
         """Returns the hashes of the blocks that became full since the last call."""
         first = len(request.block_hashes)
         shared = request.sampling_params.extra_args[SHARED] // block
-        return [
-            one if first + at < shared else secrets.token_bytes(_HASH_BYTES)
-            for at, one in enumerate(hashes_of(request))
-        ]
+        return [one if first + at < shared else token_bytes(_HASH_BYTES) for at, one in enumerate(hashes_of(request))]
 
     core.request_block_hasher = limited
