@@ -10,10 +10,10 @@ import typer
 
 from cli.connection import open_ledger
 from cli.listing import listing
-from cli.output import JsonOption, note, show_json, show_table
+from cli.output import JsonOption, note, show_table
 from cli.pool.joining import ask_pool
 from cli.tables import Column, Columns
-from ledger.amounts import format_amount, plain_amount
+from cli.values import Must, Shown
 from ledger.client import Ledger
 from ledger.client.pools import Pool, PoolStatus, Role, Terms
 from protocol.errors import MusterError
@@ -48,9 +48,12 @@ POOLS = Columns.of(
     "pool",
     "status",
     Column("members", drop=3),
+    Column("max_members", drop=13),
     "price_per_unit",
     Column("stake_per_capacity", drop=5),
     Column("penalty_per_unit", drop=7),
+    Column("min_capacity", drop=12),
+    Column("terms_version", drop=11),
     "escrow_free",
     Column("leaving", drop=4),
     Column("earned", drop=8),
@@ -60,6 +63,7 @@ POOLS = Columns.of(
     Column("expired", drop=1),
     Column("url", drop=6, least=20),
     Column("manager", drop=9),
+    Column("discovery", drop=10, least=20),
 )
 
 
@@ -94,13 +98,7 @@ async def list_(
         oldest = max(1, newest - most + 1)
         read_pools = await asyncio.gather(*(read(pool_id) for pool_id in range(newest, oldest - 1, -1)))
     pools = [pool for pool in read_pools if pool is not None]
-    if as_json:
-        show_json([_as_json(pool) for pool in pools])
-        return
-    show_table(POOLS, [_row(pool) for pool in pools], empty="no pools")
-    for pool in pools:
-        if pool.discovery is not None:
-            note(f"pool {pool.pool_id}: discovery at {', '.join(pool.discovery) or 'no address'}")
+    show_table(POOLS, [_row(pool) for pool in pools], as_json=as_json, empty="no pools")
     if oldest > 1:
         note(f"older pools: --before {oldest}")
 
@@ -144,58 +142,30 @@ async def _discovery(ledger: Ledger, pool_id: int, url: str) -> tuple[str, ...] 
     return found.discovery
 
 
-def _as_json(pool: _ListedPool) -> dict[str, object]:
-    ended, *parts = shares(pool.record, as_json=True)
-    return {
-        "pool": pool.pool_id,
-        "status": pool.entry.status.name.lower(),
-        "manager": pool.manager,
-        "members": pool.entry.member_count,
-        "max_members": pool.terms.max_nodes,
-        "terms_version": pool.entry.terms_version,
-        "price_per_unit": plain_amount(pool.terms.price_per_unit),
-        "penalty_per_unit": plain_amount(pool.terms.penalty_per_unit),
-        "stake_per_capacity": plain_amount(pool.terms.stake_per_capacity),
-        "min_capacity": pool.terms.min_capacity,
-        "earned": plain_amount(pool.earned),
-        "escrow_free": plain_amount(pool.record.free),
-        "leaving": plain_amount(pool.record.leaving),
-        "ended": ended,
-        **dict(zip(("accepted", "refused", "expired"), parts, strict=True)),
-        "url": pool.url,
-        "discovery": pool.discovery,
-    }
-
-
 def _row(pool: _ListedPool) -> tuple[object, ...]:
     """Returns the values of `POOLS`."""
-    terms, money = pool.terms, format_amount
-    ended, accepted, refused, expired = shares(pool.record, as_json=False)
+    terms, record = pool.terms, pool.record
     return (
         pool.pool_id,
         pool.entry.status.name.lower(),
-        f"{pool.entry.member_count}/{terms.max_nodes}",
-        money(terms.price_per_unit),
-        money(terms.stake_per_capacity),
-        money(terms.penalty_per_unit),
-        money(pool.record.free),
-        money(pool.record.leaving),
-        money(pool.earned),
-        ended,
-        accepted,
-        refused,
-        expired,
-        pool.url or "",
+        pool.entry.member_count,
+        terms.max_nodes,
+        Must(terms.price_per_unit),
+        Must(terms.stake_per_capacity),
+        Must(terms.penalty_per_unit),
+        terms.min_capacity,
+        pool.entry.terms_version,
+        Must(record.free),
+        Must(record.leaving),
+        Must(pool.earned),
+        record.total,
+        *(_share(part, record.total) for part in (record.accepted, record.refused, record.expired)),
+        pool.url,
         pool.manager,
+        pool.discovery,
     )
 
 
-def shares(record: PoolRecord, *, as_json: bool) -> tuple[object, ...]:
-    """Returns the number of finished works, and the share of each outcome.
-
-    Shares are percentages, in JSON numbers from 0 to 1. Without finished work they are `-`, in JSON null.
-    """
-    if not record.total:
-        return 0, *(3 * (None if as_json else "-",))
-    parts = [part / record.total for part in (record.accepted, record.refused, record.expired)]
-    return record.total, *(parts if as_json else (f"{part:.0%}" for part in parts))
+def _share(part: int, total: int) -> Shown | None:
+    """Returns the share of the ended works, shown as a percentage; None if there are none."""
+    return Shown(part / total, f"{part / total:.0%}") if total else None
