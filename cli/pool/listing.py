@@ -99,7 +99,7 @@ async def list_(
         read_pools = await asyncio.gather(*(read(pool_id) for pool_id in range(newest, oldest - 1, -1)))
     pools = [pool for pool in read_pools if pool is not None]
     show_table(POOLS, [_row(pool) for pool in pools], as_json=as_json, empty="no pools")
-    if oldest > 1:
+    if oldest > 1 and not as_json:
         note(f"older pools: --before {oldest}")
 
 
