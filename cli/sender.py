@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cli.progress import working
 from cli.transactions import Change
 from cli.values import Ether
 from ledger.transactions.receipts import Receipt
@@ -30,7 +31,8 @@ class CommandSender(TransactionSender):
         """
         if self._change.dry_run or (self._change.question and not self._change.confirmed):
             await self._plan(call)
-        receipt = await super().send(call, **options)
+        with working(f"waiting for the transaction {call.name or ''}"):
+            receipt = await super().send(call, **options)
         self._change.add(receipt)
         return receipt
 

@@ -12,6 +12,7 @@ from cli.configuration import Configuration
 from cli.connection import chosen_pool, open_ledger
 from cli.output import JsonOption, show_fields
 from cli.pool.connection import Manager, Where, open_orchestrator
+from cli.progress import working
 from ledger.client import Ledger
 from ledger.events.types import WorkSubmitted
 from protocol.clients import OrchestratorClient
@@ -95,7 +96,8 @@ async def _download(
     path = folder / f"{item.node}-{item.step}-{item.index}.parquet"
     transfer = ObjectTransfer(client.location.url, clock=SystemClock())
     try:
-        await transfer.fetch(item.file_url, path, sha256=item.sha256, most_bytes=_MOST_BYTES)
+        with working(f"downloading {path.name}"):
+            await transfer.fetch(item.file_url, path, sha256=item.sha256, most_bytes=_MOST_BYTES)
     finally:
         await transfer.aclose()
     async with open_ledger(configuration) as ledger:

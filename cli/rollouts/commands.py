@@ -13,6 +13,7 @@ import typer
 
 from cli.exit_codes import FAILED, NOT_CHECKED
 from cli.output import JsonOption, show_error
+from cli.progress import working
 from protocol.errors import MusterError
 from protocol.runtime.configuration_file import reads
 from rollouts.precision import Dtype, EngineName
@@ -67,18 +68,19 @@ def verify(
     from cli.rollouts.report import verify as verified  # noqa: PLC0415
 
     try:
-        verification = verified(
-            file,
-            model=model,
-            lease=lease,
-            parts=GivenParts(chain_id=chain_id, pool=pool, beacon=beacon, salt=salt),
-            units=units,
-            calibration=calibration,
-            dtype=dtype,
-            device=device,
-            engine=engine,
-            vllm_python=vllm_python,
-        )
+        with working("recomputing the rows"):
+            verification = verified(
+                file,
+                model=model,
+                lease=lease,
+                parts=GivenParts(chain_id=chain_id, pool=pool, beacon=beacon, salt=salt),
+                units=units,
+                calibration=calibration,
+                dtype=dtype,
+                device=device,
+                engine=engine,
+                vllm_python=vllm_python,
+            )
     except MusterError as error:
         show_error(error)
         raise typer.Exit(NOT_CHECKED) from error

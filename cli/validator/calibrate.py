@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.output import JsonOption, note, say, show_error, show_json, show_table, warn
+from cli.progress import working
 from cli.quantities import one_of
 from cli.tables import Column, Columns
 from protocol.errors import InvalidInput, MusterError, NotFound
@@ -112,7 +113,8 @@ def calibrate(
             headroom=headroom,
             device=device,
         )
-        measured = measure(wanted, progress=note)
+        with working("measuring honest work"):
+            measured = measure(wanted, progress=note)
         calibration = merged(before, [one.limits for one in measured], widen=widen)
         if out is not None:
             # Atomically, so that a crash does not lose the file's earlier measurements.

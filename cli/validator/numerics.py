@@ -9,6 +9,7 @@ import typer
 
 from cli.listing import listing
 from cli.output import JsonOption, note, say, show_error, show_json, show_table
+from cli.progress import working
 from cli.tables import Column, Columns
 from protocol.errors import MusterError
 
@@ -40,11 +41,13 @@ def numerics(
     place = VllmPlace(python=vllm_python, device=device)
     rows: list[dict[str, str]] = []
     try:
-        for one in classes_at(place):
+        with working("asking vLLM for its classes"):
+            classes = classes_at(place)
+        for one in classes:
             state = "recorded file not checked"
             if check:
                 try:
-                    with VllmProcess(place, one) as process:
+                    with working(f"recomputing the recorded file of {one}"), VllmProcess(place, one) as process:
                         found = differences(process)
                     state = f"DIFFERS: {found[0]}" if found else "equals the recorded file to the bit"
                 except MusterError as error:  # the other classes are checked nevertheless

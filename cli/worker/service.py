@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.output import JsonOption, say, show_json
+from cli.progress import working
 from cli.worker.daemon import StateOption
 from protocol.errors import MusterError
 from protocol.runtime.configuration_file import ConfigOption, reads
@@ -50,7 +51,8 @@ def doctor(config: ConfigOption = None, state: StateOption = None, as_json: Json
     except MusterError as error:
         settings_error = error
     configure_logs(level="ERROR")
-    findings = asyncio.run(examine(settings, settings_error))
+    with working("checking"):
+        findings = asyncio.run(examine(settings, settings_error))
     if as_json:
         show_json([asdict(finding) for finding in findings])
     else:
