@@ -19,7 +19,7 @@ EXIT_CODES = {
     TRY_LATER: "a service, the chain or the network is down or slow; the same command may succeed later",
     INTERRUPTED: "interrupted by Ctrl-C",
 }
-"""Meaning of each exit code; `muster help exit-codes` and docs/command-line.md show this table."""
+"""Meaning of each exit code; `muster --help` and docs/command-line.md show this table."""
 
 
 class WrongUsage(InvalidInput):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
-from cli.output import at_terminal, output_form, show_error
+from cli.output import at_terminal, output_form, shorten, show_error
 from protocol.errors import MusterError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -127,6 +127,6 @@ def _draw(lines: list[str], *, trouble: str, interval: float) -> None:
     head = f"every {interval:g} s, {datetime.now(UTC):%H:%M:%S} UTC, Ctrl-C ends" + (f": {trouble}" if trouble else "")
     room = max(1, size.lines - 2)
     shown = lines if len(lines) <= room else [*lines[: room - 1], f"… {len(lines) - room + 1} more lines"]
-    text = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in [head[: size.columns], *shown])
+    text = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in [shorten(head, size.columns), *shown])
     sys.stdout.write(f"{_HOLD}{_HOME}{text}{_REST_OF_SCREEN}{_SHOW}")
     sys.stdout.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -12,8 +11,8 @@ from cli.keys import resolve_address
 from cli.listing import listing
 from cli.output import JsonOption, note, show_json, show_table
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
-from cli.quantities import ago
 from cli.tables import Column, Columns
+from cli.values import Ago
 from protocol.wire.pool import AssignmentView
 from protocol.wire.tasks import AssignmentState
 
@@ -54,13 +53,12 @@ async def assignments(
     if as_json:
         show_json(found)
         return
-    now = datetime.now(UTC)
-    show_table(ASSIGNMENTS, [_row(one, now) for one in found], empty="no such assignment is kept")
+    show_table(ASSIGNMENTS, [_row(one) for one in found], empty="no such assignment is kept")
     if found:
         note("`muster pool logs --assignment ID` shows the output of one")
 
 
-def _row(one: AssignmentView, now: datetime) -> tuple[object, ...]:
-    ended = None if one.ended_at_ms is None else ago(one.ended_at_ms, now=now)
+def _row(one: AssignmentView) -> tuple[object, ...]:
+    ended = None if one.ended_at_ms is None else Ago(one.ended_at_ms)
     why = one.ended_because or one.detail
-    return (one.id, one.task_name, one.node, one.state, ago(one.assigned_at_ms, now=now), ended, why)
+    return (one.id, one.task_name, one.node, one.state, Ago(one.assigned_at_ms), ended, why)

@@ -48,6 +48,8 @@ StateOption = Annotated[
     Path | None, typer.Option(help="The worker's state directory; by default the one in the settings.")
 ]
 
+UNIT = Path(".config/systemd/user/muster-worker.service")
+"""The user's systemd unit, relative to the home folder, as `muster worker init` writes it."""
 _FOLLOW_SECONDS = 0.5
 _SHA256 = re.compile("[0-9a-f]{64}")
 _WHEEL_NAME = DISTRIBUTION.replace("-", "_")
@@ -178,7 +180,8 @@ def upgrade(
 
     A release is a wheel with a known SHA-256. Nothing is looked up in a package index by the name of this project.
     """
-    steps = [*upgrade_commands(release, sha256), "systemctl restart muster-worker"]
+    of_user = (Path.home() / UNIT).exists()
+    steps = [*upgrade_commands(release, sha256), f"systemctl {'--user ' if of_user else ''}restart muster-worker"]
     if as_json:
         show_json({"version": __version__, "steps": steps})
         return

@@ -18,12 +18,14 @@ from urllib.parse import urlsplit
 import typer
 
 from cli.configuration import ChainSection, Configuration, KeysSection, PoolSection, WorkerSection
+from cli.exit_codes import WrongUsage
 from cli.keys import create_password_file, open_key, resolve_address
 from cli.ledger.node import register_node
 from cli.output import note, say, show_fields, warn
 from cli.pool.joining import VerifiedPool, find_pool, verify_pool
+from cli.worker.daemon import UNIT
 from cli.worker.service import show_findings
-from cli.worker.setup_files import UNIT, WorkerFolder, write_unit
+from cli.worker.setup_files import WorkerFolder, write_unit
 from ledger.amounts import format_amount, parse_amount
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus
@@ -142,7 +144,7 @@ async def init(
     """
     may_ask = sys.stdin.isatty() and not yes
     if not (may_ask or yes or dry_run):
-        raise InvalidInput(
+        raise WrongUsage(
             "without a terminal this command can't ask before it stakes and registers",
             hint="give --yes to do all steps, or --dry-run to see them",
         )
@@ -476,7 +478,7 @@ async def _examine(setup: _Setup) -> None:
     configuration = setup.folder.configuration
     findings = await examine(WorkerSettings.load(file=configuration))
     show_findings(findings)
-    failed = exit_code(findings) == 2
+    failed = exit_code(findings) != 0
     found = find_configuration_file()
     prefix = "muster" if found == configuration.absolute() else f"muster --config {configuration}"
     if failed:

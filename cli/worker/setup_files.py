@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cli.pool.joining import VerifiedPool
+from cli.worker.daemon import UNIT
 from ledger.deployment import Deployment
 from protocol.errors import Conflict, InvalidInput
 from protocol.runtime.files import create_atomically
 from worker.settings import WorkerSettings
-
-UNIT = Path(".config/systemd/user/muster-worker.service")
-"""Path of the systemd unit below the home directory."""
 
 _UNIT_TEXT = """\
 # Written by `muster worker init`. On SIGTERM the worker delivers finished files before it ends.

@@ -26,6 +26,7 @@ WITHOUT_JSON = {
     "shardcast origin": "a service: its log is JSON",
     "shardcast relay": "a service: its log is JSON",
     "validator run": "a service: its log is JSON",
+    "worker init": "asks, and reports each step; its results are files",
     "worker run": "a service: its log is JSON",
     "pool invite": "prints the signed document, which is JSON",
     "work lease": "prints the signed document, which is JSON",
@@ -46,6 +47,7 @@ ASKS = {
     "pool unban-provider",
     "pool withdraw",
     "validator resolve",
+    "worker init",
     "worker leave",
 }
 """Commands whose effect can't be undone, or hits many nodes."""

@@ -21,7 +21,8 @@ import uvicorn
 
 from cli.keys import _LIGHT_SCRYPT_N
 from cli.worker import init as command
-from cli.worker.setup_files import UNIT, unit_text
+from cli.worker.daemon import UNIT
+from cli.worker.setup_files import unit_text
 from discovery.app import build_discovery
 from ledger.amounts import UNIT as MUST
 from ledger.artifacts import Contract
@@ -46,6 +47,7 @@ from tests.kit.http_server import served
 from tests.kit.verdicts import verdict_on
 from tests.kit.world import POOL, TERMS, World, founded, world
 from worker.chain import earnings
+from worker.doctor.finding import DoctorFinding, failure
 
 __all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures
 
@@ -197,6 +199,14 @@ async def test_a_fresh_machine_is_set_up_in_two_runs_that_each_tell_the_next_ste
     assert entry is not None
     assert (entry.provider, entry.capacity) == (provider, 1)
 
+    async def failing(_: object) -> list[DoctorFinding]:
+        return [failure("docker", "no engine answers", "start it")]
+
+    contributor.monkeypatch.setattr(command, "examine", failing)
+    said = await contributor.init("--yes", expect=1)
+    assert "correct what is marked FAILURE" in said
+    assert "next:" not in said
+
 
 def json_address(contributor: Contributor, name: str) -> Address:
     return address("0x" + json.loads((contributor.folder / "keys" / f"{name}.json").read_text())["address"])
@@ -347,7 +357,7 @@ async def test_a_pool_that_ended_or_an_impostor_is_refused(
 ) -> None:
     await change(contributor.world)
     assert words in await contributor.init(*NEW, expect=1)
-    assert "give --yes" in await contributor.init(expect=1)
+    assert "give --yes" in await contributor.init(expect=2)
     assert contributor.files() == {}
 
 
