@@ -59,9 +59,9 @@ POOLS = Columns.of(
     Column("earned", drop=8),
     Column("ended", drop=4),
     "accepted",
-    Column("refused", drop=1),
-    Column("expired", drop=1),
-    Column("url", drop=2, least=18),
+    Column("refused", drop=2),
+    Column("expired", drop=2),
+    Column("url", drop=1, least=16),
     Column("manager", drop=9),
     Column("discovery", drop=3, least=18),
 )
