@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from cli.output import warn
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import Pool, PoolStatus, Terms
-from ledger.deployment import Deployment, check_code
+from ledger.deployment import Deployment, DeploymentDiffers, check_code
 from protocol.clients import DiscoveryClient, NodeClient, ServiceLocation
 from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from protocol.http.client import BadAnswer
@@ -43,6 +44,9 @@ class VerifiedPool:
     url: str | None
     entry: Pool
     terms: Terms
+    governor: Address
+    """Account that mints MUST, and decides who receives penalties."""
+    unbonding_period: timedelta
 
 
 async def ask_pool(url: str, *, allow_plain_http: bool) -> PoolToJoin:
@@ -87,7 +91,13 @@ def _described(answer: JoiningInformation, url: str, signer: Address) -> PoolToJ
 
 
 async def find_pool(
-    text: str, *, rpc: str, deployment: Path | None, discovery: Sequence[str], allow_plain_http: bool
+    text: str,
+    *,
+    rpc: str,
+    deployment: Path | None,
+    stake_manager: Address | None,
+    discovery: Sequence[str],
+    allow_plain_http: bool,
 ) -> PoolToJoin:
     """Finds a pool by its URL, or by its number on the ledger.
 
@@ -95,6 +105,7 @@ async def find_pool(
         text: The URL or number.
         rpc: JSON-RPC endpoint of the chain.
         deployment: Deployment file of the ledger; needed with a number.
+        stake_manager: StakeManager that the pool must use, if the contributor named it.
         discovery: Discovery services to use instead of those that the orchestrator names.
         allow_plain_http: Whether plain http to other machines is allowed.
 
@@ -130,6 +141,13 @@ async def find_pool(
                     f"the orchestrator at {found.url} belongs to another pool than pool {text} of {deployment}",
                     hint="ask the pool's owner for the right URL",
                 )
+    named = found.deployment[Contract.STAKE_MANAGER]
+    if stake_manager is not None and named != stake_manager:
+        raise InvalidInput(
+            f"the pool is on another ledger: its StakeManager is {named}, not {stake_manager}",
+            hint="ask the ledger's governor for the right address; contracts that a pool names may keep your stake",
+            code="other-ledger",
+        )
     return replace(found, discovery=tuple(discovery)) if discovery else found
 
 
@@ -141,13 +159,14 @@ async def verify_pool(
     Terms are read from the ledger, so there is nothing to compare them with.
 
     Raises:
-        DeploymentDiffers: The contracts are not those of this release.
+        DeploymentDiffers: The contracts are not those of this release, or have two governors.
         NotFound: The ledger has no such pool.
         Forbidden: The orchestrator's key is not the pool's.
         Conflict: The pool has ended.
     """
     if not unverified_contracts:
         await check_code(ledger.web3, found.deployment)
+        await _check_governor(ledger)
     entry = await _existing(ledger, found.pool_id)
     if entry.status is PoolStatus.ENDED:
         raise Conflict(
@@ -168,7 +187,28 @@ async def verify_pool(
         url=found.url,
         entry=entry,
         terms=terms,
+        governor=await ledger.domains.governor(),
+        unbonding_period=await ledger.stake.unbonding_period(),
     )
+
+
+async def _check_governor(ledger: Ledger) -> None:
+    """Checks that the account that governs the token also governs the domains, as `muster ledger deploy` sets it.
+
+    Domains name the receivers of penalties. With a governor of their own, a stranger's contracts could slash stake in a
+    token that others own.
+
+    Raises:
+        DeploymentDiffers: These are two accounts.
+    """
+    token, domains = await ledger.token.governor(), await ledger.domains.governor()
+    if token != domains:
+        raise DeploymentDiffers(
+            f"the token {ledger.token.at} is governed by {token}, but the domains, which name the receivers of "
+            f"penalties, by {domains}",
+            hint="ask the governor of the token for its own deployment file; a pool may have made these contracts",
+            code="other-governor",
+        )
 
 
 async def _existing(ledger: Ledger, pool_id: int) -> Pool:
