@@ -69,7 +69,7 @@ async def deploy(
         raise InvalidInput("no chain id is configured", hint="set chain_id under [chain] in muster.toml")
     change = Change(as_json=as_json)
     async with (
-        open_chain(chain.rpc, chain.chain_id) as web3,
+        open_chain(chain.rpc.get_secret_value(), chain.chain_id) as web3,
         CommandSender(web3, deployer.account(), chain_id=chain.chain_id, change=change) as sender,
     ):
         deployment = await deploy_contracts(
@@ -105,7 +105,7 @@ async def status(context: typer.Context, as_json: JsonOption = False) -> None:
         supply = await ledger.token.total_supply()
         show_fields(
             {
-                "chain": context.obj.chain.rpc,
+                "chain": context.obj.chain.endpoint,
                 "chain_id": ledger.deployment.chain_id,
                 "block": await ledger.block(),
                 "time": await ledger.now(),
