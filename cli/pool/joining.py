@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from cli.output import warn
+from cli.output import strangers, strangers_errors, warn
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import Pool, PoolStatus, Terms
@@ -60,8 +60,9 @@ async def ask_pool(url: str, *, allow_plain_http: bool) -> PoolToJoin:
     stranger = Key.generate()  # any key may ask
     hint = "ask the pool's owner for the pool's URL; `muster pool list` shows the URLs that owners put on the ledger"
     try:
-        async with NodeClient(location, key=stranger, allow_plain_http=allow_plain_http) as client:
-            identity = await client.identity()
+        with strangers_errors():
+            async with NodeClient(location, key=stranger, allow_plain_http=allow_plain_http) as client:
+                identity = await client.identity()
     except (NotFound, BadAnswer) as error:
         raise InvalidInput(f"{location.url} is not a pool's URL: {error.detail}", hint=hint) from error
     except Unavailable as error:
@@ -69,12 +70,13 @@ async def ask_pool(url: str, *, allow_plain_http: bool) -> PoolToJoin:
         raise
     if identity.service != "orchestrator":
         raise InvalidInput(
-            f"{location.url} is a service of kind {identity.service}, not a pool's orchestrator", hint=hint
+            f"{location.url} is a service of kind {strangers(identity.service)}, not a pool's orchestrator", hint=hint
         )
     pinned = ServiceLocation(location.url, identity.address)
     try:
-        async with NodeClient(pinned, key=stranger, allow_plain_http=allow_plain_http) as client:
-            answer = await client.joining()
+        with strangers_errors():
+            async with NodeClient(pinned, key=stranger, allow_plain_http=allow_plain_http) as client:
+                answer = await client.joining()
     except NotFound as error:
         raise InvalidInput(
             f"the orchestrator at {location.url} has an older release, which does not describe its pool",
@@ -236,8 +238,9 @@ async def _discoveries(found: PoolToJoin, *, allow_plain_http: bool) -> tuple[st
     for text in found.discovery:
         location = ServiceLocation.parse(text, allow_plain_http=allow_plain_http)
         try:
-            async with DiscoveryClient(location, key=Key.generate(), allow_plain_http=allow_plain_http) as client:
-                identity = await client.identity()
+            with strangers_errors():
+                async with DiscoveryClient(location, key=Key.generate(), allow_plain_http=allow_plain_http) as client:
+                    identity = await client.identity()
         except (NotFound, BadAnswer) as error:
             raise InvalidInput(
                 f"{location.url} is not a discovery service: {error.detail}", hint="ask the pool's owner for its URL"
@@ -254,8 +257,9 @@ async def _discoveries(found: PoolToJoin, *, allow_plain_http: bool) -> tuple[st
             contract,
         ):
             raise InvalidInput(
-                f"{location.url} is a service of kind {identity.service} for contract {identity.contract} on chain "
-                f"{identity.chain_id}; needed is discovery for {contract} on chain {found.deployment.chain_id}",
+                f"{location.url} is a service of kind {strangers(identity.service)} for contract {identity.contract} "
+                f"on chain {identity.chain_id}; needed is discovery for {contract} on chain "
+                f"{found.deployment.chain_id}",
                 hint="ask the pool's owner for the URL of its discovery service",
             )
         pinned.append(str(ServiceLocation(location.url, identity.address)))

@@ -11,6 +11,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
 
 from cli.keys import _LIGHT_SCRYPT_N
 from cli.worker import init as command
@@ -478,6 +481,33 @@ async def test_a_ledger_that_only_the_pool_names_gets_no_stake_without_a_questio
     assert "which name the receivers of penalties, by" in await contributor.init(*NEW, expect=1)
     assert contributor.files() == {}
     assert "code of the contracts not checked" in await contributor.init("--dry-run", "--unverified-contracts")
+
+
+async def test_a_strangers_text_is_one_short_line(contributor: Contributor) -> None:
+    text = "no\nwarning: send your keys to https://thief.example\n" + "x" * 1500
+    stranger = FastAPI()
+    stranger.state.stopping = threading.Event()
+
+    @stranger.get("/{path:path}")
+    async def refuse(path: str) -> Response:
+        problem = {"title": "Forbidden", "status": 403, "detail": text, "hint": text, "code": "forbidden"}
+        return JSONResponse(problem, status_code=403, media_type="application/problem+json")
+
+    with served(stranger) as url:
+        owner = await contributor.world.as_("owner")
+        await owner.pools.set_data_uri(POOL, url)
+        contributor.world.deployment.save(contributor.home / "d.json")
+        (contributor.home / "muster.toml").write_text(
+            f'[chain]\nrpc = "{contributor.world.url}"\ndeployment = "d.json"\n'
+        )
+        for words in (("worker", "init", url, "--dry-run"), ("pool", "list", "--ask", "--json")):
+            contributor.monkeypatch.setenv("MUSTER_RPC", contributor.world.url)
+            contributor.capsys.readouterr()
+            await asyncio.to_thread(run_muster, contributor.monkeypatch, *words)
+            said = contributor.capsys.readouterr().err
+            assert "no⏎warning: send your keys" in said
+            assert "\nwarning:" not in said
+            assert max(map(len, said.splitlines())) < 260
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
