@@ -52,7 +52,7 @@ def config(context: typer.Context, as_json: JsonOption = False) -> None:
     show_fields(
         {
             "file": read.path,
-            "chain": read.chain.rpc,
+            "chain": read.chain.endpoint,
             "chain_id": read.chain.chain_id,
             "deployment": read.chain.deployment,
             "keys": read.keys.directory,

@@ -24,8 +24,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from protocol.http.url_safety import without_secrets
 from protocol.runtime.configuration_file import find_configuration_file, home_configuration
 from protocol.runtime.settings import Settings
 
@@ -35,11 +36,27 @@ class ChainSection(Settings):
 
     service: ClassVar[str] = "chain"
 
-    rpc: str = Field("http://127.0.0.1:8545", pattern="^https?://", description="JSON-RPC endpoint of the chain")
+    rpc: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC endpoint of the chain")
     chain_id: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Id of the chain; commands refuse to use a chain with another id"
     )
     deployment: Path | None = Field(None, description="File that names the ledger's contracts")
+
+    @field_validator("rpc")
+    @classmethod
+    def _is_http(cls, value: SecretStr) -> SecretStr:
+        try:
+            shown = without_secrets(value.get_secret_value())
+        except ValueError:  # its text may contain the access key
+            shown = ""
+        if not shown.startswith(("http://", "https://")):
+            raise ValueError("must be a URL that starts with http:// or https://")
+        return value
+
+    @property
+    def endpoint(self) -> str:
+        """Scheme, host and port of `rpc`, for display: the rest may contain an access key."""
+        return without_secrets(self.rpc.get_secret_value())
 
 
 class KeysSection(Settings):

@@ -89,7 +89,10 @@ async def open_ledger(
         )
     opened = None if key is None else open_key(configuration, key)
     async with Ledger.connect(
-        configuration.chain.rpc, deployment, key=opened, open_sender=partial(CommandSender, change=change)
+        configuration.chain.rpc.get_secret_value(),
+        deployment,
+        key=opened,
+        open_sender=partial(CommandSender, change=change),
     ) as ledger:
         try:
             yield ledger

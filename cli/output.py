@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
+MOST_OF_STRANGERS = 200
+"""Maximum length of a stranger's text in a remark, warning or error, in characters."""
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
 _DIM, _RED, _YELLOW = "2", "31", "33"
 
@@ -207,6 +209,25 @@ def shorten(text: str, width: int) -> str:
     """Returns a text as one printable line of at most `width` characters; `⏎` stands for a line break."""
     line = printable("⏎".join(text.strip().splitlines()))
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def strangers(text: str) -> str:
+    """Returns a stranger's text as one line of at most 200 characters, so that it can't imitate Muster's own lines."""
+    return shorten(text, MOST_OF_STRANGERS)
+
+
+@contextmanager
+def strangers_errors() -> Iterator[None]:
+    """Makes one line each of detail and hint of an error inside the context, because a stranger may have written them.
+
+    Raises:
+        MusterError: The error, with shorter texts.
+    """
+    try:
+        yield
+    except MusterError as error:
+        error.detail, error.hint = strangers(error.detail), strangers(error.hint)
+        raise
 
 
 def _cell(text: str) -> str:

@@ -41,6 +41,8 @@ class Artifact:
         abi: Its JSON ABI.
         bytecode: Creation code, without the constructor's arguments.
         deployed_size: Bytes of code on the chain; EIP-170 allows 24,576.
+        immutables: Places of the values that the constructor writes into the deployed code: for each immutable variable
+            the offsets of its 32-byte words, in bytes.
         compiler: Full version of the compiler.
         openzeppelin: Version of the OpenZeppelin contracts with which the contract was compiled.
         source_hash: `source_hash()` of all Solidity files at the time of compilation.
@@ -50,6 +52,7 @@ class Artifact:
     abi: tuple[Mapping[str, Any], ...]
     bytecode: bytes
     deployed_size: int
+    immutables: Mapping[str, tuple[int, ...]]
     compiler: str
     openzeppelin: str
     source_hash: str
@@ -73,6 +76,7 @@ def artifact(contract: Contract) -> Artifact:
             abi=tuple(raw["abi"]),
             bytecode=bytes.fromhex(raw["bytecode"].removeprefix("0x")),
             deployed_size=raw["deployedSize"],
+            immutables={name: tuple(places) for name, places in raw["immutables"].items()},
             compiler=raw["compiler"],
             openzeppelin=raw["openzeppelin"],
             source_hash=raw["sourceHash"],

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,8 +34,18 @@ SETTINGS: Final[dict[str, Any]] = {
     # The bytecode has no metadata hash, so that a changed comment in a source does not change the bytecode.
     "metadata": {"bytecodeHash": "none", "appendCBOR": False},
     "outputSelection": {
-        f"{contract.value}.sol": {contract.value: ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]}
-        for contract in Contract
+        "*": {"": ["ast"]},
+        **{
+            f"{contract.value}.sol": {
+                contract.value: [
+                    "abi",
+                    "evm.bytecode.object",
+                    "evm.deployedBytecode.object",
+                    "evm.deployedBytecode.immutableReferences",
+                ]
+            }
+            for contract in Contract
+        },
     },
 }
 
@@ -85,8 +96,9 @@ def compile_contracts() -> dict[str, dict[str, Any]]:
     if complaints:
         raise InvalidInput("\n".join(complaints), hint="correct the sources", code="does-not-compile")
     digest = source_hash(own)
+    names = dict(_immutables(result["output"]["sources"]))
     return {
-        contract.value: _artifact(contract, result["output"]["contracts"], result["version"], digest)
+        contract.value: _artifact(contract, result["output"]["contracts"], names, result["version"], digest)
         for contract in Contract
     }
 
@@ -114,8 +126,20 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if options.check and stale else 0
 
 
-def _artifact(contract: Contract, compiled: dict[str, Any], compiler: str, digest: str) -> dict[str, Any]:
+def _immutables(tree: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - JSON of the compiler
+    """Yields the id and name of each immutable variable in the compiler's syntax trees."""
+    if isinstance(tree, dict) and tree.get("nodeType") == "VariableDeclaration" and tree["mutability"] == "immutable":
+        yield str(tree["id"]), tree["name"]
+    elif isinstance(tree, (dict, list)):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from _immutables(part)
+
+
+def _artifact(
+    contract: Contract, compiled: dict[str, Any], names: dict[str, str], compiler: str, digest: str
+) -> dict[str, Any]:
     output = compiled[f"{contract.value}.sol"][contract.value]
+    references = output["evm"]["deployedBytecode"]["immutableReferences"]
     size = len(output["evm"]["deployedBytecode"]["object"]) // 2
     if size > SIZE_LIMIT:
         raise InvalidInput(f"{contract.value} has {size} bytes; the limit is {SIZE_LIMIT}", code="contract-too-large")
@@ -125,6 +149,7 @@ def _artifact(contract: Contract, compiled: dict[str, Any], compiler: str, diges
         "openzeppelin": OPENZEPPELIN,
         "sourceHash": digest,
         "deployedSize": size,
+        "immutables": {names[key]: sorted(place["start"] for place in places) for key, places in references.items()},
         "abi": output["abi"],
         "bytecode": "0x" + output["evm"]["bytecode"]["object"],
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -36,8 +35,19 @@ from protocol.runtime.files import write_atomically
 _DEADLINE = timedelta(seconds=120)
 _MOST_BYTES = 64 * 1024
 _HINT = "`muster ledger deploy` writes it; a pool's owner can send you a copy"
-_IMMUTABLE = re.compile(b"\x7f" + bytes(32))
-"""PUSH32 with the zeros that the constructor replaces by the value of an immutable."""
+MOST_UNBONDING = timedelta(days=90)
+"""Longest unbonding period that a deployment may have. It has to outlast the periods in which work can be disputed,
+which take days; `muster ledger deploy` sets 14 days. A longer one serves only to keep stake from its owner."""
+_UNBONDING = "unbondingPeriod"
+_REFERENCES = {
+    "token": Contract.MUSTER,
+    "registry": Contract.COMPUTE_REGISTRY,
+    "stakeManager": Contract.STAKE_MANAGER,
+    "domains": Contract.DOMAIN_REGISTRY,
+    "pools": Contract.COMPUTE_POOLS,
+    "workLedger": Contract.WORK_LEDGER,
+}
+"""Contracts to which others refer, by the name of the immutable variable that holds the address."""
 _DOMAIN_SELECTOR = keccak(text="eip712Domain()")[:4]
 _DOMAIN_TYPES = ["bytes1", "string", "string", "uint256", "address", "bytes32", "uint256[]"]
 
@@ -139,13 +149,8 @@ async def deploy(
     places = {name: created_address(sender.address, first + i) for i, name in enumerate(Contract)}
     arguments: dict[str, object] = {
         "governor": governor,
-        "unbondingPeriod_": int(unbonding_period.total_seconds()),
-        "token_": places[Contract.MUSTER],
-        "registry_": places[Contract.COMPUTE_REGISTRY],
-        "stakeManager_": places[Contract.STAKE_MANAGER],
-        "domains_": places[Contract.DOMAIN_REGISTRY],
-        "pools_": places[Contract.COMPUTE_POOLS],
-        "workLedger_": places[Contract.WORK_LEDGER],
+        f"{_UNBONDING}_": int(unbonding_period.total_seconds()),
+        **{f"{variable}_": places[name] for variable, name in _REFERENCES.items()},
     }
     block = await web3.eth.block_number + 1
     codes = [_creation(artifact(name), arguments) for name in Contract]
@@ -180,45 +185,72 @@ async def check_deployment(web3: AsyncWeb3[Any], deployment: Deployment) -> None
 
 
 async def check_code(web3: AsyncWeb3[Any], deployment: Deployment) -> None:
-    """Checks that the code at every address is the code that this release compiles.
+    """Checks that the code at every address is the code that this release compiles and deploys.
 
-    The values that constructors write into the code (immutables) must be addresses of this deployment, values of the
-    EIP-712 domain, or the unbonding period. So a contract can't refer to a contract outside the deployment.
+    Each value that a constructor writes into the code (an immutable) must be the one that `deploy` gives it. So a
+    contract can't refer to a contract outside the deployment, or to the wrong one inside it. The check reads the code
+    and not the storage: a foreign constructor could have written balances or owners there before it returned this code.
 
     Raises:
-        DeploymentDiffers: The code of a contract differs.
+        DeploymentDiffers: The code of a contract differs, or the unbonding period is too long.
     """
-    places = {int(place, 16) for place in deployment.contracts.values()}
     for name, place in deployment.contracts.items():
         compiled = artifact(name)
         template = compiled.bytecode[-compiled.deployed_size :]  # creation code ends with the code that it deploys
         code = bytearray(await web3.eth.get_code(place))
-        same_size = len(code) == len(template)
-        found: set[int] = set()
-        for match in _IMMUTABLE.finditer(template):
-            value = slice(match.start() + 1, match.end())
-            found.add(int.from_bytes(code[value], "big"))
-            code[value] = bytes(32)
-        unknown = found - places - _domain_values(SigningDomain(deployment.chain_id, place), name)
-        if name is Contract.STAKE_MANAGER:
-            unknown = {value for value in unknown if value >= 1 << 64}  # without the unbonding period, a uint64
-        if not same_size or bytes(code) != template or unknown:
+        wrong = [] if len(code) == len(template) else ["its length"]
+        for variable, offsets in compiled.immutables.items():
+            values = {int.from_bytes(code[offset : offset + 32], "big") for offset in offsets}
+            for offset in offsets:
+                code[offset : offset + 32] = bytes(32)
+            if variable == _UNBONDING:
+                _check_unbonding(values, place)
+            elif values != {_expected(variable, deployment, name)}:
+                wrong.append(variable)
+        if wrong or bytes(code) != template:
             raise DeploymentDiffers(
-                f"the code of {name} at {place} on chain {deployment.chain_id} is not that of this release",
+                f"the code of {name} at {place} on chain {deployment.chain_id} is not that of this release"
+                + (f": {', '.join(wrong)} differs" if wrong else ""),
                 hint="ask the pool's owner which release deployed the contracts; other code can do anything with stake",
                 code="unknown-code",
             )
 
 
-def _domain_values(domain: SigningDomain, contract: Contract) -> set[int]:
-    """Returns the values that OpenZeppelin's `EIP712` stores as immutables, apart from the contract's address."""
-    # The token's domain is that of OpenZeppelin's `ERC20Permit`, which has version 1.
+def _check_unbonding(values: set[int], place: Address) -> None:
+    """Checks the unbonding period in the code of StakeManager, in seconds; every place must have the same."""
+    most = int(MOST_UNBONDING.total_seconds())
+    if len(values) != 1 or max(values) > most:
+        raise DeploymentDiffers(
+            f"StakeManager at {place} returns stake only after {max(values):,} s; at most {most:,} s "
+            f"({MOST_UNBONDING.days} days) are accepted",
+            hint="choose a pool of another ledger: stake can be locked there for ever",
+            code="unbonding-too-long",
+        )
+
+
+def _expected(variable: str, deployment: Deployment, contract: Contract) -> int:
+    """Returns the value that `deploy` gives an immutable variable of a contract."""
+    if (referred := _REFERENCES.get(variable)) is not None:
+        return int(deployment[referred], 16)
+    # The others are those of OpenZeppelin's `EIP712`. The token's domain is that of `ERC20Permit`, which has version 1.
+    domain = SigningDomain(deployment.chain_id, deployment[contract])
     version = "1" if contract is Contract.MUSTER else VERSION
-    texts = [text.encode() for text in (NAME, version)]
-    short = [text.ljust(31, b"\0") + bytes([len(text)]) for text in texts]
-    separator = separator_of(domain, version=version)
-    words = (*short, *map(keccak, texts), separator)
-    return {domain.chain_id, *(int.from_bytes(word, "big") for word in words)}
+    words = {
+        "_cachedChainId": domain.chain_id.to_bytes(32, "big"),
+        "_cachedThis": bytes.fromhex(domain.contract[2:]),
+        "_cachedDomainSeparator": separator_of(domain, version=version),
+        "_hashedName": keccak(text=NAME),
+        "_hashedVersion": keccak(text=version),
+        "_name": _short_string(NAME),
+        "_version": _short_string(version),
+    }
+    return int.from_bytes(words[variable], "big")
+
+
+def _short_string(text: str) -> bytes:
+    """Returns a text of at most 31 bytes as OpenZeppelin's `ShortStrings` stores it: padded, with its length last."""
+    encoded = text.encode()
+    return encoded.ljust(31, b"\0") + bytes([len(encoded)])
 
 
 async def _version_at(web3: AsyncWeb3[Any], place: Address) -> str:

@@ -19,6 +19,7 @@ from cli.tables import Column, Columns
 from cli.transactions import Change, DryRunOption, YesOption
 from cli.values import Ether, Must
 from ledger.amounts import parse_amount
+from ledger.deployment import MOST_UNBONDING
 from ledger.deployment import deploy as deploy_contracts
 from protocol.errors import Conflict, InvalidInput, NotFound
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, digest, run_id
@@ -48,7 +49,12 @@ async def deploy(
         str | None, typer.Option(help="Account that mints and creates domains; default: the deployer.")
     ] = None,
     unbonding_period: Annotated[
-        int, typer.Option(min=1, help="Seconds for which unbonding stake is slashable.")
+        int,
+        typer.Option(
+            min=1,
+            max=int(MOST_UNBONDING.total_seconds()),
+            help="Seconds for which unbonding stake is slashable.",
+        ),
     ] = 1_209_600,
     key: GovernorKey = "governor",
     as_json: JsonOption = False,
@@ -63,7 +69,7 @@ async def deploy(
         raise InvalidInput("no chain id is configured", hint="set chain_id under [chain] in muster.toml")
     change = Change(as_json=as_json)
     async with (
-        open_chain(chain.rpc, chain.chain_id) as web3,
+        open_chain(chain.rpc.get_secret_value(), chain.chain_id) as web3,
         CommandSender(web3, deployer.account(), chain_id=chain.chain_id, change=change) as sender,
     ):
         deployment = await deploy_contracts(
@@ -99,7 +105,7 @@ async def status(context: typer.Context, as_json: JsonOption = False) -> None:
         supply = await ledger.token.total_supply()
         show_fields(
             {
-                "chain": context.obj.chain.rpc,
+                "chain": context.obj.chain.endpoint,
                 "chain_id": ledger.deployment.chain_id,
                 "block": await ledger.block(),
                 "time": await ledger.now(),

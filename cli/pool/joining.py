@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
-from cli.output import warn
+from cli.output import strangers, strangers_errors, warn
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import Pool, PoolStatus, Terms
-from ledger.deployment import Deployment, check_code
+from ledger.deployment import Deployment, DeploymentDiffers, check_code
 from protocol.clients import DiscoveryClient, NodeClient, ServiceLocation
 from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from protocol.http.client import BadAnswer
@@ -43,6 +44,9 @@ class VerifiedPool:
     url: str | None
     entry: Pool
     terms: Terms
+    governor: Address
+    """Account that mints MUST, and decides who receives penalties."""
+    unbonding_period: timedelta
 
 
 async def ask_pool(url: str, *, allow_plain_http: bool) -> PoolToJoin:
@@ -56,8 +60,9 @@ async def ask_pool(url: str, *, allow_plain_http: bool) -> PoolToJoin:
     stranger = Key.generate()  # any key may ask
     hint = "ask the pool's owner for the pool's URL; `muster pool list` shows the URLs that owners put on the ledger"
     try:
-        async with NodeClient(location, key=stranger, allow_plain_http=allow_plain_http) as client:
-            identity = await client.identity()
+        with strangers_errors():
+            async with NodeClient(location, key=stranger, allow_plain_http=allow_plain_http) as client:
+                identity = await client.identity()
     except (NotFound, BadAnswer) as error:
         raise InvalidInput(f"{location.url} is not a pool's URL: {error.detail}", hint=hint) from error
     except Unavailable as error:
@@ -65,12 +70,13 @@ async def ask_pool(url: str, *, allow_plain_http: bool) -> PoolToJoin:
         raise
     if identity.service != "orchestrator":
         raise InvalidInput(
-            f"{location.url} is a service of kind {identity.service}, not a pool's orchestrator", hint=hint
+            f"{location.url} is a service of kind {strangers(identity.service)}, not a pool's orchestrator", hint=hint
         )
     pinned = ServiceLocation(location.url, identity.address)
     try:
-        async with NodeClient(pinned, key=stranger, allow_plain_http=allow_plain_http) as client:
-            answer = await client.joining()
+        with strangers_errors():
+            async with NodeClient(pinned, key=stranger, allow_plain_http=allow_plain_http) as client:
+                answer = await client.joining()
     except NotFound as error:
         raise InvalidInput(
             f"the orchestrator at {location.url} has an older release, which does not describe its pool",
@@ -87,7 +93,13 @@ def _described(answer: JoiningInformation, url: str, signer: Address) -> PoolToJ
 
 
 async def find_pool(
-    text: str, *, rpc: str, deployment: Path | None, discovery: Sequence[str], allow_plain_http: bool
+    text: str,
+    *,
+    rpc: str,
+    deployment: Path | None,
+    stake_manager: Address | None,
+    discovery: Sequence[str],
+    allow_plain_http: bool,
 ) -> PoolToJoin:
     """Finds a pool by its URL, or by its number on the ledger.
 
@@ -95,6 +107,7 @@ async def find_pool(
         text: The URL or number.
         rpc: JSON-RPC endpoint of the chain.
         deployment: Deployment file of the ledger; needed with a number.
+        stake_manager: StakeManager that the pool must use, if the contributor named it.
         discovery: Discovery services to use instead of those that the orchestrator names.
         allow_plain_http: Whether plain http to other machines is allowed.
 
@@ -130,6 +143,13 @@ async def find_pool(
                     f"the orchestrator at {found.url} belongs to another pool than pool {text} of {deployment}",
                     hint="ask the pool's owner for the right URL",
                 )
+    named = found.deployment[Contract.STAKE_MANAGER]
+    if stake_manager is not None and named != stake_manager:
+        raise InvalidInput(
+            f"the pool is on another ledger: its StakeManager is {named}, not {stake_manager}",
+            hint="ask the ledger's governor for the right address; contracts that a pool names may keep your stake",
+            code="other-ledger",
+        )
     return replace(found, discovery=tuple(discovery)) if discovery else found
 
 
@@ -141,13 +161,14 @@ async def verify_pool(
     Terms are read from the ledger, so there is nothing to compare them with.
 
     Raises:
-        DeploymentDiffers: The contracts are not those of this release.
+        DeploymentDiffers: The contracts are not those of this release, or have two governors.
         NotFound: The ledger has no such pool.
         Forbidden: The orchestrator's key is not the pool's.
         Conflict: The pool has ended.
     """
     if not unverified_contracts:
         await check_code(ledger.web3, found.deployment)
+        await _check_governor(ledger)
     entry = await _existing(ledger, found.pool_id)
     if entry.status is PoolStatus.ENDED:
         raise Conflict(
@@ -168,7 +189,28 @@ async def verify_pool(
         url=found.url,
         entry=entry,
         terms=terms,
+        governor=await ledger.domains.governor(),
+        unbonding_period=await ledger.stake.unbonding_period(),
     )
+
+
+async def _check_governor(ledger: Ledger) -> None:
+    """Checks that the account that governs the token also governs the domains, as `muster ledger deploy` sets it.
+
+    Domains name the receivers of penalties. With a governor of their own, a stranger's contracts could slash stake in a
+    token that others own.
+
+    Raises:
+        DeploymentDiffers: These are two accounts.
+    """
+    token, domains = await ledger.token.governor(), await ledger.domains.governor()
+    if token != domains:
+        raise DeploymentDiffers(
+            f"the token {ledger.token.at} is governed by {token}, but the domains, which name the receivers of "
+            f"penalties, by {domains}",
+            hint="ask the governor of the token for its own deployment file; a pool may have made these contracts",
+            code="other-governor",
+        )
 
 
 async def _existing(ledger: Ledger, pool_id: int) -> Pool:
@@ -196,8 +238,9 @@ async def _discoveries(found: PoolToJoin, *, allow_plain_http: bool) -> tuple[st
     for text in found.discovery:
         location = ServiceLocation.parse(text, allow_plain_http=allow_plain_http)
         try:
-            async with DiscoveryClient(location, key=Key.generate(), allow_plain_http=allow_plain_http) as client:
-                identity = await client.identity()
+            with strangers_errors():
+                async with DiscoveryClient(location, key=Key.generate(), allow_plain_http=allow_plain_http) as client:
+                    identity = await client.identity()
         except (NotFound, BadAnswer) as error:
             raise InvalidInput(
                 f"{location.url} is not a discovery service: {error.detail}", hint="ask the pool's owner for its URL"
@@ -214,8 +257,9 @@ async def _discoveries(found: PoolToJoin, *, allow_plain_http: bool) -> tuple[st
             contract,
         ):
             raise InvalidInput(
-                f"{location.url} is a service of kind {identity.service} for contract {identity.contract} on chain "
-                f"{identity.chain_id}; needed is discovery for {contract} on chain {found.deployment.chain_id}",
+                f"{location.url} is a service of kind {strangers(identity.service)} for contract {identity.contract} "
+                f"on chain {identity.chain_id}; needed is discovery for {contract} on chain "
+                f"{found.deployment.chain_id}",
                 hint="ask the pool's owner for the URL of its discovery service",
             )
         pinned.append(str(ServiceLocation(location.url, identity.address)))

@@ -10,7 +10,7 @@ import typer
 
 from cli.connection import open_ledger
 from cli.listing import listing
-from cli.output import JsonOption, note, show_table
+from cli.output import JsonOption, note, show_table, strangers
 from cli.pool.joining import ask_pool
 from cli.tables import Column, Columns
 from cli.values import Must, Shown
@@ -133,11 +133,11 @@ async def _discovery(ledger: Ledger, pool_id: int, url: str) -> tuple[str, ...] 
     try:
         found = await ask_pool(url, allow_plain_http=False)
     except MusterError as error:
-        note(f"pool {pool_id}: {error.detail}")
+        note(f"pool {pool_id}: {strangers(error.detail)}")
         return None
     signer = found.orchestrator
     if found.pool_id != pool_id or signer is None or not await ledger.pools.is_orchestrator(pool_id, signer):
-        note(f"pool {pool_id}: {url} is not served by the pool's orchestrator")
+        note(f"pool {pool_id}: {strangers(url)} is not served by the pool's orchestrator")
         return None
     return found.discovery
 

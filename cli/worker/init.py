@@ -23,17 +23,19 @@ from cli.keys import create_password_file, open_key, resolve_address
 from cli.ledger.node import register_node
 from cli.output import note, say, show_fields, warn
 from cli.pool.joining import VerifiedPool, find_pool, verify_pool
+from cli.values import as_text
 from cli.worker.daemon import UNIT
 from cli.worker.service import show_findings
 from cli.worker.setup_files import WorkerFolder, write_unit
 from ledger.amounts import format_amount, parse_amount
+from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus
 from ledger.errors import InsufficientFunds
 from ledger.transactions.receipts import Receipt
 from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound
 from protocol.http.url_safety import parse_http_url
-from protocol.identifiers import Address
+from protocol.identifiers import Address, address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import write_keystore
 from protocol.runtime.configuration_file import find_configuration_file, home_configuration, placed
@@ -62,6 +64,12 @@ Rpc = Annotated[
     ),
 ]
 DeploymentFile = Annotated[Path | None, typer.Option("--deployment", help="Deployment file of the ledger.")]
+LedgerAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger", help="StakeManager of the ledger, as its governor publishes it; --yes needs it or --deployment."
+    ),
+]
 Discovery = Annotated[
     list[str] | None, typer.Option("--discovery", help="Discovery service, instead of the pool's; may be repeated.")
 ]
@@ -121,6 +129,7 @@ async def init(
     pool: PoolArgument = None,
     rpc: Rpc = None,
     deployment: DeploymentFile = None,
+    ledger_address: LedgerAddress = None,
     discovery: Discovery = None,
     directory: Directory = None,
     capacity: Capacity = None,
@@ -164,8 +173,22 @@ async def init(
         )
     parse_http_url(setup.rpc, what="the chain's URL")
     found = await find_pool(
-        where, rpc=setup.rpc, deployment=deployment, discovery=discovery or (), allow_plain_http=allow_plain_http
+        where,
+        rpc=setup.rpc,
+        deployment=deployment,
+        stake_manager=None if ledger_address is None else address(ledger_address),
+        discovery=discovery or (),
+        allow_plain_http=allow_plain_http,
     )
+    trusted = deployment is not None or ledger_address is not None
+    if not (trusted or may_ask or dry_run):
+        raise InvalidInput(
+            f"only the pool says that its ledger has the StakeManager {found.deployment[Contract.STAKE_MANAGER]}, and "
+            "--yes would stake there without a question",
+            hint="compare it with the address that the ledger's governor publishes, then give that address with "
+            "--ledger, or the ledger's deployment file with --deployment; without --yes you are asked",
+            code="ledger-not-named",
+        )
     async with Ledger.connect(setup.rpc, found.deployment) as ledger:
         verified = await verify_pool(
             ledger, found, unverified_contracts=unverified_contracts, allow_plain_http=allow_plain_http
@@ -200,7 +223,7 @@ async def init(
                 "then run this command again: it continues here",
             )
     if needs.stake or needs.register:
-        await _send(verified, setup, needs, capacity=chosen, provider=provider, node=node)
+        await _send(verified, setup, needs, capacity=chosen, provider=provider, node=node, trusted=trusted)
     _offer_unit(setup, systemd=systemd, unattended=password is not None)
     await _examine(setup)
 
@@ -238,6 +261,10 @@ def _about_pool(
         "pool": f"{pool.pool_id}, {state}, {pool.entry.member_count} of {terms.max_nodes} members",
         "url": pool.url,
         "chain": f"{pool.deployment.chain_id} at {urlsplit(setup.rpc).hostname}; {code}",
+        "token": pool.deployment[Contract.MUSTER],
+        "stake manager": pool.deployment[Contract.STAKE_MANAGER],
+        "governor": pool.governor,
+        "unbonding period": pool.unbonding_period,
         "discovery": list(pool.discovery),
         "terms": f"version {pool.entry.terms_version}: {money(terms.price_per_unit)} MUST for an accepted unit, "
         f"{money(terms.penalty_per_unit)} MUST penalty for a forged one, "
@@ -422,14 +449,32 @@ async def _needs(
     )
 
 
-async def _send(pool: VerifiedPool, setup: _Setup, needs: _Needs, *, capacity: int, provider: Key, node: Key) -> None:
-    """Sends the outstanding transactions, each after a question if the command may ask."""
+async def _send(
+    pool: VerifiedPool, setup: _Setup, needs: _Needs, *, capacity: int, provider: Key, node: Key, trusted: bool
+) -> None:
+    """Sends the outstanding transactions, each after a question if the command may ask.
+
+    Args:
+        pool: The pool.
+        setup: What the command was told.
+        needs: The outstanding transactions.
+        capacity: Capacity of the node.
+        provider: Key that stakes and registers.
+        node: Key of the node.
+        trusted: Whether the contributor named the ledger, and not only the pool.
+    """
     async with Ledger.connect(setup.rpc, pool.deployment, key=provider) as ledger:
         if needs.stake:
             amount = f"{format_amount(needs.stake)} MUST"
             if setup.may_ask:
+                if not trusted:
+                    warn(
+                        f"only the pool says that {ledger.stake.at} is the ledger's StakeManager: compare it with the "
+                        "address that the ledger's governor publishes"
+                    )
                 _ask_to_go_on(
-                    f"Stake {amount}? Forged work is slashed from it; getting it back takes the unbonding period."
+                    f"Stake {amount}? Forged work is slashed from it; getting it back takes the unbonding period, "
+                    f"{as_text(pool.unbonding_period)}."
                 )
             if needs.approve:
                 _tell(

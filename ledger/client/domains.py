@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ledger.client.contract import BoundContract
 from ledger.events.types import DomainSet
 from ledger.transactions.receipts import Receipt
-from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Address, Digest
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Address, Digest, address
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class Domains:
     def __init__(self, contract: BoundContract) -> None:
         self._contract = contract
         self.at = contract.at
+
+    async def governor(self) -> Address:
+        """Returns the address that may create and change domains."""
+        return address(await self._contract.read("owner"))
 
     async def count(self) -> int:
         """Returns the number of domains; ids start at 1."""

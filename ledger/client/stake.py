@@ -68,7 +68,10 @@ class StakeAccounts:
 
     async def unbonding_period(self) -> timedelta:
         """Returns the time for which stake stays slashable after its owner began to unbond it."""
-        return timedelta(seconds=await self._contract.read_number("unbondingPeriod"))
+        seconds = await self._contract.read_number("unbondingPeriod")
+        return timedelta(
+            seconds=min(seconds, int(timedelta.max.total_seconds()))
+        )  # a stranger's contract may have more
 
     async def add(self, amount: int) -> Receipt:
         """Adds to the caller's stake; approves the token transfer first if necessary."""

@@ -31,7 +31,7 @@ from ledger.errors import (
 )
 from ledger.native_signing import require_native_signing
 from ledger.rpc.revert_decoder import RevertReader
-from protocol.http.url_safety import is_loopback
+from protocol.http.url_safety import is_loopback, without_secrets
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import Backoff, retry
 
@@ -151,7 +151,7 @@ class ChainConnection(AsyncJSONBaseProvider):
     ) -> None:
         super().__init__()
         self.reverts = reverts or RevertReader()
-        self.shown_url = _without_secrets(url)
+        self.shown_url = without_secrets(url)
         self._url = url
         self._backoff = Backoff(attempts=attempts, first=_FIRST_WAIT, most=_LONGEST_WAIT)
         self._clock = clock or SystemClock()
@@ -300,10 +300,3 @@ def _reason(error: Exception) -> str:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     number = cause.errno if isinstance(cause, OSError) else None
     return os.strerror(number) if number is not None and number > 0 else type(error).__name__
-
-
-def _without_secrets(url: str) -> str:
-    """Returns scheme, host and port only: providers put API keys into paths, queries and user names."""
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port is not None else ""
-    return f"{parts.scheme}://{parts.hostname}{port}"

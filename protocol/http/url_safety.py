@@ -33,6 +33,17 @@ _NEVER_PUBLIC = tuple(
 """Special networks that `is_global` reports as global in some supported versions of Python."""
 
 
+def without_secrets(url: str) -> str:
+    """Returns scheme, host and port only: providers put API keys into paths, queries and user names.
+
+    Raises:
+        ValueError: The URL is malformed.
+    """
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port is not None else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
+
+
 def parse_http_url(url: str, *, what: str, code: str = InvalidInput.code, query: bool = False) -> SplitResult:
     """Returns the parts of an http or https URL.
 
@@ -50,13 +61,11 @@ def parse_http_url(url: str, *, what: str, code: str = InvalidInput.code, query:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port  # reading these attributes raises ValueError if they are malformed
-    except ValueError as error:
-        raise InvalidInput(
-            f"{url[:100]!r} is not a URL", hint="write a URL like https://pool.example", code=code
-        ) from error
+    except ValueError:
+        # Neither error repeats the URL, because it may contain a password.
+        raise InvalidInput(f"{what} is not a URL", hint="write a URL like https://pool.example", code=code) from None
     extra = parts.username is not None or parts.password is not None or parts.fragment or (parts.query and not query)
     if parts.scheme not in {"http", "https"} or not host or extra:
-        # The error does not repeat the URL, because it may contain a password.
         excluded = "user and fragment" if query else "user, query and fragment"
         raise InvalidInput(
             f"{what} must have the form https://host/path, without {excluded}",

@@ -72,6 +72,25 @@ def test_a_broken_configuration_file_is_reported_with_the_position(elsewhere: Pa
     assert str(path) in caught.value.detail
 
 
+def test_the_access_key_in_the_chains_url_is_never_shown(elsewhere: Path) -> None:
+    file = elsewhere / "muster.toml"
+    file.write_text(
+        "[chain]\nrpc = 'https://user:hunter2@rpc.example:8545/v2/hunter2?key=hunter2'\ndeployment = 'd.json'\n"
+    )
+    texts = []
+    for words in (["config"], ["config", "--json"], ["config", "show"], ["config", "show", "chain", "--json"]):
+        said = run_muster("--config", str(file), *words)
+        assert said.code == 0, said.err
+        texts.append(said.out + said.err)
+        assert ("https://rpc.example:8545" if len(words) < 2 or words[1] == "--json" else "(hidden)") in said.out
+    for broken in ("wss://rpc.example/hunter2", "https://[hunter2", "https://rpc.example:hunter2"):
+        file.write_text(f"[chain]\nrpc = '{broken}'\n")
+        said = run_muster("--config", str(file), "config")
+        assert (said.code, "chain.rpc" in said.err) == (1, True)
+        texts.append(said.out + said.err)
+    assert "hunter2" not in "".join(texts)
+
+
 def test_a_configuration_file_named_by_option_must_exist(elsewhere: Path) -> None:
     with pytest.raises(NotFound, match="no configuration file"):
         load_configuration(elsewhere / "ghost.toml")

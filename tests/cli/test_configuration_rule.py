@@ -150,7 +150,7 @@ def test_a_variable_overrides_the_file_for_commands_too(folder: Path, monkeypatc
     monkeypatch.setenv("MUSTER_KEYS_DIRECTORY", "kept")
     monkeypatch.setenv("MUSTER_POOL_TOKEN", "a token, not a setting")
     read = load_configuration()
-    assert (read.pool.id, read.chain.rpc) == (4, "http://a")
+    assert (read.pool.id, read.chain.endpoint) == (4, "http://a")
     assert (read.keys.directory, read.keys.password_file) == (Path("kept"), folder / "p")
     monkeypatch.setenv("MUSTER_POOL_ID", "none")
     with pytest.raises(InvalidSetting, match="MUSTER_POOL_ID"):

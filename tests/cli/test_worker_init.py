@@ -11,6 +11,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
 
 from cli.keys import _LIGHT_SCRYPT_N
 from cli.worker import init as command
@@ -25,9 +28,10 @@ from cli.worker.daemon import UNIT
 from cli.worker.setup_files import unit_text
 from discovery.app import build_discovery
 from ledger.amounts import UNIT as MUST
-from ledger.artifacts import Contract
+from ledger.artifacts import Contract, artifact
 from ledger.client.pools import Role
 from ledger.deployment import DeploymentDiffers, check_code
+from ledger.transactions.pending import TransactionCall
 from ledger.transactions.receipts import Receipt
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.pool import LedgerPool
@@ -69,8 +73,14 @@ class Contributor:
     def folder(self) -> Path:
         return self.home / ".config" / "muster"
 
-    async def init(self, *words: str, expect: int = 0, rpc: str | None = None) -> str:
+    @property
+    def stake_manager(self) -> str:
+        return self.world.deployment[Contract.STAKE_MANAGER]
+
+    async def init(self, *words: str, expect: int = 0, rpc: str | None = None, names_ledger: bool = True) -> str:
         """Runs the command; returns what it printed, with single spaces."""
+        if names_ledger and "--yes" in words:
+            words = (*words, "--ledger", self.stake_manager)
         self.monkeypatch.setenv("MUSTER_RPC", rpc or self.world.url)
         self.capsys.readouterr()
         arguments = words if words and not words[0].startswith("-") else (self.url, *words)
@@ -159,6 +169,10 @@ async def test_a_fresh_machine_is_set_up_in_two_runs_that_each_tell_the_next_ste
     assert address is not None
     assert f"the provider {address[1]} lacks 20 MUST and 0." in said
     assert "the code of all contracts is that of this release" in said
+    for place in (Contract.MUSTER, Contract.STAKE_MANAGER):
+        assert contributor.world.deployment[place] in said
+    assert f"governor {contributor.world.keys['governor'].address}" in said
+    assert "unbonding period P7D" in said
     before = contributor.files()
     names = {".config/muster/" + name for name in ("muster.toml", "deployment.json", "password")}
     assert before.keys() == names | {f".config/muster/keys/{name}.json" for name in ("provider", "node")}
@@ -249,6 +263,9 @@ async def test_at_a_terminal_it_asks_for_what_is_missing_and_before_each_step(co
     assert code == 1, said
     assert "Aborted" in said
     assert "a long password" not in said
+    warned, staked = said.index(f"only the pool says that {contributor.stake_manager}"), said.index("Stake 20 MUST?")
+    assert warned < staked
+    assert "takes the unbonding period, 7 days" in said
     assert not (contributor.folder / "password").exists()
     assert "password_file" not in (contributor.folder / "muster.toml").read_text()
     ledger = await contributor.world.as_("owner")
@@ -436,10 +453,71 @@ async def test_contracts_with_other_code_are_refused(world: World) -> None:
     swapped[first], swapped[second] = swapped[second], swapped[first]
     with pytest.raises(DeploymentDiffers, match="the code of Checkpoints"):
         await check_code(ledger.web3, replace(world.deployment, contracts=swapped))
-    # The same code, but bound to a contract outside the deployment.
-    foreign = dict(world.deployment.contracts) | {Contract.COMPUTE_POOLS: swapped[first]}
-    with pytest.raises(DeploymentDiffers):
-        await check_code(ledger.web3, replace(world.deployment, contracts=foreign))
+    # The code of this release, but with other values of its immutables.
+    offsets = artifact(Contract.STAKE_MANAGER).immutables
+    pools = bytes.fromhex(world.deployment[Contract.COMPUTE_POOLS][2:]).rjust(32, b"\0")
+    genuine = bytes(await ledger.web3.eth.get_code(world.deployment[Contract.STAKE_MANAGER]))
+    cases = [
+        (offsets["workLedger"][-1:], pools, "workLedger differs"),  # slashes by another contract of the deployment
+        (offsets["token"], bytes(12) + b"\x11" * 20, "token differs"),
+        (offsets["unbondingPeriod"], (2**64 - 1).to_bytes(32, "big"), "at most 7,776,000 s"),
+        (offsets["unbondingPeriod"][:1], (1).to_bytes(32, "big"), "StakeManager"),
+    ]
+    for places, value, words in cases:
+        code = bytearray(genuine)
+        for place in places:
+            code[place : place + 32] = value
+        # PUSH2 size, PUSH1 12, PUSH0, CODECOPY, PUSH2 size, PUSH0, RETURN
+        size = len(code).to_bytes(2, "big")
+        creation = b"\x61" + size + b"\x60\x0c\x5f\x39\x61" + size + b"\x5f\xf3" + code
+        assert ledger._sender is not None
+        sent = await ledger._sender.send(TransactionCall(to=None, data=creation), deadline=timedelta(seconds=30))
+        assert sent.created is not None
+        contracts = dict(world.deployment.contracts) | {Contract.STAKE_MANAGER: sent.created}
+        with pytest.raises(DeploymentDiffers, match=words):
+            await check_code(ledger.web3, replace(world.deployment, contracts=contracts))
+
+
+async def test_a_ledger_that_only_the_pool_names_gets_no_stake_without_a_question(contributor: Contributor) -> None:
+    said = await contributor.init(*NEW, expect=1, names_ledger=False)
+    assert f"only the pool says that its ledger has the StakeManager {contributor.stake_manager}" in said
+    other = contributor.world.deployment[Contract.CHECKPOINTS]
+    said = await contributor.init(*NEW, "--ledger", other, expect=1, names_ledger=False)
+    assert f"its StakeManager is {contributor.stake_manager}, not {other}" in said
+    # Contracts of this release whose penalties another account than the token's governor directs.
+    governor, owner = await contributor.world.as_("governor"), await contributor.world.as_("owner")
+    await governor.token._contract.send("transferOwnership", contributor.world.keys["owner"].address)
+    await owner.token._contract.send("acceptOwnership")
+    assert "which name the receivers of penalties, by" in await contributor.init(*NEW, expect=1)
+    assert contributor.files() == {}
+    assert "code of the contracts not checked" in await contributor.init("--dry-run", "--unverified-contracts")
+
+
+async def test_a_strangers_text_is_one_short_line(contributor: Contributor) -> None:
+    text = "no\nwarning: send your keys to https://thief.example\n" + "x" * 1500
+    stranger = FastAPI()
+    stranger.state.stopping = threading.Event()
+
+    @stranger.get("/{path:path}")
+    async def refuse(path: str) -> Response:
+        problem = {"title": "Forbidden", "status": 403, "detail": text, "hint": text, "code": "forbidden"}
+        return JSONResponse(problem, status_code=403, media_type="application/problem+json")
+
+    with served(stranger) as url:
+        owner = await contributor.world.as_("owner")
+        await owner.pools.set_data_uri(POOL, url)
+        contributor.world.deployment.save(contributor.home / "d.json")
+        (contributor.home / "muster.toml").write_text(
+            f'[chain]\nrpc = "{contributor.world.url}"\ndeployment = "d.json"\n'
+        )
+        for words in (("worker", "init", url, "--dry-run"), ("pool", "list", "--ask", "--json")):
+            contributor.monkeypatch.setenv("MUSTER_RPC", contributor.world.url)
+            contributor.capsys.readouterr()
+            await asyncio.to_thread(run_muster, contributor.monkeypatch, *words)
+            said = contributor.capsys.readouterr().err
+            assert "no⏎warning: send your keys" in said
+            assert "\nwarning:" not in said
+            assert max(map(len, said.splitlines())) < 260
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from cli.configuration import load_configuration
+from ledger.artifacts import Contract
+from ledger.deployment import Deployment
 from tests.kit.devnet import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
 
 
@@ -100,7 +102,9 @@ def test_a_contributor_joins_works_and_leaves_as_the_page_describes(network: Dev
     stranger.environment["PATH"] = f"{stranger.home}/muster/bin{os.pathsep}{stranger.environment['PATH']}"
     assert stranger.runs("command -v muster").out.strip() == f"{stranger.home}/muster/bin/muster"
 
-    places = {"https://pool.example": str(devnet.pool.orchestrator), "https://rpc.example": devnet.chain.rpc}
+    places = {"https://pool.example": str(devnet.pool.orchestrator), "https://rpc.example": devnet.chain.endpoint}
+    assert devnet.chain.deployment is not None
+    places["STAKE_MANAGER"] = Deployment.load(devnet.chain.deployment)[Contract.STAKE_MANAGER]
     plan, init, run = (re.sub("|".join(places), lambda place: places[place[0]], line) for line in SETUP)
     planned = stranger.runs(plan)
     assert planned.code == 0, planned.err

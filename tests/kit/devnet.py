@@ -62,7 +62,7 @@ class Devnet:
 
     def _control(self, act: Callable[[ChainControls], Awaitable[None]]) -> None:
         async def controlled() -> None:
-            async with ChainControls(load_configuration(self.directory / "muster.toml").chain.rpc) as controls:
+            async with ChainControls(load_configuration(self.directory / "muster.toml").chain.endpoint) as controls:
                 await act(controls)
 
         asyncio.run(controlled())
