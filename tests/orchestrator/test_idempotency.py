@@ -149,7 +149,7 @@ async def test_each_callers_oldest_answers_make_room_for_new_ones(
     assert len((await pool.owner("GET", "/v1/tasks"))["tasks"]) == 4
     assert await replayed("mine", manager(pool))
     rows = await redis.keys("*:once:*")
-    answers = [await pool.dependencies.database.ask("HGET", row.decode(), "answer") for row in rows]
+    answers = [await pool.dependencies.database.ask("HGET", row, "answer") for row in rows]
     assert len(answers) == 3
     assert sum(len(answer) for answer in answers) < 2 * 50_000
     (_, _) = indexes = await redis.keys("*:once-of:*")
