@@ -176,7 +176,9 @@ def build_dependencies(
             get_life=timedelta(seconds=settings.download_url_life_s),
         ),
         relayer=relayer,
-        consents=ConsentService(relayer=relayer, ledger=ledger, clock=clock),
+        consents=ConsentService(
+            relayer=relayer, ledger=ledger, nodes=nodes, most_per_day=settings.relay_consents_per_day, clock=clock
+        ),
         checkpoint_relays=checkpoint_relays,
         numerics=numerics,
         slot_leasing=slot_leasing,

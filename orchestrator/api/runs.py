@@ -147,12 +147,14 @@ async def dispute_verdict(signed: Node, request: Request) -> Response:
 async def register_node(signed: Node, request: Request) -> Response:
     """Queue the consents of the node and its provider, with which the relayer registers the node on the ledger.
 
-    The provider's free stake must cover the node in this pool. A repeated request returns the state of the same
-    consents.
+    The provider's free stake must cover the node in this pool, and few of its relayed nodes may not have joined yet. A
+    repeated request returns the state of the same consents.
     """
     dependencies = dependencies_of(request)
     _run(dependencies)  # without a run, no relayer runs
-    receipt = await dependencies.consents.take(signed.address, signed.read(SignedConsents))
+    receipt = await dependencies.consents.take(
+        signed.address, signed.read(SignedConsents), ip=request.scope["muster.ip"]
+    )
     return signed.answer(dependencies.key, receipt)
 
 
