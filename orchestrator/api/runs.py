@@ -171,6 +171,9 @@ async def leave_pool(signed: Node, request: Request) -> Response:
         row = await dependencies.nodes.get(node)
         return (await dependencies.status_cache.membership(row)).member
 
+    async def on_ledger() -> bool:
+        return await ledger.membership(node) is not None
+
     async def joins() -> int:
         return await ledger.joins(node)
 
@@ -180,6 +183,7 @@ async def leave_pool(signed: Node, request: Request) -> Response:
         pool_id=dependencies.settings.pool_id,
         relayer=dependencies.relayer,
         is_member=is_member,
+        on_ledger=on_ledger,
         joins=joins,
         domain=dependencies.ledger.domain,
         now=dependencies.clock.now(),

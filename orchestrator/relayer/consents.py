@@ -12,7 +12,7 @@ from orchestrator.relayer.strategies import ConsentStrategy
 from orchestrator.relayer.submissions import RelayerService
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.relayer import DAY_MS, RelayedKind, RelayedTransaction
-from protocol.errors import Conflict, Forbidden, MusterError, RateLimited, Unprocessable
+from protocol.errors import Conflict, Forbidden, MusterError, RateLimited, Unavailable, Unprocessable
 from protocol.http.lookups import LookupLimits, Lookups
 from protocol.http.rates import IpRates, Rate
 from protocol.identifiers import Address
@@ -105,7 +105,11 @@ class ConsentService:
         name = f"{consents.node}-{consents.nonce}"
         known = await self._relayer.store.get(RelayedKind.CONSENT, name)
         if known is not None and known.state is not ReceiptState.REFUSED:
-            return _receipt(consents, known)
+            receipt = _receipt(consents, known)
+            if receipt.state is ReceiptState.CARRIED and await self._was_undone(consents, ip=ip):
+                await self._relayer.requeue(RelayedKind.CONSENT, name)
+                return ConsentReceipt(state=ReceiptState.QUEUED)
+            return receipt
         if self._most_per_day == 0:
             raise Forbidden("this pool relays no registrations", hint=REGISTER_YOURSELF, code="consents-not-relayed")
         self._admit(ip)
@@ -119,6 +123,16 @@ class ConsentService:
         )
         queued, _ = await self._relayer.put(RelayedKind.CONSENT, name, consents.model_dump_json())
         return _receipt(consents, queued)
+
+    async def _was_undone(self, consents: SignedConsents, *, ip: str) -> bool:
+        """Returns whether a reorg removed a registration that was relayed; False if the ledger can't be asked now."""
+        try:
+            self._admit(ip)
+            self._lookups.forget((consents.node, consents.provider))  # it may be older than the registration
+            status = await self._lookups.get((consents.node, consents.provider))
+        except (RateLimited, Unavailable):
+            return False
+        return status.nonce == consents.nonce and status.provider is None
 
     def _admit(self, ip: str) -> None:
         """Counts a request that needs a read of the chain."""

@@ -60,6 +60,8 @@ class MemoryLedger:
     waiting: list[MembershipChange] = field(default_factory=list)
     stakes: dict[Address, int] = field(default_factory=dict)
     """Free stake of providers that want to register a node."""
+    nonces: dict[Address, int] = field(default_factory=dict)
+    """Nonces of the next consents of nodes, if not 0."""
     removed: list[list[Address]] = field(default_factory=list)
     publishers: set[Address] = field(default_factory=set)
     validators: set[Address] = field(default_factory=set)
@@ -127,7 +129,7 @@ class MemoryLedger:
         await self._answer()
         found = self.nodes.get(node, UNKNOWN)
         return ConsentStatus(
-            nonce=0,
+            nonce=self.nonces.get(node, 0),
             provider=found.provider,
             banned=found.banned,
             stake_per_capacity=self.stake_per_capacity,

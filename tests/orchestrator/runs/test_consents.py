@@ -73,6 +73,25 @@ async def test_a_node_of_a_staked_provider_is_registered_once(run: RunUnderTest)
     assert await run.relayer.round() == 0
     assert run.chain.batches == [1]
     assert run.chain.registered == {node.address: (1, STAKED.address)}
+    run.pool.ledger.nonces[node.address] = 1
+    assert await send(run, node, body) == (200, "carried")
+
+
+async def test_a_registration_that_a_reorg_removed_is_relayed_again(run: RunUnderTest) -> None:
+    node = Key.generate()
+    body = signed_consents(run, node, valid=timedelta(hours=1))
+    assert await send(run, node, body) == (200, "queued")
+    assert await run.relayer.round() == 1
+    run.chain.registered.clear()
+    run.pool.ledger.down = True
+    assert await send(run, node, body) == (200, "carried")
+    run.pool.ledger.down = False
+    await run.pool.clock.turn(MINUTES)
+    assert await send(run, node, body) == (200, "queued")
+    assert await run.relayer.round() == 1
+    assert run.chain.registered == {node.address: (1, STAKED.address)}
+    run.pool.ledger.nonces[node.address] = 1
+    await run.pool.clock.turn(MINUTES)
     assert await send(run, node, body) == (200, "carried")
 
 
