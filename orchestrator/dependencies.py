@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from fastapi import Request
@@ -77,6 +78,8 @@ class Dependencies:
     run_control: RunControl | None
     stream_slots: asyncio.Semaphore
     """Limits concurrent streams of logs and events, and blocking reads."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Number of blocking reads of each caller."""
 
 
 def build_dependencies(

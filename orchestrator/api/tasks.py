@@ -99,7 +99,7 @@ async def list_tasks(
 
 @router.get("/tasks/{task_id}", response_model=Task, responses={200: TAGGED, 304: {"description": "Not modified"}})
 async def get_task(
-    _owner: Reader,
+    owner: Reader,
     request: Request,
     response: Response,
     task_id: IdentifierPath,
@@ -112,7 +112,9 @@ async def get_task(
     known = EntityTags.parse(if_none_match, header="If-None-Match")
     dependencies = dependencies_of(request)
     tasks = dependencies.tasks
-    await wait_for_change(dependencies, request, wait=wait, version=version, current=lambda: tasks.version(task_id))
+    await wait_for_change(
+        dependencies, request, caller=owner.name, wait=wait, version=version, current=lambda: tasks.version(task_id)
+    )
     row = await tasks.get(task_id)
     if known is not None and known.includes(_tag_of(row)):
         return Response(status_code=304, headers={"ETag": _tag_of(row)})
