@@ -78,6 +78,8 @@ class Dependencies:
     run_control: RunControl | None
     stream_slots: asyncio.Semaphore
     """Limits concurrent streams of logs and events, and blocking reads."""
+    filtered_reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    """Limits concurrent filtered listings, which may read many items."""
     waiting: Counter[str] = field(default_factory=Counter)
     """Number of blocking reads of each caller."""
 

@@ -20,6 +20,9 @@ from protocol.http.preconditions import EntityTags
 from protocol.wire.pool import GroupList
 from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch, TaskSecrets, TaskState
 
+TASKS_AT_ONCE = 50
+"""Maximum number of tasks that a filtered listing reads at once. The spec of one has up to 256 KiB."""
+
 router = APIRouter(prefix="/v1", tags=["tasks"], route_class=OnceRoute)
 
 Cursor = Annotated[
@@ -93,7 +96,14 @@ async def list_tasks(
         )
 
     is_filtered = bool(state) or name is not None or label is not None
-    page = await read_page(read, after=cursor, limit=limit, wanted=wanted if is_filtered else None)
+    page = await read_page(
+        read,
+        after=cursor,
+        limit=limit,
+        turns=dependencies_of(request).filtered_reads if is_filtered else None,
+        wanted=wanted if is_filtered else None,
+        at_once=TASKS_AT_ONCE,
+    )
     return TaskPage(tasks=tuple(row.task for row in page.items), next_cursor=page.following)
 
 
