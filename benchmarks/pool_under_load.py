@@ -53,11 +53,13 @@ class QuietLedger:
     deployment = Deployment(chain_id=1, block=0, contracts=dict.fromkeys(Contract, ZERO_ADDRESS))
     registry_domain = domain
 
+    async def free_stake(self, provider: Address) -> int:  # noqa: ARG002
+        """Returns no stake."""
+        return 0
+
     async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:  # noqa: ARG002
         """Returns the status of a node that is registered for the provider."""
-        return ConsentStatus(
-            nonce=1, provider=provider, banned=False, free_stake=0, stake_per_capacity=0, min_capacity=0
-        )
+        return ConsentStatus(nonce=1, provider=provider, banned=False, stake_per_capacity=0, min_capacity=0)
 
     async def pool(self) -> PoolLedgerStatus:
         """Returns an active pool."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from fastapi import Request
@@ -77,6 +78,10 @@ class Dependencies:
     run_control: RunControl | None
     stream_slots: asyncio.Semaphore
     """Limits concurrent streams of logs and events, and blocking reads."""
+    filtered_reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    """Limits concurrent filtered listings, which may read many items."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Number of blocking reads of each caller."""
 
 
 def build_dependencies(
@@ -176,7 +181,9 @@ def build_dependencies(
             get_life=timedelta(seconds=settings.download_url_life_s),
         ),
         relayer=relayer,
-        consents=ConsentService(relayer=relayer, ledger=ledger, clock=clock),
+        consents=ConsentService(
+            relayer=relayer, ledger=ledger, nodes=nodes, most_per_day=settings.relay_consents_per_day, clock=clock
+        ),
         checkpoint_relays=checkpoint_relays,
         numerics=numerics,
         slot_leasing=slot_leasing,

@@ -210,6 +210,12 @@ class OrchestratorSettings(Settings):
         le=16,
         description="Relayed transactions in flight at the same time; a higher number is faster and costs more gas",
     )
+    relay_consents_per_day: int = Field(
+        64,
+        ge=0,
+        le=10_000,
+        description="Maximum registrations of strangers' nodes that the relayer pays for per day (UTC); 0: none",
+    )
 
     node_rate_per_s: float = Field(5.0, gt=0, description="Maximum requests per second of one node")
     node_burst: int = Field(50, ge=1, description="Maximum burst of requests of one node")

@@ -97,5 +97,11 @@ async def _page(
         return (not states or one.state in states) and (task is None or one.task_id == task)
 
     is_filtered = bool(states) or (task is not None and node is not None)
-    page = await read_page(read, after=cursor, limit=limit, wanted=wanted if is_filtered else None)
+    page = await read_page(
+        read,
+        after=cursor,
+        limit=limit,
+        turns=dependencies.filtered_reads if is_filtered else None,
+        wanted=wanted if is_filtered else None,
+    )
     return AssignmentPage(assignments=tuple(page.items), next_cursor=page.following)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated
 
@@ -13,9 +13,9 @@ from orchestrator.api.access import Admin, IdentifierPath, Reader
 from orchestrator.api.idempotency import AdminOnce, OnceRoute
 from orchestrator.api.paging import CreatedAfter, CreatedBefore, Order, Sort, read_page
 from orchestrator.api.streams import EVENTS_DESCRIPTION, follow
-from orchestrator.dependencies import dependencies_of
+from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.event_kinds import hint_for, unknown_patterns, wants
-from orchestrator.store.events import START, EventStore, is_earlier
+from orchestrator.store.events import START, Wanted, is_earlier
 from orchestrator.store.idempotency import created_id
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable, Unprocessable
@@ -87,14 +87,14 @@ async def list_events(
             f"there is no kind of event {pattern!r}", fields={"query.kind": "unknown kind"}, hint=hint_for(pattern)
         )
 
-    def wanted(event: PoolEvent) -> bool:
+    def wanted(fields: Mapping[str, str]) -> bool:
         return (
-            wants(kind, event.kind)
-            and (node is None or event.node == node)
-            and (task is None or event.task_id == task)
-            and (assignment is None or event.assignment_id == assignment)
-            and (created_after_ms is None or event.time_ms > created_after_ms)
-            and (created_before_ms is None or event.time_ms < created_before_ms)
+            wants(kind, fields["kind"])
+            and (node is None or fields["node"] == node)
+            and (task is None or fields["task"] == task)
+            and (assignment is None or fields.get("assignment") == assignment)
+            and (created_after_ms is None or int(fields["time"]) > created_after_ms)
+            and (created_before_ms is None or int(fields["time"]) < created_before_ms)
         )
 
     if follow_:
@@ -107,30 +107,30 @@ async def list_events(
     filters = (*kind, node, task, assignment, created_after_ms, created_before_ms)
     chosen = wanted if any(one is not None for one in filters) else None
     if sort is Order.OLDEST and (after is not None or created_after_ms is not None):
-        return await _later(dependencies.events, after or START, before, limit=limit, wanted=chosen)
-    return await _earlier(dependencies.events, after, before, limit=limit, wanted=chosen, sort=sort)
+        return await _later(dependencies, after or START, before, limit=limit, wanted=chosen)
+    return await _earlier(dependencies, after, before, limit=limit, wanted=chosen, sort=sort)
 
 
 async def _later(
-    events: EventStore, after: str, before: str | None, *, limit: int, wanted: Callable[[PoolEvent], bool] | None
+    dependencies: Dependencies, after: str, before: str | None, *, limit: int, wanted: Wanted | None
 ) -> EventPage:
     """Returns the first events after an id."""
 
     async def read(position: str | None, size: int) -> list[tuple[str, PoolEvent | None]]:
-        found = await events.after(position or after, limit=size)
-        return [(event.id, event) for event in found if before is None or is_earlier(event.id, before)]
+        found = await dependencies.events.entries_after(position or after, limit=size, wanted=wanted)
+        return [each for each in found if before is None or is_earlier(each[0], before)]
 
-    page = await read_page(read, after=after, limit=limit, wanted=wanted)
+    page = await read_page(read, after=after, limit=limit, turns=dependencies.filtered_reads if wanted else None)
     return EventPage(events=tuple(page.items), next_cursor=page.position or after)
 
 
 async def _earlier(
-    events: EventStore,
+    dependencies: Dependencies,
     after: str | None,
     before: str | None,
     *,
     limit: int,
-    wanted: Callable[[PoolEvent], bool] | None,
+    wanted: Wanted | None,
     sort: Order,
 ) -> EventPage:
     """Returns the last events before an id, in the requested order."""
@@ -138,20 +138,18 @@ async def _earlier(
 
     async def read(position: str | None, size: int) -> list[tuple[str, PoolEvent | None]]:
         nonlocal newest
-        found = await events.before(position, limit=size)
+        found = await dependencies.events.entries_before(position, limit=size, wanted=wanted)
         if found and newest is None:
-            newest = found[0].id
-        return [(event.id, event) for event in found if after is None or is_earlier(after, event.id)]
+            newest = found[0][0]
+        return [each for each in found if after is None or is_earlier(after, each[0])]
 
-    page = await read_page(read, after=before, limit=limit, wanted=wanted)
+    page = await read_page(read, after=before, limit=limit, turns=dependencies.filtered_reads if wanted else None)
     if sort is Order.NEWEST:
         return EventPage(events=tuple(page.items), next_cursor=page.position or START)
     return EventPage(events=tuple(reversed(page.items)), next_cursor=newest or before or START)
 
 
-async def _stream(
-    request: Request, last_event_id: str | None, after: str | None, wanted: Callable[[PoolEvent], bool]
-) -> Response:
+async def _stream(request: Request, last_event_id: str | None, after: str | None, wanted: Wanted) -> Response:
     dependencies = dependencies_of(request)
     if last_event_id is not None:
         await dependencies.events.check_kept(last_event_id)
@@ -159,10 +157,10 @@ async def _stream(
 
     async def read() -> Sequence[tuple[str, BaseModel]]:
         nonlocal cursor
-        news = await dependencies.events.after(cursor, limit=EVENTS_AT_ONCE)
+        news = await dependencies.events.entries_after(cursor, limit=EVENTS_AT_ONCE, wanted=wanted)
         if news:
-            cursor = news[-1].id
-        return [(event.id, event) for event in news if wanted(event)]
+            cursor = news[-1][0]
+        return [(name, event) for name, event in news if event is not None]
 
     return follow(dependencies, request, read)
 

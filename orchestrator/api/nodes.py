@@ -86,7 +86,7 @@ async def list_nodes(
 
 @router.get("/{node}")
 async def get_node(
-    _owner: Reader, request: Request, node: NodePath, wait: Wait = 0, version: Version = None
+    owner: Reader, request: Request, node: NodePath, wait: Wait = 0, version: Version = None
 ) -> NodeView:
     """Return one node with its assignment; with `wait` and `version`, when it has changed, or after the wait.
 
@@ -94,7 +94,9 @@ async def get_node(
     """
     dependencies = dependencies_of(request)
     nodes = dependencies.nodes
-    await wait_for_change(dependencies, request, wait=wait, version=version, current=lambda: nodes.version(node))
+    await wait_for_change(
+        dependencies, request, caller=owner.name, wait=wait, version=version, current=lambda: nodes.version(node)
+    )
     return await _view(dependencies, node)
 
 

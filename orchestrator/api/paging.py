@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Generic, NamedTuple, TypeVar
@@ -37,7 +38,9 @@ CreatedBefore = Annotated[
 ]
 
 Read = Callable[[str | None, int], Awaitable[Sequence[tuple[str, Item | None]]]]
-"""Function that returns up to a number of items after a position, with their positions; deleted items are None."""
+"""Function that returns up to a number of items after a position, with their positions.
+
+Deleted and unwanted items are None."""
 
 
 class Page(NamedTuple, Generic[Item]):
@@ -51,7 +54,13 @@ class Page(NamedTuple, Generic[Item]):
 
 
 async def read_page(
-    read: Read[Item], *, after: str | None, limit: int, wanted: Callable[[Item], bool] | None
+    read: Read[Item],
+    *,
+    after: str | None,
+    limit: int,
+    turns: asyncio.Semaphore | None,
+    wanted: Callable[[Item], bool] | None = None,
+    at_once: int | None = None,
 ) -> Page[Item]:
     """Returns a page of the wanted items.
 
@@ -61,10 +70,20 @@ async def read_page(
         read: Reads the next items.
         after: Cursor of the previous page; None for the first page.
         limit: Maximum number of items.
-        wanted: Filter; None for all items.
+        turns: Limits concurrent filtered listings; None if the listing has no filter.
+        wanted: Filter; None if `read` filters, or for all items.
+        at_once: Maximum number of items that a filtered listing reads at once; default: `READ_AT_ONCE`.
     """
+    if turns is None:
+        return await _read_page(read, after=after, limit=limit, size=limit + 1, wanted=wanted)
+    async with turns:
+        return await _read_page(read, after=after, limit=limit, size=at_once or READ_AT_ONCE, wanted=wanted)
+
+
+async def _read_page(
+    read: Read[Item], *, after: str | None, limit: int, size: int, wanted: Callable[[Item], bool] | None
+) -> Page[Item]:
     found: list[Item] = []
-    size = limit + 1 if wanted is None else READ_AT_ONCE
     for _ in range(READS_PER_REQUEST):
         entries = await read(after, size)
         for position, item in entries:
@@ -75,6 +94,7 @@ async def read_page(
             after = position
         if len(entries) < size:
             return Page(found, None, after)
+        await asyncio.sleep(0)  # lets other requests run, also if the answer of Redis was there at once
     return Page(found, after, after)
 
 

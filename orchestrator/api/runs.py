@@ -147,12 +147,14 @@ async def dispute_verdict(signed: Node, request: Request) -> Response:
 async def register_node(signed: Node, request: Request) -> Response:
     """Queue the consents of the node and its provider, with which the relayer registers the node on the ledger.
 
-    The provider's free stake must cover the node in this pool. A repeated request returns the state of the same
-    consents.
+    The provider's free stake must cover the node in this pool, and few of its relayed nodes may not have joined yet. A
+    repeated request returns the state of the same consents.
     """
     dependencies = dependencies_of(request)
     _run(dependencies)  # without a run, no relayer runs
-    receipt = await dependencies.consents.take(signed.address, signed.read(SignedConsents))
+    receipt = await dependencies.consents.take(
+        signed.address, signed.read(SignedConsents), ip=request.scope["muster.ip"]
+    )
     return signed.answer(dependencies.key, receipt)
 
 
@@ -169,6 +171,9 @@ async def leave_pool(signed: Node, request: Request) -> Response:
         row = await dependencies.nodes.get(node)
         return (await dependencies.status_cache.membership(row)).member
 
+    async def on_ledger() -> bool:
+        return await ledger.membership(node) is not None
+
     async def joins() -> int:
         return await ledger.joins(node)
 
@@ -178,6 +183,7 @@ async def leave_pool(signed: Node, request: Request) -> Response:
         pool_id=dependencies.settings.pool_id,
         relayer=dependencies.relayer,
         is_member=is_member,
+        on_ledger=on_ledger,
         joins=joins,
         domain=dependencies.ledger.domain,
         now=dependencies.clock.now(),

@@ -20,6 +20,9 @@ from protocol.http.preconditions import EntityTags
 from protocol.wire.pool import GroupList
 from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch, TaskSecrets, TaskState
 
+TASKS_AT_ONCE = 50
+"""Maximum number of tasks that a filtered listing reads at once. The spec of one has up to 256 KiB."""
+
 router = APIRouter(prefix="/v1", tags=["tasks"], route_class=OnceRoute)
 
 Cursor = Annotated[
@@ -93,13 +96,20 @@ async def list_tasks(
         )
 
     is_filtered = bool(state) or name is not None or label is not None
-    page = await read_page(read, after=cursor, limit=limit, wanted=wanted if is_filtered else None)
+    page = await read_page(
+        read,
+        after=cursor,
+        limit=limit,
+        turns=dependencies_of(request).filtered_reads if is_filtered else None,
+        wanted=wanted if is_filtered else None,
+        at_once=TASKS_AT_ONCE,
+    )
     return TaskPage(tasks=tuple(row.task for row in page.items), next_cursor=page.following)
 
 
 @router.get("/tasks/{task_id}", response_model=Task, responses={200: TAGGED, 304: {"description": "Not modified"}})
 async def get_task(
-    _owner: Reader,
+    owner: Reader,
     request: Request,
     response: Response,
     task_id: IdentifierPath,
@@ -112,7 +122,9 @@ async def get_task(
     known = EntityTags.parse(if_none_match, header="If-None-Match")
     dependencies = dependencies_of(request)
     tasks = dependencies.tasks
-    await wait_for_change(dependencies, request, wait=wait, version=version, current=lambda: tasks.version(task_id))
+    await wait_for_change(
+        dependencies, request, caller=owner.name, wait=wait, version=version, current=lambda: tasks.version(task_id)
+    )
     row = await tasks.get(task_id)
     if known is not None and known.includes(_tag_of(row)):
         return Response(status_code=304, headers={"ETag": _tag_of(row)})

@@ -39,8 +39,6 @@ class ConsentStatus:
     """Provider for which the node is registered; None if it is unregistered or retired."""
     banned: bool
     """Whether the pool has banned the node or the provider."""
-    free_stake: int
-    """Free stake of the provider that wants to register the node, in 10⁻¹⁸ MUST."""
     stake_per_capacity: int
     """Stake that joining the pool locks per unit of capacity, in 10⁻¹⁸ MUST."""
     min_capacity: int
@@ -120,6 +118,13 @@ class PoolLedger(Protocol):
     @property
     def registry_domain(self) -> SigningDomain:
         """Signing domain of the contract that registers nodes."""
+        ...
+
+    async def free_stake(self, provider: Address) -> int:
+        """Reads a provider's free stake, in 10⁻¹⁸ MUST.
+
+        Any client can cause such reads, so an implementation must not let them delay the other methods.
+        """
         ...
 
     async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:

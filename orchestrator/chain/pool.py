@@ -115,7 +115,7 @@ class LedgerPool:
             clock=clock,
         )
         self._stack = AsyncExitStack()
-        self._connections: dict[Address | None, Ledger] = {}
+        self._connections: dict[str, Ledger] = {}
         self._connecting = asyncio.Lock()
 
     @property
@@ -128,13 +128,16 @@ class LedgerPool:
         """Signing domain of the contract that registers nodes."""
         return SigningDomain(self.deployment.chain_id, self.deployment[Contract.COMPUTE_REGISTRY])
 
+    async def free_stake(self, provider: Address) -> int:
+        """Reads a provider's free stake."""
+        return (await (await self._connected_for_consents()).stake.of(provider)).free
+
     async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:
         """Reads what decides on the registration of a node."""
-        ledger = await self._connected_for_nodes()
-        nonce, registered, stake, terms, banned = await asyncio.gather(
+        ledger = await self._connected_for_consents()
+        nonce, registered, terms, banned = await asyncio.gather(
             ledger.registry.consent_nonce(node),
             ledger.registry.node(node),
-            ledger.stake.of(provider),
             ledger.pools.terms(self._pool_id),
             ledger.pools.is_banned(self._pool_id, node, provider),
         )
@@ -142,7 +145,6 @@ class LedgerPool:
             nonce=nonce,
             provider=None if registered is None or registered.retired else registered.provider,
             banned=banned,
-            free_stake=stake.free,
             stake_per_capacity=terms.stake_per_capacity,
             min_capacity=terms.min_capacity,
         )
@@ -236,17 +238,18 @@ class LedgerPool:
         await self._stack.aclose()
 
     async def _connected(self, key: Key | None = None) -> Ledger:
-        return await self._opened(key or self._key)
+        key = key or self._key
+        return await self._opened(key.address, key)
 
     async def _connected_for_nodes(self) -> Ledger:
-        """Returns a separate connection for reads that any client can cause.
+        """Returns a separate connection for reads about single nodes, so that they can't delay other reads."""
+        return await self._opened("nodes", None)
 
-        So these reads can't delay other reads.
-        """
-        return await self._opened(None)
+    async def _connected_for_consents(self) -> Ledger:
+        """Returns a separate connection for reads about strangers' consents, so that they can't delay other reads."""
+        return await self._opened("consents", None)
 
-    async def _opened(self, key: Key | None) -> Ledger:
-        name = None if key is None else key.address
+    async def _opened(self, name: str, key: Key | None) -> Ledger:
         async with self._connecting:
             if name not in self._connections:
                 opening = Ledger.connect(

@@ -28,6 +28,7 @@ async def take_leave(
     pool_id: int,
     relayer: RelayerService,
     is_member: Callable[[], Awaitable[bool]],
+    on_ledger: Callable[[], Awaitable[bool]],
     joins: Callable[[], Awaitable[int]],
     domain: SigningDomain,
     now: datetime,
@@ -42,7 +43,8 @@ async def take_leave(
         leave: The signed leave.
         pool_id: The pool.
         relayer: Queues the leave.
-        is_member: Returns whether the node is a member of the pool.
+        is_member: Returns whether the node is a member of the pool, from the ledger's events if possible.
+        on_ledger: Reads from the ledger whether the node is a member.
         joins: Reads from the ledger how often the node has joined the pool.
         domain: Signing domain of the contract that ends memberships.
         now: The current time.
@@ -57,6 +59,11 @@ async def take_leave(
     name = f"{leave.node}-{leave.nonce}"
     known = await relayer.store.get(RelayedKind.LEAVE, name)
     if known is not None and known.state is not ReceiptState.REFUSED:
+        # After a reorg, the node is a member again although its leave was relayed.
+        undone = known.state is ReceiptState.CARRIED and await is_member() and await on_ledger()
+        if undone and await joins() == leave.nonce:
+            await relayer.requeue(RelayedKind.LEAVE, name)
+            return LeaveReceipt(state=ReceiptState.QUEUED)
         return LeaveReceipt(state=known.state, reason=known.reason)
     if not await is_member():
         raise Conflict(

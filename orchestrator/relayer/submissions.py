@@ -200,6 +200,11 @@ class RelayerService:
         self.wakeup.set()
         return put
 
+    async def requeue(self, kind: RelayedKind, name: str) -> None:
+        """Queues a relayed request again, after a reorg removed its transaction from the ledger."""
+        if await self.store.requeue(kind, name, now_ms=unix_ms(self._clock.now())):
+            self.wakeup.set()
+
     async def _check_signed_by_pool(self, signer: Address, document: str) -> None:
         # This orchestrator's own key is accepted without a read of the ledger.
         if signer != self._key.address and signer != (await self._pool.get()).orchestrator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
@@ -11,6 +12,9 @@ from protocol.identifiers import address
 from protocol.wire.pool import PoolEvent
 
 _CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+
+Wanted = Callable[[Mapping[str, str]], bool]
+"""Filter of an event's fields as stored: `time`, `kind`, `node`, `task` and `assignment`."""
 
 START = "0-0"
 """Cursor before the first event."""
@@ -39,9 +43,24 @@ class EventStore:
         Raises:
             InvalidInput: The cursor is malformed.
         """
+        return [event for _, event in await self.entries_after(cursor, limit=limit) if event is not None]
+
+    async def entries_after(
+        self, cursor: str, *, limit: int, wanted: Wanted | None = None
+    ) -> list[tuple[str, PoolEvent | None]]:
+        """Returns the ids after a cursor, oldest first, each with its event; None for an unwanted one.
+
+        Args:
+            cursor: Id of the event before the first one.
+            limit: Maximum number of ids.
+            wanted: Filter of an event's fields. Unwanted events are not parsed, which takes most of the time of a read.
+
+        Raises:
+            InvalidInput: The cursor is malformed.
+        """
         key = self._database.key("events")
         entries = await self._database.ask("XRANGE", key, f"({_checked(cursor)}", "+", "COUNT", limit)
-        return [_event(name.decode(), text_of(fields)) for name, fields in entries]
+        return _parsed(entries, wanted)
 
     async def before(self, cursor: str | None, *, limit: int) -> list[PoolEvent]:
         """Returns the events before a cursor, newest first; without a cursor, the newest ones.
@@ -49,11 +68,17 @@ class EventStore:
         Raises:
             InvalidInput: The cursor is malformed.
         """
+        return [event for _, event in await self.entries_before(cursor, limit=limit) if event is not None]
+
+    async def entries_before(
+        self, cursor: str | None, *, limit: int, wanted: Wanted | None = None
+    ) -> list[tuple[str, PoolEvent | None]]:
+        """Returns the ids before a cursor, newest first, like `entries_after`."""
         high = "+"
         if cursor is not None:
             high = f"({_checked(cursor)}"
         entries = await self._database.ask("XREVRANGE", self._database.key("events"), high, "-", "COUNT", limit)
-        return [_event(name.decode(), text_of(fields)) for name, fields in entries]
+        return _parsed(entries, wanted)
 
     async def newest(self) -> str:
         """Returns the cursor that points after the newest event."""
@@ -75,6 +100,13 @@ class EventStore:
                 f"the event {cursor} is no longer kept; the oldest one is {oldest[0].id if oldest else 'none'}",
                 hint="read the present state (/v1/nodes, /v1/tasks, /v1/assignments), then follow anew",
             )
+
+
+def _parsed(
+    entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]], wanted: Wanted | None
+) -> list[tuple[str, PoolEvent | None]]:
+    rows = ((name.decode(), text_of(fields)) for name, fields in entries)
+    return [(name, _event(name, fields) if wanted is None or wanted(fields) else None) for name, fields in rows]
 
 
 def is_earlier(one: str, other: str) -> bool:

@@ -24,8 +24,12 @@ CLAIM_LIFE = timedelta(minutes=2)
 longest request, a ban, which waits for a transaction."""
 ANSWER_KEPT = timedelta(days=1)
 """Time for which an answer is kept."""
-MOST_ANSWERS = 10_000
-"""Maximum number of kept answers and of requests in progress."""
+MOST_ANSWERS = 1_000
+"""Maximum number of one caller's kept answers and requests in progress. For a further request, the caller's oldest
+answer is dropped, so that no caller can exclude another one."""
+MOST_BYTES = 4 << 20
+"""Maximum bytes of one caller's kept answers, as stored. The oldest ones are dropped first. The answer of a task with
+the largest spec has 340 kB encrypted."""
 RETRY_AFTER = timedelta(seconds=2)
 """Pause before a request is repeated whose first copy is in progress."""
 
@@ -45,6 +49,8 @@ class StoredAnswer:
 class Claim:
     """The right to execute one request with an idempotency key."""
 
+    caller: str
+    """Hash of the caller's name."""
     name: str
     value: str
 
@@ -53,7 +59,8 @@ class IdempotencyStore:
     """Claims idempotency keys, and keeps the answers of their requests.
 
     Redis has neither keys nor bodies. The name of a row is a hash, the fingerprint of a request is keyed with its
-    idempotency key, and answers are encrypted, because that of a new webhook has a secret.
+    idempotency key, and answers are encrypted, because that of a new webhook has a secret. Each caller has its own
+    limits on the number and the bytes of its answers.
 
     Args:
         database: Database of the pool.
@@ -79,15 +86,16 @@ class IdempotencyStore:
         Raises:
             RequestInProgress: The same request is being served.
             Conflict: Another request had this key.
-            RateLimited: `MOST_ANSWERS` answers are kept.
+            RateLimited: The caller has `MOST_ANSWERS` requests in progress.
             StoreUnavailable: Redis is down.
         """
         name = hashlib.sha256("\n".join((caller, route, key)).encode()).hexdigest()
         fingerprint = hmac.new(key.encode(), target.encode() + b"\n" + body, hashlib.sha256).hexdigest()
-        claim = Claim(name=name, value=new_id())
+        claim = Claim(caller=hashlib.sha256(caller.encode()).hexdigest(), name=name, value=new_id())
         try:
             found = await self._database.run(
                 ClaimRequest(
+                    caller=claim.caller,
                     name=name,
                     fingerprint=fingerprint,
                     claim=claim.value,
@@ -108,9 +116,9 @@ class IdempotencyStore:
                 raise RequestInProgress("a request with this idempotency key is being served", retry_after=RETRY_AFTER)
             case "too-many":
                 raise RateLimited(
-                    f"{MOST_ANSWERS} answers to requests with an idempotency key are kept, the maximum",
-                    retry_after=timedelta(milliseconds=found.wait_ms),
-                    hint="send the request without an idempotency key, or later",
+                    f"this caller has {MOST_ANSWERS} requests with an idempotency key in progress, the maximum",
+                    retry_after=RETRY_AFTER,
+                    hint="wait for their answers, or send the request without an idempotency key",
                 )
             case _:
                 raise key_reused("another request was sent with this idempotency key")
@@ -130,11 +138,13 @@ class IdempotencyStore:
     async def _settle(self, claim: Claim, answer: str | None) -> None:
         await self._database.run(
             SettleRequest(
+                caller=claim.caller,
                 name=claim.name,
                 claim=claim.value,
                 answer=answer,
                 now_ms=self._now_ms(),
                 kept_ms=milliseconds(ANSWER_KEPT),
+                most_bytes=MOST_BYTES,
             )
         )
 

@@ -11,12 +11,15 @@ from enum import StrEnum
 from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
 from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, WriteResult
+from protocol.identifiers import Address
 from protocol.runtime.clock import milliseconds
 from protocol.wire.relayed import ReceiptState
 
 KEPT = timedelta(days=2)
 """Time for which the rows of relayed or refused transactions are kept."""
 
+UNJOINED_KEPT = timedelta(days=30)
+"""Time for which a registered node that does not join the pool counts against its provider."""
 
 DAY_MS = 86_400_000
 
@@ -86,6 +89,23 @@ class RelayerStore:
         key = self._database.key("relay-count", kind.value, who, str(now_ms // DAY_MS))
         count, _ = await self._database.ask_many([("INCR", key), ("PEXPIRE", key, DAY_MS)])
         return int(count)
+
+    async def unjoined(self, provider: Address) -> list[Address]:
+        """Returns a provider's nodes of `expect_join` that were not dropped since, oldest first."""
+        return [each.decode() for each in await self._database.ask("ZRANGE", self._unjoined_key(provider), 0, -1)]
+
+    async def expect_join(self, provider: Address, node: Address, *, joined: Sequence[Address], now_ms: int) -> None:
+        """Records that the pool registers a node for a provider, and drops nodes that have joined since.
+
+        A node that never joins is dropped after `UNJOINED_KEPT`.
+        """
+        key, kept_ms = self._unjoined_key(provider), milliseconds(UNJOINED_KEPT)
+        commands: list[tuple[str | int, ...]] = [("ZREMRANGEBYSCORE", key, "-inf", now_ms - kept_ms)]
+        commands += [("ZREM", key, each) for each in joined]
+        await self._database.ask_many([*commands, ("ZADD", key, now_ms, node), ("PEXPIRE", key, kept_ms)])
+
+    def _unjoined_key(self, provider: Address) -> str:
+        return self._database.key("relay-unjoined", provider)
 
     async def due(self, kind: RelayedKind, *, now_ms: int, limit: int) -> list[RelayedTransaction]:
         """Returns due rows, longest waiting first."""

@@ -60,9 +60,12 @@ class MemoryLedger:
     waiting: list[MembershipChange] = field(default_factory=list)
     stakes: dict[Address, int] = field(default_factory=dict)
     """Free stake of providers that want to register a node."""
+    nonces: dict[Address, int] = field(default_factory=dict)
+    """Nonces of the next consents of nodes, if not 0."""
     removed: list[list[Address]] = field(default_factory=list)
     publishers: set[Address] = field(default_factory=set)
     validators: set[Address] = field(default_factory=set)
+    stake_per_capacity: int = 10 * UNIT
     calls: int = 0
     down: bool = False
     stalled: bool = False
@@ -118,15 +121,18 @@ class MemoryLedger:
     def registry_domain(self) -> SigningDomain:
         return SigningDomain(1337, REGISTRY)
 
+    async def free_stake(self, provider: Address) -> int:
+        await self._answer()
+        return self.stakes.get(provider, 0)
+
     async def consent_status(self, node: Address, provider: Address) -> ConsentStatus:
         await self._answer()
         found = self.nodes.get(node, UNKNOWN)
         return ConsentStatus(
-            nonce=0,
+            nonce=self.nonces.get(node, 0),
             provider=found.provider,
             banned=found.banned,
-            free_stake=self.stakes.get(provider, 0),
-            stake_per_capacity=10 * UNIT,
+            stake_per_capacity=self.stake_per_capacity,
             min_capacity=2,
         )
 

@@ -68,7 +68,7 @@ async def test_a_repeated_request_gets_the_first_answer_and_is_executed_once(
     assert len((await pool.owner("GET", "/v1/webhooks"))["webhooks"]) == (path == "/v1/webhooks")
     redis = pool.dependencies.redis  # neither the key nor a secret of the request or of the answer is there in clear
     secret = first.json().get("secret", "hush")
-    for name in await redis.keys("*once*"):
+    for name in await redis.keys("*:once*"):
         kept = repr(await redis.hgetall(name)) if await redis.type(name) == b"hash" else ""
         assert KEY not in repr(name) + kept
         assert secret not in kept
@@ -100,7 +100,7 @@ async def test_a_key_can_be_used_again_after_an_error_or_a_crash_but_not_meanwhi
     assert (await send(pool, "POST", path, {"reason": "x"}, Idempotency_Key=KEY)).status_code == 503
     pool.ledger.down, pool.ledger.stalled = False, True
     first = asyncio.create_task(send(pool, "POST", path, {"reason": "x"}, Idempotency_Key=KEY))
-    while not await pool.dependencies.redis.keys("*once:*"):  # noqa: ASYNC110 - no event tells it
+    while not await pool.dependencies.redis.keys("*:once:*"):  # noqa: ASYNC110 - no event tells it
         await asyncio.sleep(0)
     meanwhile = await send(pool, "POST", path, {"reason": "x"}, Idempotency_Key=KEY)
     assert (meanwhile.status_code, meanwhile.json()["code"]) == (409, "request-in-progress")
@@ -127,12 +127,52 @@ async def test_any_printable_ascii_is_a_key(pool: PoolUnderTest, key: str, statu
         assert answer.json()["fields"].keys() == {"header.Idempotency-Key"}
 
 
-async def test_the_number_of_stored_answers_is_limited(pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["MOST_ANSWERS", "MOST_BYTES"])
+async def test_each_callers_oldest_answers_make_room_for_new_ones(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    big = {"spec": {**SPEC, "environment": {"A": "x" * 8_000, "B": "x" * 8_000}}}  # two of these answers fit
+    monkeypatch.setattr(f"orchestrator.store.idempotency.{limit}", {"MOST_ANSWERS": 2, "MOST_BYTES": 50_000}[limit])
+
+    async def replayed(name: str, auth: httpx.Auth | None = None) -> bool:
+        answer = await send(pool, "POST", "/v1/tasks", big, auth=auth, Idempotency_Key=name)
+        assert answer.status_code == 201, answer.text
+        return "idempotent-replayed" in answer.headers
+
+    assert not await replayed("mine", manager(pool))
+    for name in "123":
+        assert not await replayed(name)
+        await pool.clock.turn(timedelta(seconds=1))
+    redis = pool.dependencies.redis
+    assert [await replayed(name) for name in "23"] == [True, True]
+    assert not await replayed("1")  # its row was dropped, and the id that follows from the key finds the task
+    assert len((await pool.owner("GET", "/v1/tasks"))["tasks"]) == 4
+    assert await replayed("mine", manager(pool))
+    rows = await redis.keys("*:once:*")
+    answers = [await pool.dependencies.database.ask("HGET", row, "answer") for row in rows]
+    assert len(answers) == 3
+    assert sum(len(answer) for answer in answers) < 2 * 50_000
+    (_, _) = indexes = await redis.keys("*:once-of:*")
+    for key in (*rows, *indexes):
+        assert 0 < await redis.pttl(key) <= ANSWER_KEPT.total_seconds() * 1000
+
+
+async def test_the_number_of_requests_in_progress_is_limited(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.store.idempotency.MOST_ANSWERS", 1)
-    assert (await send(pool, "POST", "/v1/tasks", {"spec": SPEC}, Idempotency_Key="1")).status_code == 201
+    path = f"/v1/nodes/{(await pool.member()).address}/ban"
+    await send(pool, "GET", "/v1/webhooks", auth=manager(pool))  # the pool's roles are read before the chain stalls
+    pool.ledger.stalled = True
+    first = asyncio.create_task(send(pool, "POST", path, {"reason": "x"}, Idempotency_Key="1"))
+    while not await pool.dependencies.redis.keys("*:once:*"):  # noqa: ASYNC110 - no event tells it
+        await asyncio.sleep(0)
     full = await send(pool, "POST", "/v1/tasks", {"spec": SPEC}, Idempotency_Key="2")
-    assert (full.status_code, full.headers["retry-after"]) == (429, str(int(ANSWER_KEPT.total_seconds())))
-    await pool.clock.turn(ANSWER_KEPT + timedelta(seconds=1))
+    assert (full.status_code, full.headers["retry-after"], "in progress" in full.json()["detail"]) == (429, "2", True)
+    other = await send(pool, "POST", "/v1/tasks", {"spec": SPEC}, auth=manager(pool), Idempotency_Key="2")
+    assert other.status_code == 201
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
     assert (await send(pool, "POST", "/v1/tasks", {"spec": SPEC}, Idempotency_Key="2")).status_code == 201
 
 

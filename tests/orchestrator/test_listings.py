@@ -13,8 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from orchestrator.api.paging import read_page
 from orchestrator.domain.event_kinds import EVENT_KINDS, unknown_patterns
+from orchestrator.store import events
 from protocol.identity.signing import unix_ms
+from protocol.wire.pool import PoolEvent
 from tests.kit.memory_ledger import PoolUnderTest
 
 
@@ -47,7 +50,7 @@ async def test_tasks_are_filtered_and_sorted(pool: PoolUnderTest, monkeypatch: p
     every = await task_names(pool, "")
     assert sorted(every[:3]) == ["t0", "t1", "t2"]
     assert sorted(every[3:]) == ["t3", "t4", "t5"]
-    monkeypatch.setattr("orchestrator.api.paging.READ_AT_ONCE", 2)
+    monkeypatch.setattr("orchestrator.api.tasks.TASKS_AT_ONCE", 2)
     for limit in (1, 2, 4):
         assert await task_names(pool, "", limit=limit) == every
         assert await task_names(pool, "sort=newest", limit=limit) == every[::-1]
@@ -107,6 +110,48 @@ async def test_events_are_filtered_and_sorted(pool: PoolUnderTest, monkeypatch: 
     within = await pool.owner("GET", f"/v1/events?after={events[0]['id']}&before={events[3]['id']}")
     assert within["events"] == events[1:3]
     assert (await pool.owner("GET", f"/v1/events?before={events[2]['id']}&limit=1"))["events"] == events[1:2]
+
+
+async def test_a_filtered_listing_parses_only_its_events_and_lets_other_requests_run(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pool.member()
+    await pool.run(replicas=1)
+    parsed: list[str] = []
+
+    def parse(name: str, fields: dict[str, str]) -> PoolEvent:
+        parsed.append(name)
+        return event_of(name, fields)
+
+    event_of = events._event
+    monkeypatch.setattr(events, "_event", parse)
+    found = (await pool.owner("GET", "/v1/events?kind=task.created"))["events"]
+    assert parsed == [event["id"] for event in found]
+    assert len(found) == 1
+    turns = pool.dependencies.filtered_reads
+    async with turns, turns:  # two filtered listings are running
+        filtered = [
+            asyncio.create_task(pool.owner("GET", path))
+            for path in ("/v1/events?kind=node.", "/v1/tasks?state=running", "/v1/assignments?state=running")
+        ]
+        assert (await pool.owner("GET", "/v1/events"))["events"]
+        assert (await pool.owner("GET", "/v1/tasks"))["tasks"]
+        assert not any(each.done() for each in filtered)
+    await asyncio.gather(*filtered)
+
+    progress: list[str] = []
+
+    async def read(after: str | None, size: int) -> list[tuple[str, None]]:
+        progress.append("read")
+        return [(after or "", None)] * size
+
+    async def other() -> None:
+        progress.append("other")
+
+    running = asyncio.create_task(other())
+    await read_page(read, after=None, limit=1, turns=turns, at_once=2)
+    await running
+    assert progress.index("other") == 1
 
 
 def test_every_written_kind_of_event_is_known_and_on_the_page_of_the_protocol() -> None:

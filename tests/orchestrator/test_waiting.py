@@ -12,7 +12,7 @@ import pytest
 
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.wire.heartbeat import NodeState
-from tests.kit.memory_ledger import PoolUnderTest
+from tests.kit.memory_ledger import MANAGER, PoolUnderTest
 from tests.kit.orchestrator import MakePool
 
 
@@ -138,8 +138,31 @@ async def test_a_wrong_wait_is_refused(pool: PoolUnderTest, query: str, named: s
     assert named in answer.json()["detail"]
 
 
-async def test_waits_and_streams_share_a_limit_and_a_wait_gives_its_place_back(make_pool: MakePool) -> None:
+async def test_one_callers_waits_take_a_quarter_of_the_places(make_pool: MakePool) -> None:
+    pool = make_pool(streams=4)
+    task = await pool.run()
+    version = (await pool.owner("GET", f"/v1/tasks/{task}"))["version"]
+    path = f"/v1/tasks/{task}?wait=30&version={version}"
+    first = reading(pool, path)
+    await until_waiting(pool)
+    answer = await reading(pool, path)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "10")
+    assert "this caller has 1 blocking reads open" in answer.json()["detail"]
+    other = asyncio.create_task(pool.send_unsigned_answer(MANAGER, path))
+    await until_waiting(pool, 2)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    again = reading(pool, path)
+    await until_waiting(pool, 2)
+    assert (await ends(pool, again)).status_code == (await ends(pool, other)).status_code == 200
+    assert not pool.dependencies.waiting
+
+
+async def test_waits_and_streams_share_a_limit_and_a_wait_gives_its_place_back(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = make_pool(streams=2)
+    monkeypatch.setattr("orchestrator.api.waiting.CALLERS", 1)
     task = await pool.run()
     version = (await pool.owner("GET", f"/v1/tasks/{task}"))["version"]
     path = f"/v1/tasks/{task}?wait=30&version={version}"

@@ -432,8 +432,6 @@ class RequestClaim(NamedTuple):
     """`claimed`, `answered`, `in-progress`, `other-request` or `too-many`."""
     answer: str = ""
     """Stored answer, if the outcome is `answered`."""
-    wait_ms: int = 0
-    """Time until a stored answer expires, if there are too many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,14 +439,16 @@ class ClaimRequest(ScriptCall[RequestClaim]):
     """Claims an idempotency key for a request.
 
     Args:
+        caller: Hash of the caller's name.
         name: Name of caller, route and key.
         fingerprint: Hash of the request.
         claim: Random value that identifies the claim.
         now_ms: Current time.
         life_ms: Time after which the claim ends without an answer.
-        most: Maximum number of claims and stored answers.
+        most: Maximum number of the caller's claims and stored answers. A further claim replaces its oldest answer.
     """
 
+    caller: str
     name: str
     fingerprint: str
     claim: str
@@ -462,18 +462,22 @@ class SettleRequest(ScriptCall[bool]):
     """Stores the answer of a claimed request, or releases the key; replies False if the claim has ended.
 
     Args:
+        caller: Hash of the caller's name.
         name: Name of caller, route and key.
         claim: Value of the claim.
         answer: The answer; None to release the key.
         now_ms: Current time.
         kept_ms: Time for which the answer is kept.
+        most_bytes: Maximum bytes of the caller's stored answers; the oldest ones are dropped first.
     """
 
+    caller: str
     name: str
     claim: str
     answer: str | None
     now_ms: int
     kept_ms: int
+    most_bytes: int
 
 
 # Relayed transactions

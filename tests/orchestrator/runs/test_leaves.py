@@ -53,10 +53,16 @@ async def test_a_node_without_gas_leaves_through_the_relayer_once(run: RunUnderT
     body = signed_leave(run, key)
     assert await send_leave(run, key, body) == ("queued", "")
     assert await send_leave(run, key, signed_leave(run, key, valid=timedelta(hours=1))) == ("queued", "")
+    membership = run.chain.memberships[key.address]
     assert await run.relayer.round() == 1
     assert key.address not in run.chain.memberships
     assert await run.relayer.round() == 0
     assert run.chain.batches == [1]
+    assert await send_leave(run, key, body) == ("carried", "")
+    run.chain.memberships[key.address] = membership  # a reorg removed the transaction
+    assert await send_leave(run, key, body) == ("queued", "")
+    assert await run.relayer.round() == 1
+    assert key.address not in run.chain.memberships
     assert await send_leave(run, key, body) == ("carried", "")
 
 
