@@ -399,7 +399,9 @@ class OrchestratorClient(ServiceClient):
         """Returns events of the pool, oldest first.
 
         Args:
-            after: Id of an event. If given, these are the events after it, otherwise the newest ones.
+            after: Id of an event. If given, these are the events after it. Otherwise these are the newest ones, or with
+                a filter the oldest ones that match. The service reads at most 10,000 events per request, so a filtered
+                page may be empty; `next_cursor` continues it.
             limit: Maximum number of events.
             kind: If given, only this kind, or kinds with this prefix, which ends with a dot.
             node: If given, only events of this node.
