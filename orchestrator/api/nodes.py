@@ -16,6 +16,7 @@ from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
 from orchestrator.store.database import new_id
+from orchestrator.store.idempotency import created_id
 from protocol.errors import Conflict
 from protocol.http.deprecation import Deprecation
 from protocol.http.openapi import json_body
@@ -133,7 +134,7 @@ async def restart_node(owner: OperatorOnce, request: Request, node: NodePath) ->
         row,
         lease="",
         task_generation=None,
-        restart=True,
+        restart=created_id("restart", owner.name, owner.idempotency_key),
         now_ms=unix_ms(dependencies.clock.now()),
         why=cause,
         actor=owner.name,
