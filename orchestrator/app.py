@@ -37,6 +37,7 @@ from orchestrator.metrics import PoolGauges
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.signed_urls import PATH as BLOBS
+from orchestrator.store.migrations import MIGRATIONS
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import MusterError
 from protocol.http.rates import CallerAddresses, IpRates, Rate
@@ -132,7 +133,8 @@ def build_orchestrator(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         checking = asyncio.create_task(_check_store(dependencies.objects))
         try:
-            await ensure_schema(redis, pool_keys(settings.pool_id), service="the orchestrator", version=SCHEMA)
+            keys = pool_keys(settings.pool_id)
+            await ensure_schema(redis, keys, service="the orchestrator", version=SCHEMA, migrations=MIGRATIONS)
             yield
         finally:
             checking.cancel()

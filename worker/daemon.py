@@ -48,6 +48,8 @@ from worker.tasks.reconciler import Reconciler
 
 _FINAL_HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 """Time limit of each of the two heartbeats at shutdown."""
+_DRAIN_TIMEOUT = timedelta(seconds=5)
+"""Time for attempts in progress to end, before the worker follows a moved orchestrator. Later ones are cancelled."""
 _log = structlog.get_logger(__name__)
 
 
@@ -243,12 +245,14 @@ class Daemon:
         """Saves the orchestrator's new location and returns it.
 
         All queued files become due. Whoever answers at the former URL may have refused them, for example a proxy that
-        answers 404 for an abandoned host, and such errors are not signed.
+        answers 404 for an abandoned host, and such errors are not signed. The location is saved last: if the process
+        ends before, the next start finds the new location again, and the files become due then.
         """
+        await self._runner.drain(within=_DRAIN_TIMEOUT)  # an answer of the former URL must not park a file afterwards
+        due = await run_in_thread(self._queue.retry_all)
         save_membership(self._dependencies.state, new)
         at = f"{self._dependencies.clock.now():%Y-%m-%d %H:%M:%S} UTC"
         self.situation.moved = f"from {old.url} to {new.url} at {at}, by a newer invite"
-        due = await run_in_thread(self._queue.retry_all)
         _log.warning("orchestrator-moved", before=old.url, now=new.url, invite_expiry=new.expiry, queued_files=due)
         return new
 

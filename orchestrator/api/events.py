@@ -15,13 +15,16 @@ from orchestrator.api.paging import CreatedAfter, CreatedBefore, Order, Sort, re
 from orchestrator.api.streams import EVENTS_DESCRIPTION, follow
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.event_kinds import hint_for, unknown_patterns, wants
-from orchestrator.store.events import START, Wanted, is_earlier
+from orchestrator.store.events import START, EventStore, Wanted, is_earlier
 from orchestrator.store.idempotency import created_id
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable, Unprocessable
 from protocol.http.openapi import event_stream, json_body
 from protocol.identifiers import WireAddress
 from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, SecretRotation, Webhook, WebhookList
+
+CLOCK_MARGIN_MS = 60_000
+"""Maximum difference of the orchestrators' clocks up to which a listing by time is complete."""
 
 EVENTS_AT_ONCE = 500
 """Maximum number of events in one answer, and in one read for a stream."""
@@ -31,7 +34,11 @@ router = APIRouter(prefix="/v1", tags=["events"], route_class=OnceRoute)
 EVENT_ID = "^[0-9]{1,20}-[0-9]{1,20}$"
 After = Annotated[
     str | None,
-    Query(max_length=41, pattern=EVENT_ID, description="Only events after this id; default: the newest ones"),
+    Query(
+        max_length=41,
+        pattern=EVENT_ID,
+        description="Only events after this id; default: the newest ones, or with filters the oldest ones that match",
+    ),
 ]
 Before = Annotated[str | None, Query(max_length=41, pattern=EVENT_ID, description="Only events before this id")]
 Kinds = Annotated[
@@ -78,8 +85,9 @@ async def list_events(
 ) -> Response | EventPage:
     """List events of nodes, assignments, tasks, the run and the ledger, oldest first unless `sort` says otherwise.
 
-    Without `after` and `created_after_ms`, these are the newest ones. With `sort=newest`, `next_cursor` is the next
-    request's `before`; the listing ends when it is not different from the present one.
+    Without `after` and filters, these are the newest ones; with filters, the oldest ones that match. One request reads
+    at most 10,000 events, so a filtered page may be short or empty although further events match. `next_cursor` is the
+    next request's `after`, or with `sort=newest` its `before`; the listing ends when it is the same as the present one.
     """
     dependencies = dependencies_of(request)
     for pattern in unknown_patterns(kind)[:1]:
@@ -106,9 +114,27 @@ async def list_events(
         return await _stream(request, last_event_id, after, wanted)
     filters = (*kind, node, task, assignment, created_after_ms, created_before_ms)
     chosen = wanted if any(one is not None for one in filters) else None
-    if sort is Order.OLDEST and (after is not None or created_after_ms is not None):
+    after, before = await _within(dependencies.events, after, before, created_after_ms, created_before_ms)
+    if sort is Order.OLDEST and (after is not None or chosen is not None):
         return await _later(dependencies, after or START, before, limit=limit, wanted=chosen)
     return await _earlier(dependencies, after, before, limit=limit, wanted=chosen, sort=sort)
+
+
+async def _within(
+    events: EventStore,
+    after: str | None,
+    before: str | None,
+    created_after_ms: int | None,
+    created_before_ms: int | None,
+) -> tuple[str | None, str | None]:
+    """Narrows the range of ids to the wanted times, so that no event outside of them is read."""
+    if created_after_ms is not None:
+        last, _ = await events.around(created_after_ms - CLOCK_MARGIN_MS)
+        after = last if after is None or is_earlier(after, last) else after
+    if created_before_ms is not None:
+        _, first = await events.around(created_before_ms + CLOCK_MARGIN_MS)
+        before = first if before is None or (first is not None and is_earlier(first, before)) else before
+    return after, before
 
 
 async def _later(

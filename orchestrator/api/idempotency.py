@@ -48,7 +48,8 @@ class _Replayed(Exception):
 class OnceRoute(APIRoute):
     """Route that keeps the answers of requests with an idempotency key.
 
-    Only successful answers are kept. After an error, the key can be used again.
+    Only successful answers are kept. After an error, the key can be used again. The request may have been executed
+    nevertheless, so a route makes its effect once per key, as with `created_id`, or by its state.
     """
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Query, Request, Response
 
 from orchestrator.api.access import NodePath, Reader
 from orchestrator.api.idempotency import AdminOnce, OnceRoute, OperatorOnce
-from orchestrator.api.paging import split_label
+from orchestrator.api.paging import read_page, split_label
 from orchestrator.api.views import node_views
 from orchestrator.api.waiting import Version, Wait, wait_for_change
 from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
 from orchestrator.store.database import new_id
+from orchestrator.store.idempotency import created_id
 from protocol.errors import Conflict
 from protocol.http.deprecation import Deprecation
 from protocol.http.openapi import json_body
@@ -39,9 +40,6 @@ BAN_WITHOUT_REASON = Deprecation(
 )
 """Announces that a ban without a reason will be refused. Wire version 1 can't begin to require a field."""
 
-PAGES_PER_REQUEST = 20
-"""Maximum pages that a filtered request reads; the next request continues after the last page read."""
-
 
 @router.get("")
 async def list_nodes(
@@ -50,7 +48,9 @@ async def list_nodes(
     *,
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-    state: Annotated[NodeState | None, Query(description="Only nodes in this state")] = None,
+    state: Annotated[
+        list[NodeState], Query(max_length=len(NodeState), description="Only these states; may be repeated")
+    ] = [],  # noqa: B006 - FastAPI copies the default
     task: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description="Only nodes that hold this task")] = None,
     label: Annotated[str | None, Query(max_length=264, description="Only nodes with this `name=value`")] = None,
     metric: Annotated[
@@ -60,28 +60,26 @@ async def list_nodes(
     """List nodes in the order of their addresses."""
     dependencies = dependencies_of(request)
     name, value = split_label(label) if label is not None else ("", "")
-    after = None if cursor is None else address(cursor)
-    found: list[NodeView] = []
-    for _ in range(PAGES_PER_REQUEST):
-        addresses = await dependencies.nodes.page(after=after, limit=limit)
-        rows = await dependencies.nodes.get_many(addresses)
-        chosen = [row for row in rows if state is None or row.state is state]
-        views = await node_views(dependencies, chosen, metric=metric)
-        for view in views:
-            held = view.assignment is not None and view.assignment.ended_at_ms is None
-            if task is not None and not (held and view.assignment and view.assignment.task_id == task):
-                continue
-            if label is not None and view.labels.get(name) != value:
-                continue
-            if len(found) == limit:
-                return NodeViewPage(nodes=tuple(found), next_cursor=found[-1].address)
-            found.append(view)
-        if len(addresses) < limit:
-            return NodeViewPage(nodes=tuple(found), next_cursor=None)
-        after = addresses[-1]
-        if len(found) == limit:
-            break
-    return NodeViewPage(nodes=tuple(found), next_cursor=after)
+
+    async def read(position: str | None, size: int) -> list[tuple[str, NodeView | None]]:
+        found = await dependencies.nodes.page(after=None if position is None else address(position), limit=size)
+        rows = await dependencies.nodes.get_many(found)
+        chosen = [row for row in rows if not state or row.state in state]
+        views = {view.address: view for view in await node_views(dependencies, chosen, metric=metric)}
+        return [(node, views.get(node)) for node in found]
+
+    def wanted(view: NodeView) -> bool:
+        held = view.assignment if view.assignment is not None and view.assignment.ended_at_ms is None else None
+        return (task is None or (held is not None and held.task_id == task)) and (
+            label is None or view.labels.get(name) == value
+        )
+
+    is_filtered = bool(state) or task is not None or label is not None
+    turns = dependencies.filtered_reads if is_filtered else None
+    page = await read_page(read, after=cursor, limit=limit, turns=turns, wanted=wanted if is_filtered else None)
+    return NodeViewPage(
+        nodes=tuple(page.items), next_cursor=None if page.following is None else address(page.following)
+    )
 
 
 @router.get("/{node}")
@@ -135,7 +133,7 @@ async def restart_node(owner: OperatorOnce, request: Request, node: NodePath) ->
         row,
         lease="",
         task_generation=None,
-        restart=True,
+        restart=created_id("restart", owner.name, owner.idempotency_key),
         now_ms=unix_ms(dependencies.clock.now()),
         why=cause,
         actor=owner.name,

@@ -154,7 +154,7 @@ async def change_task_secrets(
     """Replace a task's secrets or its registry credentials.
 
     The task's nodes replace their containers at once, by a new generation. A stopped, completed or failed task stays
-    so, and gets the new secrets when it is started again.
+    so, and gets the new secrets when it is started again. Secrets that equal the present ones change nothing.
     """
     tasks, new = dependencies_of(request).tasks, owner.read(TaskSecrets)
     row = await tasks.change_secrets(task_id, new, actor=owner.name, only=_revisions(if_match))

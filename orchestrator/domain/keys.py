@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.redis.connection import RedisKeys
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the data in Redis (docs/compatibility.md)."""
 
 

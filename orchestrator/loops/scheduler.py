@@ -149,7 +149,7 @@ class Scheduler:
                 row,
                 lease=self._lease.value,
                 task_generation=tasks[self._task_of(renewal.node)].generation,
-                restart=False,
+                restart=None,
                 now_ms=now_ms,
                 why="the task was changed",
                 actor="scheduler",

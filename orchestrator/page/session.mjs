@@ -10,6 +10,7 @@ import { EventLog } from "./rows/events.mjs";
 const EVENTS_AT_FIRST = 100;
 const EVENTS_AGAIN_MS = 15_000;
 const VISIBILITY_CHECK_MS = 60_000;
+const EXPIRED = "events-expired"; // code of the 410 for a position whose later events were deleted
 const NOT_OURS = new ApiError({ status: 0, code: "no-pool", detail: "the answer does not come from this API" });
 
 export class Session {
@@ -136,11 +137,25 @@ export class Session {
 
   async streamEvents(signal) {
     if (this.events.cursor === null) await this.firstEvents(signal);
+    try {
+      await this.streamFrom(this.events.cursor, signal);
+    } catch (error) {
+      if (error.code !== EXPIRED) throw error;
+      this.announce("Some events are missing: the orchestrator deleted them while this page was not connected.");
+      await this.firstEvents(signal);
+      await this.streamFrom(this.events.cursor, signal);
+    }
+  }
+
+  /** Follows the stream of events after a cursor. Throws `events-expired` if later events may be lost. */
+  async streamFrom(cursor, signal) {
+    const open = (last) =>
+      this.api.open("/v1/events", { follow: "true", after: last }, { signal, headers: { "Last-Event-ID": last } });
     await follow({
       signal,
       sleep,
-      cursor: this.events.cursor,
-      open: (cursor) => this.api.open("/v1/events", { follow: "true", after: cursor }, { signal }),
+      cursor,
+      open,
       take: (event) => this.events.take(event),
       told: (error) => (this.eventsFault = error),
     });

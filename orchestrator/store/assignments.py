@@ -96,7 +96,15 @@ class AssignmentStore:
         )
 
     async def renew(
-        self, row: NodeRow, *, lease: str, task_generation: int | None, restart: bool, now_ms: int, why: str, actor: str
+        self,
+        row: NodeRow,
+        *,
+        lease: str,
+        task_generation: int | None,
+        restart: str | None,
+        now_ms: int,
+        why: str,
+        actor: str,
     ) -> bool:
         """Gives a node a new generation of its assignment.
 
@@ -106,7 +114,8 @@ class AssignmentStore:
             row: The node's row as it was read.
             lease: Value of the scheduler's leader lease; empty for an API request.
             task_generation: The task's new generation; None to keep the present one.
-            restart: Whether the node must replace the container although the task did not change.
+            restart: Id of a restart, for which the node must replace the container although the task did not change. A
+                repeated call with the id of the node's last restart changes nothing, and returns True.
             now_ms: Current time in Unix milliseconds.
             why: Reason that the pool's events show.
             actor: Name of the owner's token, or of the component, that caused the change.
@@ -129,9 +138,10 @@ class AssignmentStore:
                     task_id=task_id,
                     generation=row.generation + 1,
                     group=group,
-                    restart_nonce=int(head["restart_nonce"]) + restart,
+                    restart_nonce=int(head["restart_nonce"]) + (restart is not None),
                 ),
                 reference=row.reference if task_generation is None else f"{task_id}:{task_generation}",
+                restart=restart or "",
                 now_ms=now_ms,
                 why=why,
                 actor=actor,

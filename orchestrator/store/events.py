@@ -19,6 +19,9 @@ Wanted = Callable[[Mapping[str, str]], bool]
 START = "0-0"
 """Cursor before the first event."""
 
+_MOST_COUNT = (1 << 64) - 1
+"""Maximum of the second part of an id."""
+
 
 class EventsExpired(NotFound):
     """Events after the reader's position were deleted, because only the newest ones are kept."""
@@ -79,6 +82,28 @@ class EventStore:
             high = f"({_checked(cursor)}"
         entries = await self._database.ask("XREVRANGE", self._database.key("events"), high, "-", "COUNT", limit)
         return _parsed(entries, wanted)
+
+    async def around(self, time_ms: int) -> tuple[str, str | None]:
+        """Returns ids of the last event up to a time, and of the first one after it; of START and None without one.
+
+        The time of an event is the orchestrator's and its id has that of Redis, so the search compares times of events.
+        Events of several orchestrators are in order only as far as their clocks agree, so a caller adds a margin.
+        """
+        oldest, newest = await self.after(START, limit=1), await self.before(None, limit=1)
+        if not oldest or not newest:
+            return START, None
+        last, first = START, None
+        low, high = _number(oldest[0].id)[0], _number(newest[0].id)[0] + 1  # in milliseconds of Redis
+        while low < high:
+            middle = (low + high) // 2
+            probe = (await self.after(f"{middle - 1}-{_MOST_COUNT}", limit=1))[:1]
+            if not probe:
+                high = middle
+            elif probe[0].time_ms > time_ms:
+                high, first = middle, probe[0].id
+            else:
+                low, last = max(middle, _number(probe[0].id)[0]) + 1, probe[0].id
+        return last, first
 
     async def newest(self) -> str:
         """Returns the cursor that points after the newest event."""

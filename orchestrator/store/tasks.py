@@ -164,7 +164,7 @@ class TaskStore:
         """Replaces a task's secrets, its registry credentials, or both, and returns its row.
 
         An open task gets a new generation, so that nodes start it with the new secrets at once. An ended task gets them
-        when it starts again.
+        when it starts again. Secrets that the task has already change nothing, so that the request can be repeated.
 
         Raises:
             NotFound: There is no such task.
@@ -179,6 +179,8 @@ class TaskStore:
         present = json.loads(self._cipher.decrypt(row.sealed)) if row.sealed else {"secrets": {}, "registry": None}
         changed = json.loads(new.model_dump_json(exclude_none=True))
         merged = {**present, **changed}
+        if merged == present:
+            return row
         is_open = before.state in {TaskState.PENDING, TaskState.RUNNING}
         fields = {
             "generation": str(before.generation + is_open),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import TypeVar
 
+import structlog
 from pydantic import BaseModel, ValidationError
 
 from protocol.clients.streams import ServerEvent, listening
@@ -78,6 +79,10 @@ SHORTEST_PAUSE = timedelta(seconds=1)
 """Pause before the first attempt to reopen a broken stream. It doubles with each further attempt, and has jitter."""
 LONGEST_PAUSE = timedelta(seconds=15)
 """Maximum pause before an attempt to reopen a broken stream."""
+_EXPIRED = "events-expired"
+"""Code of the answer 410 to a `Last-Event-ID` that is no longer kept."""
+
+_log = structlog.get_logger(__name__)
 
 
 class OrchestratorClient(ServiceClient):
@@ -399,7 +404,9 @@ class OrchestratorClient(ServiceClient):
         """Returns events of the pool, oldest first.
 
         Args:
-            after: Id of an event. If given, these are the events after it, otherwise the newest ones.
+            after: Id of an event. If given, these are the events after it. Otherwise these are the newest ones, or with
+                a filter the oldest ones that match. The service reads at most 10,000 events per request, so a filtered
+                page may be empty; `next_cursor` continues it.
             limit: Maximum number of events.
             kind: If given, only this kind, or kinds with this prefix, which ends with a dot.
             node: If given, only events of this node.
@@ -414,12 +421,13 @@ class OrchestratorClient(ServiceClient):
         """Yields events of the pool as they occur.
 
         It begins after the event `after`, or by default with the next event. It reconnects after failures, until the
-        caller stops the iteration.
+        caller stops the iteration. If the orchestrator has deleted later events meanwhile, the iteration continues with
+        the oldest one that is kept, and the client logs the warning `events-lost`.
         """
         if after is None:  # a position is needed if the connection breaks before the first event
             after = (await self.events(limit=1)).next_cursor
         query: Query = {"after": after}
-        async for event in self._follow("/v1/events", query):
+        async for event in self._follow("/v1/events", query, position="after"):
             read = _read(event, PoolEvent)
             query["after"] = read.id
             yield read
@@ -498,15 +506,22 @@ class OrchestratorClient(ServiceClient):
         headers = {IDEMPOTENCY_HEADER: token_hex(16), "Content-Type": "application/json"}
         return await self.call(method, path, body=body, headers=headers, repeatable=True)
 
-    async def _follow(self, path: str, query: Query) -> AsyncIterator[ServerEvent]:
+    async def _follow(self, path: str, query: Query, *, position: str | None = None) -> AsyncIterator[ServerEvent]:
         """Yields the events of a stream, and reopens the stream when it breaks.
 
         The caller updates the position in `query` after each event.
+
+        Args:
+            path: Path of the stream.
+            query: Query parameters.
+            position: Name of the query parameter with the id of the last event, if the service can tell for it whether
+                later events were deleted. The client then warns, and continues with those that are kept.
 
         Raises:
             MusterError: The stream failed with an error that is not retryable, or the first connection failed.
         """
         pause, connected, auth = GrowingPause(first=SHORTEST_PAUSE, longest=LONGEST_PAUSE), False, None
+        lossy = position is None
         while True:
             least = timedelta()
             try:
@@ -515,6 +530,7 @@ class OrchestratorClient(ServiceClient):
                     self.location.url + path,
                     query={**query, "follow": "true"},
                     auth=auth,
+                    last_event_id=None if lossy or position is None else str(query[position]),
                     transport=self._transport,
                 ) as events:
                     connected = True
@@ -522,10 +538,15 @@ class OrchestratorClient(ServiceClient):
                         if event.name == "error":
                             break
                         pause.succeeded()
+                        lossy = position is None
                         yield event
             except RateLimited as error:
                 least = error.retry_after
             except MusterError as error:
+                if error.code == _EXPIRED and not lossy:
+                    _log.warning("events-lost", url=self.location.url + path, detail=error.detail, hint=error.hint)
+                    lossy = True
+                    continue
                 if not error.retryable or not connected:
                     raise
             await self._clock.sleep(max(pause.failed(), least))

@@ -83,6 +83,7 @@ async def listening(
     *,
     query: Mapping[str, str | int],
     auth: httpx.Auth,
+    last_event_id: str | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[AsyncIterator[ServerEvent]]:
     """Opens a stream and yields its events; the iteration ends when the service closes it.
@@ -91,6 +92,7 @@ async def listening(
         url: URL without a query.
         query: Query parameters.
         auth: Authentication of the client.
+        last_event_id: Id of the last event that was received, for the header `Last-Event-ID`.
         transport: Transport that replaces the network in tests.
 
     Raises:
@@ -98,6 +100,8 @@ async def listening(
     """
     timeout = httpx.Timeout(10, read=SILENCE.total_seconds())
     headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN)}
+    if last_event_id is not None:
+        headers["Last-Event-ID"] = last_event_id
     async with httpx.AsyncClient(transport=transport, timeout=timeout, headers=headers) as http:
         request = http.build_request("GET", f"{url}?{urlencode(query)}")
         try:

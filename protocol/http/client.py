@@ -15,7 +15,7 @@ import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from protocol.errors import Conflict, InvalidInput, Unauthenticated, Unavailable, plain_message
+from protocol.errors import Conflict, InvalidInput, NotFound, RateLimited, Unauthenticated, Unavailable, plain_message
 from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import error_of_answer
 from protocol.identifiers import Address
@@ -43,6 +43,8 @@ _MOST_ENDS = 16
 
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 """Idempotent methods that the client repeats by default (RFC 9110, section 9.2.2)."""
+_UNKNOWN = "unknown-"
+"""Prefix of the codes of a 404 for a missing object, unlike a 404 for a wrong path or of a proxy."""
 
 _log = structlog.get_logger(__name__)
 
@@ -156,6 +158,30 @@ class ServiceResponse:
             ) from None
 
 
+class _RetryPolicy:
+    """Decides which errors of a call's attempts are worth another one."""
+
+    def __init__(self, method: str, url: str, *, may_repeat: bool) -> None:
+        self._method = method
+        self._url = url
+        self._may_repeat = may_repeat
+        self._may_be_done = False
+
+    def worth_another(self, error: BaseException) -> bool:
+        if isinstance(error, NoAnswer) or (isinstance(error, Conflict) and error.code == "replayed"):
+            # 409 for a replayed nonce: a proxy may have sent the request twice and the service served the first copy.
+            return self._may_repeat and (error.retryable or isinstance(error, Conflict))
+        return is_retryable(error)
+
+    def tell(self, error: BaseException, wait: timedelta) -> None:
+        self._may_be_done |= not isinstance(error, Unreachable | RateLimited)
+        _log.info("retrying", url=self._url, error=str(error), wait_s=round(wait.total_seconds(), 2))
+
+    def was_deleted(self, error: NotFound) -> bool:
+        """Returns whether a DELETE found nothing because an earlier attempt may have been executed."""
+        return self._method == "DELETE" and self._may_be_done and error.code.startswith(_UNKNOWN)
+
+
 def _field_problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
     """Returns the path of a faulty field in a body.
 
@@ -262,7 +288,8 @@ class ServiceClient:
         """Sends a request; repeats it if that is safe and may help.
 
         The client tries again if it could not connect, or if the service answered with a retryable error. If the
-        outcome is unknown, the client tries again only if `repeatable`. Each attempt has a new nonce and signature.
+        outcome is unknown, the client tries again only if `repeatable`. Each attempt has a new nonce and signature. A
+        DELETE succeeds, with the status 204, if it finds nothing after an attempt with an unknown outcome.
 
         Args:
             method: HTTP method in capitals.
@@ -288,6 +315,7 @@ class ServiceClient:
         deadline = Deadline.after(call_timeout, clock=self._clock)
         auth = None if anonymous else await self._authentication(call_timeout=deadline.remaining)
         may_repeat = method in _REPEATABLE if repeatable is None else repeatable
+        policy = _RetryPolicy(method, self.location.url + path, may_repeat=may_repeat)
         url = self.location.url + path + ("?" + urlencode(query) if query else "")
         content, kind = _content(body)
         limit = self._answer_limit if answer_limit is None else answer_limit
@@ -308,28 +336,22 @@ class ServiceClient:
             except DeadlinePassed as error:
                 raise NoAnswer(f"{self.location.url}: {error.detail}", hint=error.hint) from error
 
-        def worth_another(error: BaseException) -> bool:
-            if isinstance(error, NoAnswer) or (isinstance(error, Conflict) and error.code == "replayed"):
-                # 409 for a replayed nonce: a proxy may have sent the request twice and the service served the first
-                # copy.
-                return may_repeat and (error.retryable or isinstance(error, Conflict))
-            return is_retryable(error)
-
-        def tell(error: BaseException, wait: timedelta) -> None:
-            _log.info("retrying", url=self.location.url + path, error=str(error), wait_s=round(wait.total_seconds(), 2))
-
         async def attempts() -> ServiceResponse:
             return await retry(
                 attempt,
                 clock=self._clock,
                 backoff=self._backoff,
                 deadline=deadline,
-                when=worth_another,
-                on_retry=tell,
+                when=policy.worth_another,
+                on_retry=policy.tell,
             )
 
         try:
             return await attempts()
+        except NotFound as error:
+            if not policy.was_deleted(error):
+                raise
+            return ServiceResponse(204, httpx.Headers(), b"")
         except Unauthenticated as error:
             if error.code != "wrong-audience" or self.location.address is not None:
                 raise

@@ -8,10 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
+from orchestrator.domain.keys import SCHEMA, pool_keys
 from orchestrator.store.assignments import KEPT
+from orchestrator.store.migrations import MIGRATIONS, index_assignments
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
-from tests.kit.memory_ledger import PoolUnderTest
+from protocol.redis.schema import ensure_schema
+from tests.kit.memory_ledger import POOL, PoolUnderTest
 
 
 async def listed(pool: PoolUnderTest, query: str = "", *, path: str = "/v1/assignments") -> list[dict[str, Any]]:
@@ -106,6 +109,30 @@ async def test_the_log_of_an_ended_assignment_is_found_by_its_id(pool: PoolUnder
     assert (logs["assignment_id"], [one["text"] for one in logs["lines"]]) == (ended, ["the last words"])
     assert logs["lines"] == (await pool.owner("GET", f"/v1/nodes/{key.address}/logs?assignment={ended}"))["lines"]
     assert (await refusal(pool, f"/v1/assignments/{'0' * 32}/logs")).json()["code"] == "unknown-assignment"
+
+
+async def test_the_assignments_of_an_older_release_are_listed_after_a_migration(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.store.migrations._NODES_AT_ONCE", 1)
+    members = [await pool.member() for _ in range(2)]
+    await pool.member()  # holds no assignment
+    task = await pool.run(replicas=2)
+    before = await listed(pool)
+    redis, keys = pool.dependencies.redis, pool_keys(POOL)
+    indexes = [name async for name in redis.scan_iter(keys.of("assignments") + "*")]
+    assert len(before) == 2
+    assert len(indexes) == 1 + 1 + 2
+    await redis.delete(*indexes)  # a release with schema version 1 wrote none
+    await redis.set(keys.of("schema-version"), 1)
+    assert await listed(pool) == []
+    await ensure_schema(redis, keys, service="a test", version=SCHEMA, migrations=MIGRATIONS)
+    await index_assignments(redis, keys)  # as after a crash
+    assert await listed(pool) == before == await listed(pool, f"task={task}")
+    for one in before:
+        assert await listed(pool, f"node={one['node']}") == [one]
+    key = next(key for key in members if key.address == before[0]["node"])
+    assert await complete(pool, key) in {one["id"] for one in await listed(pool, "state=completed")}
 
 
 async def test_events_name_the_assignment(pool: PoolUnderTest) -> None:

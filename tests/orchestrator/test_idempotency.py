@@ -12,6 +12,7 @@ import pytest
 from orchestrator.store.idempotency import ANSWER_KEPT, CLAIM_LIFE
 from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
+from protocol.redis.connection import StoreUnavailable
 from tests.kit.memory_ledger import MANAGER, PoolUnderTest
 
 SPEC = {"name": "hello", "image": "python:3.11", "replicas": 1}
@@ -115,6 +116,22 @@ async def test_a_key_can_be_used_again_after_an_error_or_a_crash_but_not_meanwhi
     await pool.clock.turn(CLAIM_LIFE)
     after = await send(pool, "POST", path, {"reason": "x"}, Idempotency_Key=KEY)
     assert (after.status_code, after.json()["state"]) == (200, "banned")
+
+
+async def test_a_restart_that_was_answered_with_an_error_is_not_repeated(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def down(*_: object) -> None:
+        raise StoreUnavailable("Redis does not answer")
+
+    path = f"/v1/nodes/{(await running_node(pool)).address}/restart"
+    with monkeypatch.context() as broken:
+        broken.setattr("orchestrator.api.nodes._view", down)
+        assert (await send(pool, "POST", path, Idempotency_Key=KEY)).status_code == 503
+    for key, generation in ((KEY, 2), (KEY, 2), ("another", 3), (None, 4), (None, 5)):
+        repeated = send(pool, "POST", path) if key is None else send(pool, "POST", path, Idempotency_Key=key)
+        answer = await repeated
+        assert (answer.status_code, answer.json()["assignment"]["generation"]) == (200, generation)
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,39 @@ async def test_a_filtered_listing_parses_only_its_events_and_lets_other_requests
     assert progress.index("other") == 1
 
 
+async def test_a_bounded_request_for_events_says_where_the_next_one_continues(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        await pool.member()
+    middle = unix_ms(pool.clock.now() + timedelta(minutes=30))
+    await pool.clock.turn(timedelta(hours=1))
+    await pool.run(replicas=1)
+    await pool.clock.turn(timedelta(hours=1))
+    await pool.member()
+    events = (await pool.owner("GET", "/v1/events?limit=500"))["events"]
+    monkeypatch.setattr("orchestrator.api.paging.READ_AT_ONCE", 2)
+    monkeypatch.setattr("orchestrator.api.paging.READS_PER_REQUEST", 1)
+
+    placed = [event for event in events if event["kind"] == "assignment.placed"]
+    assert (await pool.owner("GET", "/v1/events?kind=assignment.placed"))["events"] == [], "events are left"
+    found, cursor, before = [], "", None
+    while cursor != before:
+        page = await pool.owner("GET", f"/v1/events?kind=assignment.placed{cursor}")
+        found += page["events"]
+        before, cursor = cursor, f"&after={page['next_cursor']}"
+    assert found == placed
+
+    early = [event for event in events if event["time_ms"] < middle]
+    assert (await pool.owner("GET", f"/v1/events?created_before_ms={middle}"))["events"] == early[:2]
+    last = await pool.owner("GET", f"/v1/events?created_before_ms={middle}&sort=newest")
+    assert last["events"] == early[:-3:-1], "later events are not read"
+    later = await pool.owner("GET", f"/v1/events?created_after_ms={middle}")
+    assert later["events"] == [event for event in events if event["time_ms"] > middle][:2], "earlier ones are not read"
+    for bound in ("created_after_ms", "created_before_ms"):
+        assert (await pool.owner("GET", f"/v1/events?{bound}={middle}&after=99999999999999-0"))["events"] == []
+
+
 def test_every_written_kind_of_event_is_known_and_on_the_page_of_the_protocol() -> None:
     root = files("orchestrator")
     scripts = [each.read_text() for each in (root / "store" / "scripts").iterdir() if each.name.endswith(".lua")]

@@ -85,7 +85,7 @@ async def test_the_managers_signature_replaces_a_token(pool: PoolUnderTest) -> N
         assert (await http.get("/v1/nodes")).status_code == 200
 
 
-async def test_nodes_are_listed_in_pages_with_filters(pool: PoolUnderTest) -> None:
+async def test_nodes_are_listed_in_pages_with_filters(pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [await pool.member(labels={"zone": "eu" if number % 2 else "us"}) for number in range(5)]
     seen: list[str] = []
     cursor = ""
@@ -99,6 +99,7 @@ async def test_nodes_are_listed_in_pages_with_filters(pool: PoolUnderTest) -> No
     for path, count in (
         ("state=healthy", 5),
         ("state=dead", 0),
+        ("state=dead&state=healthy", 5),
         ("label=zone%3Deu", 2),
         ("label=zone%3Deu&limit=1", 1),
     ):
@@ -106,6 +107,11 @@ async def test_nodes_are_listed_in_pages_with_filters(pool: PoolUnderTest) -> No
     task = await pool.run(replicas=1)
     assert len((await pool.owner("GET", f"/v1/nodes?task={task}"))["nodes"]) == 1
     assert (await ask(pool, "GET", "/v1/nodes?label=zone", token=pool.token)).status_code == 422
+    monkeypatch.setattr("orchestrator.api.paging.READ_AT_ONCE", 2)
+    monkeypatch.setattr("orchestrator.api.paging.READS_PER_REQUEST", 2)
+    first = await pool.owner("GET", "/v1/nodes?state=dead")
+    assert (first["nodes"], first["next_cursor"]) == ([], seen[3]), "reads are bounded, and the next request continues"
+    assert (await pool.owner("GET", f"/v1/nodes?state=dead&cursor={seen[3]}"))["next_cursor"] is None
 
 
 async def test_a_drained_node_finishes_its_task_and_gets_no_new_one_until_resumed(pool: PoolUnderTest) -> None:

@@ -82,6 +82,9 @@ async def test_secrets_of_a_running_task_are_rotated_in_place(pool: PoolUnderTes
     await pool.beat(key, **report(first, "running"))
     changed = await pool.owner("PUT", f"{path}/secrets", {"secrets": {"A": "hush-3", "C": "hush-4"}})
     assert (changed["secret_names"], changed["generation"]) == (["A", "C"], 2)
+    assert await pool.owner("PUT", f"{path}/secrets", {"secrets": {"C": "hush-4", "A": "hush-3"}}) == changed, (
+        "repeated"
+    )
     await pool.scheduler.tick()
     second = assignment_of(await pool.beat(key))
     assert (second.id, second.generation, second.restart_nonce) == (first.id, 2, 0)
@@ -103,7 +106,7 @@ async def test_secrets_of_a_running_task_are_rotated_in_place(pool: PoolUnderTes
     events = (await pool.owner("GET", "/v1/events?limit=500"))["events"]
     assert [event["kind"] for event in events].count("task.secrets-changed") == 3
     redis = pool.dependencies.redis
-    for name in await redis.keys("*task:*"):
+    for name in await redis.keys("*}:task:*"):
         assert b"hush" not in repr(await redis.hgetall(name)).encode()
 
 

@@ -196,6 +196,27 @@ async def test_only_idempotent_requests_are_retried_and_only_on_retryable_errors
     assert len(script.requests) == asked
 
 
+@pytest.mark.parametrize(
+    ("method", "first", "code", "done"),
+    [
+        ("DELETE", httpx.ReadTimeout("slow"), "unknown-task", True),
+        ("DELETE", problem(503, "store-unavailable", retryable=True), "unknown-task", True),
+        ("DELETE", httpx.ConnectError("refused"), "unknown-task", False),
+        ("DELETE", httpx.ReadTimeout("slow"), "not-found", False),
+        ("GET", httpx.ReadTimeout("slow"), "unknown-task", False),
+    ],
+)
+async def test_a_repeated_delete_that_finds_nothing_has_succeeded(
+    method: str, first: httpx.Response | Exception, code: str, done: bool, clock: ManualClock
+) -> None:
+    async with client_of(Script(first, problem(404, code, retryable=False)), clock) as client:
+        if done:
+            assert (await client.call(method, "/v1/tasks/x")).status == 204
+        else:
+            with pytest.raises(NotFound):
+                await client.call(method, "/v1/tasks/x")
+
+
 async def test_each_attempt_has_a_new_signature(clock: ManualClock) -> None:
     script = Script(httpx.ConnectError("refused"), httpx.ConnectError("refused"), GOOD)
     async with client_of(script, clock) as client:

@@ -11,11 +11,13 @@ from typing import Annotated
 
 import httpx
 import pytest
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
+from orchestrator.store.events import EventsExpired
 from protocol.clients import OrchestratorClient
 from protocol.clients.streams import MOST_EVENT_BYTES, EventReader, ServerEvent
 from protocol.errors import Forbidden, RateLimited
@@ -24,6 +26,7 @@ from protocol.http.serving.problem_answers import install_problem_answers
 from protocol.identifiers import address
 from protocol.runtime.clock import ManualClock
 from protocol.wire.heartbeat import LogLine
+from protocol.wire.pool import PoolEvent
 
 NODE = address("0x" + "11" * 20)
 LINES = st.text(st.characters(exclude_characters="\r\n\x00", exclude_categories=["Cs"]), max_size=40)
@@ -142,3 +145,34 @@ async def test_a_limit_on_followers_is_retried(clock: ManualClock) -> None:
         await asyncio.sleep(0)
     assert (found, task.done()) == ([0, 1, 2], False)
     task.cancel()
+
+
+async def test_a_follower_of_events_is_warned_of_deleted_events_and_goes_on(clock: ManualClock) -> None:
+    app = FastAPI()
+    install_problem_answers(app)
+    asked: list[tuple[str | None, str | None]] = []
+    events = {name: PoolEvent(id=name, time_ms=1, kind="task.created", detail="", actor="a") for name in ("2-0", "9-0")}
+
+    @app.get("/v1/events")
+    async def stream(after: str, follow: bool, last_event_id: Annotated[str | None, Header()] = None) -> Response:
+        assert follow
+        asked.append((after, last_event_id))
+        if last_event_id == "2-0":
+            raise EventsExpired("the event 2-0 is no longer kept")
+        event = events["2-0" if after == "1-0" else "9-0"]
+        return Response(f"id: {event.id}\ndata: {event.model_dump_json()}\n\n", media_type="text/event-stream")
+
+    async def three() -> list[str]:
+        client = OrchestratorClient("http://127.0.0.1", token="mst_0", clock=clock, transport=httpx.ASGITransport(app))
+        following = client.follow_events(after="1-0")
+        return [(await anext(following)).id for _ in range(3)]
+
+    with capture_logs() as logs:
+        task = asyncio.create_task(three())
+        async with asyncio.timeout(60):
+            while not task.done():
+                await clock.turn(timedelta(seconds=1))
+                await asyncio.sleep(0)
+    assert await task == ["2-0", "9-0", "9-0"]
+    assert asked == [("1-0", "1-0"), ("2-0", "2-0"), ("2-0", None), ("9-0", "9-0")]
+    assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["events-lost"]

@@ -15,12 +15,15 @@ from collections.abc import Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar, cast
 
 import pytest
 
 from protocol.errors import Conflict, InvalidInput, NotFound, RateLimited, TooLarge, Unavailable
-from protocol.identifiers import ZERO_DIGEST
+from protocol.identifiers import ZERO_DIGEST, address
 from protocol.runtime.clock import ManualClock
+from worker.daemon import Daemon
 from worker.delivery.queue.item import DeliveryStage, QueueItem
 from worker.delivery.queue.runner import (
     FIRST_WAIT,
@@ -32,6 +35,8 @@ from worker.delivery.queue.runner import (
     StepBack,
 )
 from worker.delivery.queue.store import FORMAT, QueueFull, QueueStore
+from worker.dependencies import Dependencies
+from worker.membership.joining import OrchestratorLocation
 
 CONTENT = b"rollouts" * 1000
 
@@ -193,6 +198,46 @@ async def test_after_the_orchestrator_moved_every_item_is_due(
     assert store.retry_all() == 2
     assert await runner.work() == 2
     assert store.counts()["delivered"] == 3
+
+
+async def test_answers_of_the_former_url_park_no_file_after_the_worker_followed(
+    store: QueueStore, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Recorded):
+        gates: ClassVar = {"slow": asyncio.Event(), "stuck": asyncio.Event()}
+        begun = asyncio.Semaphore(0)
+
+        async def request(self, item: QueueItem) -> Mapping[str, str]:
+            self.begun.release()
+            await self.gates[item.key].wait()
+            self.gates[item.key].clear()
+            raise InvalidInput("404 without problem details")
+
+    def killed(*_: object) -> None:
+        raise OSError("the process ends here")
+
+    for key in ("slow", "stuck"):
+        hand_over(store, tmp_path, key)
+    delivery = Refusing()
+    runner = QueueRunner(store, delivery, clock=clock)
+    running = asyncio.create_task(runner.run())
+    for _ in range(2):
+        await delivery.begun.acquire()
+    asyncio.get_running_loop().call_later(0.05, delivery.gates["slow"].set)
+    monkeypatch.setattr("worker.daemon._DRAIN_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr("worker.daemon.save_membership", killed)
+    daemon = Daemon.__new__(Daemon)
+    daemon._runner, daemon._queue = runner, store
+    daemon._dependencies = cast("Dependencies", SimpleNamespace(state=None))
+    location = OrchestratorLocation(pool_id=1, url="http://127.0.0.1:3", orchestrator=address("0x" + "1" * 40))
+    with pytest.raises(OSError, match="ends here"):
+        await daemon._follow(location, location)
+    assert [item.parked for item in store.items()] == ["", ""]
+    async with asyncio.timeout(30):  # the runner goes on, also with the item whose attempt was cancelled
+        for _ in range(2):
+            await delivery.begun.acquire()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_expired_url_returns_an_item_to_an_earlier_stage_a_bounded_number_of_times(

@@ -29,8 +29,8 @@ export class Api {
   }
 
   /** Returns the response of a stream, whose body the caller reads; the request has no time limit. */
-  async open(path, query, { signal }) {
-    return this.ask(path, query, { method: "GET", signal }, signal);
+  async open(path, query, { signal, headers = {} }) {
+    return this.ask(path, query, { method: "GET", signal, headers }, signal);
   }
 
   async json(path, query, init, signal, timeoutMs) {

@@ -282,6 +282,7 @@ class RenewAssignment(ScriptCall[WriteResult]):
         generation: Generation of the assignment as read.
         head: Part of a heartbeat answer that identifies the new generation; result of `assignments.head_of`.
         reference: Id and generation of the task, as `id:generation`.
+        restart: Id of the owner's restart, which is executed once; empty for another reason.
         now_ms: Current time.
         why: Reason for the pool's events.
         actor: Name of the owner's token, or of the component, that caused the change.
@@ -293,6 +294,7 @@ class RenewAssignment(ScriptCall[WriteResult]):
     generation: int
     head: str
     reference: str
+    restart: str
     now_ms: int
     why: str
     actor: str

@@ -12,9 +12,11 @@ function browser(answers) {
   const tab = Object.assign(new EventTarget(), { hidden: false });
   globalThis.document = tab;
   const streams = [];
-  globalThis.fetch = async (url, { signal }) => {
+  globalThis.fetch = async (url, { signal, headers }) => {
     const { pathname, searchParams } = new URL(url);
     if (searchParams.get("follow")) {
+      if (answers.lost && headers["Last-Event-ID"] === answers.lost)
+        return Response.json({ code: "events-expired" }, { status: 410, headers: { "Content-Type": "application/problem+json" } });
       const body = new ReadableStream({
         start: (controller) => signal.addEventListener("abort", () => controller.error(signal.reason)),
       });
@@ -40,14 +42,14 @@ async function until(holds) {
   assert.fail(`not so: ${holds}`);
 }
 
-async function begun(given = {}) {
+async function begun(given = {}, announced = []) {
   const page = browser({ "/v1/pool": POOL, "/v1/events": { events: [], next_cursor: "5-0" }, ...given });
   const refused = [];
   const session = new Session({
     token: TOKEN,
     base: "https://pool.example/",
     refused: (error) => refused.push(error),
-    announce: () => {},
+    announce: (text) => announced.push(text),
   });
   await session.begin();
   return { page, session, refused };
@@ -89,6 +91,21 @@ test("events are followed while the tab is visible, and continue after the last 
   );
   session.end();
   await until(() => page.open().length === 0);
+});
+
+test("a session says that events are missing, and follows the newest ones", async () => {
+  const announced = [];
+  const { page, session } = await begun({}, announced);
+  await until(() => page.open().length === 1);
+  page.look(true);
+  session.events.cursor = page.answers.lost = "1-0";
+  page.answers["/v1/events"] = { events: [{ id: "7-0" }], next_cursor: "8-0" };
+  page.look(false);
+  await until(() => page.open().length === 1);
+  assert.equal(page.open()[0].after, "8-0");
+  assert.match(announced.join(), /events are missing/);
+  assert.deepEqual(session.events.events, [{ id: "7-0" }]);
+  session.end();
 });
 
 test("the feeds of a view end with the view, and all feeds end with the session", async () => {

@@ -26,7 +26,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import jittered
 from protocol.runtime.retry import Deadline
 from protocol.runtime.threads import run_in_thread
-from protocol.runtime.waiting import wait_first
+from protocol.runtime.waiting import cancel_all, wait_first
 from worker.delivery.queue.item import ORDER, DeliveryStage, QueueItem
 from worker.delivery.queue.store import QueueStore
 
@@ -126,6 +126,8 @@ class QueueRunner:
         self._clock = clock
         self._attempts = attempts
         self._wake = asyncio.Event()
+        self._running: dict[str, asyncio.Task[bool]] = {}
+        """Attempts of `run` that are in progress, by item id."""
         self._waits: dict[str, int] = {}
         """Number of waits (`NotYet`) in a row by item id; they begin again after a restart."""
         self._steps: dict[DeliveryStage, Callable[[QueueItem], Awaitable[Mapping[str, str]]]] = {
@@ -144,7 +146,7 @@ class QueueRunner:
 
         A slow item, such as a large file, occupies one of the four places.
         """
-        running: dict[str, asyncio.Task[bool]] = {}
+        running = self._running
         try:
             while True:
                 self._wake.clear()
@@ -154,11 +156,23 @@ class QueueRunner:
                         running[item.id] = asyncio.create_task(self._deliver(item), name=f"deliver {item.id}")
                 await self._wait(running)
                 for item_id in [item_id for item_id, task in running.items() if task.done()]:
-                    running.pop(item_id).result()
+                    ended = running.pop(item_id)
+                    if not ended.cancelled():  # `drain` cancels
+                        ended.result()
         finally:
             for task in running.values():
                 task.cancel()
             await asyncio.gather(*running.values(), return_exceptions=True)
+            running.clear()
+
+    async def drain(self, *, within: timedelta) -> None:
+        """Waits until the attempts in progress have ended, and cancels those that take longer than `within`.
+
+        A cancelled attempt changes nothing: the item's stage is repeated. `run` may begin further attempts meanwhile.
+        """
+        if attempts := list(self._running.values()):
+            _, late = await asyncio.wait(attempts, timeout=within.total_seconds())
+            await cancel_all(list(late))
 
     async def work(self) -> int:
         """Processes each item that is due now once; returns how many items advanced or finished."""
