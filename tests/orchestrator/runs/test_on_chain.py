@@ -12,6 +12,7 @@ import pytest
 from ledger.amounts import UNIT
 from ledger.client.pools import Role
 from ledger.client.work import WorkStatus
+from orchestrator.chain.pool import LedgerPool
 from orchestrator.loops.relayer import RETRY_PAUSE
 from protocol.identifiers import ZERO_DIGEST, Digest, run_id
 from protocol.identity.keys import Key
@@ -151,6 +152,9 @@ async def test_a_provider_without_gas_registers_a_node_through_the_relayer(
             "provider_signature": "0x" + ProviderConsent(**both, **wide).sign(provider, domain).hex(),
         }
         assert (await run.pool.send(node, "/v1/consents", body)).json()["state"] == "queued"
+        pool = run.pool.dependencies.ledger
+        assert isinstance(pool, LedgerPool)
+        assert {"consents", "nodes"} & pool._connections.keys() == {"consents"}  # the reads have their own connection
         assert await run.relayer.round() == 1
         found = await ledger.registry.node(node.address)
         assert found is not None
