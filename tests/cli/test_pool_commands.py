@@ -192,6 +192,10 @@ def test_an_owner_posts_watches_and_stops_a_task(owner: Owner) -> None:
     owner.monkeypatch.setenv("PASSWORD", "hunter3")
     assert "PASSWORD" in owner.muster("set-secrets", "hello", "--secret", "PASSWORD")
     assert owner.asks("task", "hello")["generation"] == 2
+    given = owner.until_assigned()
+    assert given.assignment is not None
+    assert given.assignment.generation == 2
+    owner.report(given, "running")
 
     owner.muster("logs", NODE.address)
     assert CommandKind.SEND_LOGS in {command.kind for command in owner.beat().commands}

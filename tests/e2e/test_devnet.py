@@ -48,7 +48,8 @@ def test_a_devnet_owns_its_folder_stops_cleanly_and_resumes_with_keep(tmp_path: 
 
     process = start_devnet(directory, "--ledger-only", "--keep")
     try:
-        assert "active                7" in run_muster("--config", configuration, "stake", "status").out
+        staked = run_muster("--config", configuration, "stake", "status", "--json").json()
+        assert staked["active"] == str(7 * 10**18)
     finally:
         assert stop_devnet(process, signal.SIGINT) == 0
     assert not members(tmp_path)

@@ -152,7 +152,7 @@ def test_a_built_in_family_passes_the_check(
 
 def test_the_command_prints_the_declared_rewards() -> None:
     shown = run_muster("env", "check", "letters", "-o", "partial=true", "--items", "20")
-    assert (shown.code, "rewards  unit" in shown.out) == (0, True), shown.out
+    assert (shown.code, "rewards\tunit" in shown.out) == (0, True), shown.out
     found = run_muster("env", "check", "letters", "--items", "20", "--json").json()
     assert (found["passed"], found["rewards"]) == (True, "binary")
 
