@@ -18,7 +18,7 @@ from protocol.runtime.configuration_file import tables_read
 
 
 class ConfiguredCommand(TyperCommand):
-    """A command of `muster`."""
+    """A command of `muster`; it refuses `--config` if it reads no configuration file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own copy of click
         """Parses the command line; refuses `muster --config FILE` before a command that reads no file.

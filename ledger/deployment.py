@@ -248,7 +248,7 @@ def _expected(variable: str, deployment: Deployment, contract: Contract) -> int:
 
 
 def _short_string(text: str) -> bytes:
-    """Returns a text of at most 31 bytes as OpenZeppelin's `ShortStrings` stores it: padded, with its length last."""
+    """Returns the 32 bytes in which OpenZeppelin's `ShortStrings` stores a text: up to 31 bytes, zeros, the length."""
     encoded = text.encode()
     return encoded.ljust(31, b"\0") + bytes([len(encoded)])
 

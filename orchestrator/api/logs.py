@@ -1,4 +1,4 @@
-"""Routes of task logs, which the orchestrator keeps after the task's container is gone."""
+"""Routes of task logs. The orchestrator keeps logs after the container was deleted."""
 
 from __future__ import annotations
 

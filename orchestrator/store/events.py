@@ -20,7 +20,7 @@ START = "0-0"
 """Cursor before the first event."""
 
 _MOST_COUNT = (1 << 64) - 1
-"""Maximum of the second part of an id."""
+"""Maximum sequence number in an event's id `MILLISECONDS-SEQUENCE` (Redis streams)."""
 
 
 class EventsExpired(NotFound):
