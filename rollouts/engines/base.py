@@ -1,22 +1,25 @@
-"""Common part of the engines: options, the loaded version, and at most one batch at a time."""
+"""Common part of the engines: options, the loaded version, and at most one session at a time."""
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 
 import torch
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
-from rollouts.engines.errors import EngineBusy, GenerationStopped, NothingLoaded
-from rollouts.engines.interface import Completion, SampleRequest, check_requests
+from rollouts.engines.batch_usage import BatchUsage
+from rollouts.engines.errors import EngineBusy, NothingLoaded
+from rollouts.engines.interface import Completion, Job, SampleRequest
+from rollouts.engines.session import EngineSession, RequestQueue
 from rollouts.models.devices import find_device
 from rollouts.models.facts import ModelFacts
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
+from rollouts.toploc import ProofBuilder
 
 
 class BaseEngine(ABC):
@@ -53,7 +56,8 @@ class BaseEngine(ABC):
         self._cache_bytes = cache_bytes
         self._facts: ModelFacts | None = None
         self._version: Digest | None = None
-        self._last_batch: weakref.ref[Generator[Completion]] | None = None
+        self._session: weakref.ref[EngineSession] | None = None
+        self.usage = BatchUsage(max_batch)
 
     @property
     def arithmetics(self) -> tuple[Arithmetic, ...]:
@@ -65,6 +69,20 @@ class BaseEngine(ABC):
         """The digest of the loaded version; None before the first load and after a failed load."""
         return self._version
 
+    @property
+    def max_batch(self) -> int:
+        """Maximum answers in progress."""
+        return self._max_batch
+
+    def open(self, *, with_proofs: bool = True) -> EngineSession:
+        """Opens a session on the loaded version: see `Engine.open`."""
+        self._check_idle()
+        if self._facts is None or self._version is None:
+            raise NothingLoaded(f"the {self.name.value} engine has no weights loaded")
+        session = EngineSession(self._answers, self._facts, self._version, with_proofs=with_proofs, usage=self.usage)
+        self._session = weakref.ref(session)
+        return session
+
     def generate(
         self,
         requests: Sequence[SampleRequest],
@@ -74,55 +92,37 @@ class BaseEngine(ABC):
         should_stop: Callable[[], bool] | None = None,
     ) -> Iterator[Completion]:
         """Yields one completion per request: see `Engine.generate`."""
-        self._check_idle()
-        facts = self._facts
-        if facts is None or self._version is None:
-            raise NothingLoaded(f"the {self.name.value} engine has no weights loaded")
-        check_requests(requests, parameters, vocabulary=facts.vocabulary, context=facts.context)
-        left = {request.sample: request for request in requests}
-        check = _stop_check(should_stop, left, len(requests))
-        answers = self._answers(facts, self._version, left, parameters=parameters, with_proofs=with_proofs, check=check)
-        self._last_batch = weakref.ref(answers)
-        return answers
+        job = Job(requests=tuple(requests), parameters=parameters)
+        if should_stop is not None:
+            job.should_stop = should_stop
+        session = self.open(with_proofs=with_proofs)
+        try:
+            session.add(job)
+        except BaseException:
+            session.close()
+            raise
+        return _answers_of(session, job)
 
     @abstractmethod
     def _answers(
-        self,
-        facts: ModelFacts,
-        version: Digest,
-        left: dict[int, SampleRequest],
-        *,
-        parameters: SamplingParameters,
-        with_proofs: bool,
-        check: Callable[[], None],
-    ) -> Generator[Completion]:
-        """Yields completions of the requests in `left`, and removes answered requests from `left`.
+        self, facts: ModelFacts, version: Digest, queue: RequestQueue, builder: ProofBuilder | None
+    ) -> Generator[tuple[int, Completion]]:
+        """Computes the answers of a session: see `Answers`."""
 
-        Args:
-            facts: Facts of the loaded model.
-            version: The version digest of the loaded model.
-            left: Requests without an answer, by sample number.
-            parameters: Sampling parameters.
-            with_proofs: Whether to build proofs.
-            check: Raises `GenerationStopped` if the caller wants to stop; called at least once a second.
-        """
-
-    def _running_batch(self) -> Generator[Completion] | None:
-        answers = self._last_batch() if self._last_batch is not None else None
-        return None if answers is None or inspect.getgeneratorstate(answers) == inspect.GEN_CLOSED else answers
+    def _open_session(self) -> EngineSession | None:
+        session = self._session() if self._session is not None else None
+        return None if session is None or session.closed else session
 
     def _check_idle(self) -> None:
-        if self._running_batch() is not None:
+        if self._open_session() is not None:
             raise EngineBusy("an earlier batch has unfetched answers")
 
-    def _close_batch(self) -> None:
-        if (answers := self._running_batch()) is not None:
-            answers.close()
+    def _close_session(self) -> None:
+        if (session := self._open_session()) is not None:
+            session.close()
 
 
-def _stop_check(should_stop: Callable[[], bool] | None, left: Sized, total: int) -> Callable[[], None]:
-    def check() -> None:
-        if should_stop is not None and should_stop():
-            raise GenerationStopped(f"stopped with {len(left)} of {total} answers missing")
-
-    return check
+def _answers_of(session: EngineSession, job: Job) -> Generator[Completion]:
+    with closing(session):
+        yield from session.completions()
+    job.done.result()

@@ -7,7 +7,8 @@ engines may draw different tokens because their logits differ in the last bits. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
+from rollouts.engines.batch_usage import BatchUsage
 from rollouts.engines.errors import PromptTooLong
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
@@ -88,6 +90,69 @@ class Completion:
     version: Digest
 
 
+def _go_on() -> bool:
+    return False
+
+
+def _ignore(_: Completion) -> None:
+    return None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """Requests that a session answers with the same parameters.
+
+    Args:
+        requests: The requests, with distinct sample numbers. An answer depends on its own request, the version and the
+            parameters. Other answers of the batch affect only the last bits of its arithmetic, which changes its tokens
+            only at near-ties.
+        parameters: Sampling parameters of all requests.
+        should_stop: Polled at least once a second, by the computing thread; the job ends unfinished when it returns
+            true.
+        on_answer: Called by the computing thread with each completion, in any order.
+    """
+
+    requests: tuple[SampleRequest, ...]
+    parameters: SamplingParameters
+    should_stop: Callable[[], bool] = _go_on
+    on_answer: Callable[[Completion], None] = _ignore
+    done: Future[None] = field(default_factory=Future, init=False)
+    """Ends when all requests are answered. Its exception is `GenerationStopped` if `should_stop` returned true or the
+    session was closed, otherwise the engine's error, which all jobs of the session share."""
+
+
+class Session(Protocol):
+    """Answers of one version that share a batch.
+
+    Jobs may be added while others are computed, so that the batch stays full. `add` and `unanswered` may be used by any
+    thread, the other methods by one thread.
+    """
+
+    @property
+    def unanswered(self) -> int:
+        """Number of requests without an answer."""
+
+    def add(self, job: Job) -> None:
+        """Adds requests, which join the batch as soon as rows are free.
+
+        Raises:
+            InvalidInput: A sample occurs twice in the job, or a token is outside the vocabulary.
+            PromptTooLong: A prompt and `max_new_tokens` together exceed the model's context.
+            Conflict: The session is closed.
+        """
+
+    def completions(self) -> Iterator[Completion]:
+        """Computes until no request is left; yields the completions of all jobs, after `on_answer` was called.
+
+        Raises:
+            OutOfMemory: A single sequence does not fit; smaller batches were tried.
+            EngineFailed: The engine crashed, or a logit is NaN or infinite.
+        """
+
+    def close(self) -> None:
+        """Stops all jobs; the engine can then load or open again. May be called repeatedly."""
+
+
 class Engine(Protocol):
     """Holds one version of a model and generates answers from it. Not thread-safe."""
 
@@ -117,7 +182,7 @@ class Engine(Protocol):
             version: The folder's digest, already checked by the caller.
 
         Raises:
-            EngineBusy: An earlier `generate` is not exhausted; the loaded version is unchanged.
+            EngineBusy: A session is open, or an earlier `generate` is not exhausted; the loaded version is unchanged.
             BadVersionFolder: The folder is unusable (see `rollouts.models.facts`); the engine is now empty.
             OutOfMemory: The weights do not fit; the engine is now empty.
         """
@@ -130,13 +195,11 @@ class Engine(Protocol):
         with_proofs: bool = True,
         should_stop: Callable[[], bool] | None = None,
     ) -> Iterator[Completion]:
-        """Yields one completion per request as the answers finish, in any order.
+        """Yields one completion per request as the answers finish: a session with one job.
 
         Args:
-            requests: The requests, with distinct sample numbers. An answer depends on its own request, the version and
-                the parameters. The other requests affect only the last bits of its arithmetic, which changes its
-                tokens only at near-ties.
-            parameters: Sampling parameters of all requests.
+            requests: The requests of the job.
+            parameters: Sampling parameters of the job.
             with_proofs: Whether to build proofs.
             should_stop: Polled at least once a second; generation stops when it returns true.
 
@@ -144,7 +207,7 @@ class Engine(Protocol):
             InvalidInput: A sample occurs twice, or a token is outside the vocabulary.
             PromptTooLong: A prompt and `max_new_tokens` together exceed the model's context.
             NothingLoaded: No weights are loaded.
-            EngineBusy: An earlier `generate` is not exhausted.
+            EngineBusy: A session is open.
             GenerationStopped: `should_stop` returned true.
             OutOfMemory: A single sequence does not fit; smaller batches were tried.
             EngineFailed: The engine crashed, or a logit is NaN or infinite.
@@ -152,6 +215,29 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees all resources; the engine is unusable afterwards. May be called repeatedly."""
+
+
+class SessionEngine(Engine, Protocol):
+    """An engine whose batch several threads can share."""
+
+    @property
+    def max_batch(self) -> int:
+        """Maximum answers in progress."""
+
+    @property
+    def usage(self) -> BatchUsage:
+        """How full the batch was since the engine was opened."""
+
+    def open(self, *, with_proofs: bool = True) -> Session:
+        """Opens a session on the loaded version; the engine has at most one.
+
+        Args:
+            with_proofs: Whether to build proofs.
+
+        Raises:
+            NothingLoaded: No weights are loaded.
+            EngineBusy: A session is open.
+        """
 
 
 def check_requests(

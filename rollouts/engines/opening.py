@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol.errors import InvalidInput, NotFound
 from protocol.runtime.extras import installation
-from rollouts.engines.interface import Engine
+from rollouts.engines.interface import SessionEngine
 from rollouts.models.devices import find_device
 from rollouts.precision import Dtype, EngineName
 
@@ -25,7 +25,7 @@ def open_engine(
     device: str | None = None,
     max_batch: int = 64,
     device_class: str | None = None,
-) -> Engine:
+) -> SessionEngine:
     """Returns an engine without weights.
 
     Args:
@@ -48,7 +48,7 @@ def open_engine(
     return engine_class(name)(dtype=dtype, device=where, max_batch=max_batch, **options)
 
 
-def engine_class(name: EngineName) -> Callable[..., Engine]:
+def engine_class(name: EngineName) -> Callable[..., SessionEngine]:
     """Returns the engine's class; also tests early whether the engine is installed.
 
     Raises:
@@ -56,7 +56,7 @@ def engine_class(name: EngineName) -> Callable[..., Engine]:
     """
     module, kind = _CLASSES[name]
     try:
-        made: Callable[..., Engine] = getattr(import_module(module), kind)
+        made: Callable[..., SessionEngine] = getattr(import_module(module), kind)
     except ModuleNotFoundError as error:
         raise NotFound(
             f"the {name.value} engine can't be loaded: there is no module {error.name}",

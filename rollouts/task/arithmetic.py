@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import Engine
 from rollouts.precision import Arithmetic
 
 
@@ -21,7 +21,15 @@ class ArithmeticNotVerifiable(InvalidInput):
     code = "arithmetic-not-verifiable"
 
 
-def paid_arithmetic(taken: Sequence[str], engine: Engine, *, unverifiable: Collection[str] = ()) -> Arithmetic:
+class HasArithmetics(Protocol):
+    """An engine whose arithmetics are known."""
+
+    @property
+    def arithmetics(self) -> tuple[Arithmetic, ...]:
+        """The engine's arithmetics: see `Engine.arithmetics`."""
+
+
+def paid_arithmetic(taken: Sequence[str], engine: HasArithmetics, *, unverifiable: Collection[str] = ()) -> Arithmetic:
     """Returns the first of the engine's arithmetics that the recipe accepts: a numerics class before a pair.
 
     Args:

@@ -1,11 +1,12 @@
-"""Produces a leased slot's file: plan, generate, score. Runs in a thread, because it would block the event loop."""
+"""Produces the files of leased slots: plan, generate, score. The answers of several slots may share a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
 import numpy as np
 
@@ -14,15 +15,16 @@ from protocol.identifiers import Digest
 from protocol.leases import Lease
 from protocol.runtime.clock import Clock
 from protocol.wire.slots import SlotGrant
-from rollouts.engines.interface import Completion, Engine
+from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.environments import Environment, Reward, load_environment
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import PlannedGroup, SlotPlan, SlotPlanner
 from rollouts.recipe import Recipe, check_classes, eligible_prompts, read_recipe
+from rollouts.sampling.parameters import SamplingParameters
 from rollouts.seeds import seed_of_grant
-from rollouts.task.arithmetic import paid_arithmetic
+from rollouts.task.arithmetic import HasArithmetics, paid_arithmetic
 from rollouts.task.policies import HeldPolicy
 
 
@@ -41,6 +43,19 @@ class Produced:
     took: timedelta
 
 
+class Generates(HasArithmetics, Protocol):
+    """The part of an engine that generates."""
+
+    def generate(
+        self,
+        requests: Sequence[SampleRequest],
+        parameters: SamplingParameters,
+        *,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Iterator[Completion]:
+        """Yields one completion per request, with proofs: see `Engine.generate`."""
+
+
 class SlotGenerator:
     """Produces files with one version of the policy.
 
@@ -56,7 +71,7 @@ class SlotGenerator:
         ArithmeticNotTaken: The recipe accepts none of the engine's arithmetics.
     """
 
-    def __init__(self, engine: Engine, policy: HeldPolicy, *, scorer: Executor, clock: Clock) -> None:
+    def __init__(self, engine: Generates, policy: HeldPolicy, *, scorer: Executor, clock: Clock) -> None:
         self._engine = engine
         self._policy = policy
         self._scorer = scorer
@@ -106,19 +121,23 @@ class SlotGenerator:
                 f"{most} at most, and the penalty is locked for all units that the lease allows"
             )
 
-    def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:
-        """Generates and scores the slot's file.
+    def plan(self, grant: SlotGrant) -> SlotPlan:
+        """Returns the prompts and requests of a slot.
 
         Raises:
             LeaseTooLarge: The lease allows more work units than its groups can produce.
-            GenerationStopped: `should_stop` returned true.
-            EngineFailed: The engine failed.
-            SandboxUnavailable: This machine has no sandbox for scoring answers.
         """
-        began = self._clock.monotonic()
         lease = grant.lease.lease
         self.check_lease(lease)
-        plan = self._planner.plan(seed_of_grant(grant), groups=lease.groups)
+        return self._planner.plan(seed_of_grant(grant), groups=lease.groups)
+
+    def begin(self, grant: SlotGrant, plan: SlotPlan, *, should_stop: Callable[[], bool]) -> SlotInProgress:
+        """Requests the answers of a slot; does not wait for them.
+
+        Raises:
+            NothingLoaded: The engine has lost the version after a failure.
+        """
+        lease = grant.lease.lease
         header = SlotHeader(
             run=lease.run,
             step=lease.step,
@@ -129,17 +148,67 @@ class SlotGenerator:
             environment_version=self._environment.version,
             arithmetic=self._arithmetic,
         )
-        file = RolloutFile(header, tuple(self._samples(plan, should_stop)))
-        return Produced(file, timedelta(seconds=self._clock.monotonic() - began))
+        answers = self._engine.generate(plan.requests(), self._recipe.sampling.parameters, should_stop=should_stop)
+        return SlotInProgress(header, plan, answers, planner=self._planner, scorer=self._scorer, clock=self._clock)
 
-    def _samples(self, plan: SlotPlan, should_stop: Callable[[], bool]) -> Sequence[Sample]:
+    def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:
+        """Generates and scores a slot's file, alone.
+
+        Raises:
+            LeaseTooLarge: The lease allows more work units than its groups can produce.
+            NothingLoaded: The engine has lost the version after a failure.
+            Others: See `SlotInProgress.finish`.
+        """
+        return self.begin(grant, self.plan(grant), should_stop=should_stop).finish()
+
+
+class SlotInProgress:
+    """A slot whose answers the engine computes.
+
+    Args:
+        header: Header of the file.
+        plan: The slot's prompts.
+        answers: The completions, as they finish.
+        planner: Planner of the version.
+        scorer: Executor that scores answers while others are generated.
+        clock: Clock for measuring time.
+    """
+
+    def __init__(
+        self,
+        header: SlotHeader,
+        plan: SlotPlan,
+        answers: Iterator[Completion],
+        *,
+        planner: SlotPlanner,
+        scorer: Executor,
+        clock: Clock,
+    ) -> None:
+        self._header = header
+        self._plan = plan
+        self._answers = answers
+        self._planner = planner
+        self._scorer = scorer
+        self._clock = clock
+        self._began = clock.monotonic()
+
+    def finish(self) -> Produced:
+        """Waits for the answers and their rewards; returns the file.
+
+        Raises:
+            GenerationStopped: `should_stop` returned true.
+            EngineFailed: The engine failed.
+            SandboxUnavailable: This machine has no sandbox for scoring answers.
+        """
+        file = RolloutFile(self._header, tuple(self._samples()))
+        return Produced(file, timedelta(seconds=self._clock.monotonic() - self._began))
+
+    def _samples(self) -> Sequence[Sample]:
         drawn: dict[int, Completion] = {}
         rewards: dict[int, Future[Reward]] = {}
-        groups = {sample: group for group in plan.groups for sample in group.samples}
+        groups = {sample: group for group in self._plan.groups for sample in group.samples}
         try:
-            for completion in self._engine.generate(
-                plan.requests(), self._recipe.sampling.parameters, should_stop=should_stop
-            ):
+            for completion in self._answers:
                 drawn[completion.sample] = completion
                 rewards[completion.sample] = self._scorer.submit(self._reward, groups[completion.sample], completion)
             return [_sample(groups[number], drawn[number], rewards[number].result()) for number in sorted(drawn)]

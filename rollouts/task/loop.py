@@ -1,15 +1,17 @@
 """Main loop of the generation task (INTELLECT-2, 2.1).
 
-Each turn requests the step, loads its version, leases a slot, generates answers with proofs, scores the answers, and
-hands the file over. Three activities overlap: while the engine generates a slot, a thread scores finished answers, and
-the task fetches a newer version as soon as the step names one. Weights change only between slots, so each file is of
-one version.
+Each turn requests the step, loads its version, leases a slot and requests its answers. While the engine generates, a
+thread scores finished answers, and the task fetches a newer version as soon as the step names one. As soon as fewer
+answers are missing than the engine's batch holds, the next turn leases another slot of the same version, whose answers
+join the batch. So the batch stays full until the version changes. Weights change only after all slots under way are
+finished, so each file is of one version.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -24,12 +26,13 @@ from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited, Un
 from protocol.identifiers import Digest
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
-from protocol.runtime.waiting import sleep_or, wait_first
+from protocol.runtime.waiting import cancel_all, sleep_or, wait_first
 from protocol.wire.bridge import HandOver
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from protocol.wire.slots import SlotGrant, SlotName, SlotWish
 from rollouts.engines.errors import GenerationStopped
-from rollouts.engines.interface import Engine
+from rollouts.engines.interface import SessionEngine
+from rollouts.engines.shared import SharedEngine
 from rollouts.errors import EngineFailed
 from rollouts.recipe import read_recipe
 from rollouts.task.arithmetic import paid_arithmetic
@@ -38,6 +41,8 @@ from rollouts.task.generator import Produced, SlotGenerator
 from rollouts.task.outbox import Outbox, figures
 from rollouts.task.policies import HeldPolicy, PolicyStore
 
+MOST_SLOTS = 2
+"""Slots under way at the same time. The second one fills the batch while the first one's longest answers end."""
 MOST_ENGINE_FAILURES = 3
 """Consecutive failures after which the task exits with the reason; the worker restarts the task after a pause."""
 
@@ -47,6 +52,8 @@ _SHORT_PAUSE = timedelta(milliseconds=200)
 _OF_THE_MOMENT = frozenset({"no-slot", "slot-overtaken"})
 _LONGEST_PAUSE = timedelta(seconds=60)
 _LOOK_AHEAD = timedelta(seconds=2)
+_ROOM_POLL = timedelta(milliseconds=50)
+"""Time after which the task looks again whether the engine has room for another slot."""
 _LAST_TIMEOUT = timedelta(milliseconds=700)
 _CLOSE_TIMEOUT = timedelta(milliseconds=200)
 """These time-outs together keep the shutdown below the second within which a task must stop."""
@@ -97,10 +104,19 @@ class RolloutTask:
         outbox: Finished files that wait for the worker.
         groups: Groups to request per lease.
         clock: Clock for waiting.
+        most_slots: Slots under way at the same time.
     """
 
     def __init__(
-        self, *, bridge: Bridge, engine: Engine, policies: PolicyStore, outbox: Outbox, groups: int, clock: Clock
+        self,
+        *,
+        bridge: Bridge,
+        engine: SessionEngine,
+        policies: PolicyStore,
+        outbox: Outbox,
+        groups: int,
+        clock: Clock,
+        most_slots: int = MOST_SLOTS,
     ) -> None:
         self._bridge = bridge
         self._engine = engine
@@ -108,9 +124,16 @@ class RolloutTask:
         self._outbox = outbox
         self._groups = groups
         self._clock = clock
+        self._most_slots = most_slots
         self._stop = asyncio.Event()
         self._halt = threading.Event()
+        self._stopped_at = 0.0
         self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._shared_engine = SharedEngine(engine, thread=self._engine_thread)
+        self._slot_threads = ThreadPoolExecutor(max_workers=most_slots, thread_name_prefix="slot")
+        self._slots: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._handing_over = asyncio.Lock()
         self._closing: Future[None] | None = None
         self._scorer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="score")
         self._policy: HeldPolicy | None = None
@@ -118,13 +141,19 @@ class RolloutTask:
         self._newest = -1
         self._unusable: dict[Digest, InvalidInput] = {}
         self._failures = 0
+        self._last_failure: EngineFailed | None = None
         self._put_offs = 0
         self.totals = TaskTotals()
 
     def stop(self) -> None:
-        """Stops the loop within a second; abandons the slot in progress."""
+        """Stops the loop within a second; abandons the slots under way."""
+        if not self._halt.is_set():
+            self._stopped_at = time.monotonic()
         self._halt.set()
         self._stop.set()
+
+    def _seconds_to_stop(self) -> float:
+        return max(0.0, self._stopped_at + _LAST_TIMEOUT.total_seconds() - time.monotonic())
 
     async def run(self) -> None:
         """Works until `stop` is called.
@@ -132,42 +161,63 @@ class RolloutTask:
         Raises:
             EngineFailed: The engine failed too often in a row.
         """
-        while not self._stop.is_set():
-            try:
-                pause = await self._until_stopped(self._turn())
-            except asyncio.CancelledError:
-                if not self._stop.is_set():
-                    raise
-                return
-            except GenerationStopped:
-                self.totals = replace(self.totals, abandoned=self.totals.abandoned + 1)
-                _log.info("slot-abandoned", why="stopped" if self._stop.is_set() else "its lease ended")
-                pause = timedelta()
-            except EngineFailed as error:
-                pause = self._failed(error)
-            except MusterError as error:
-                pause = self._put_off(error)
-            except OSError as error:
-                pause = self._put_off(DiskError(f"{error.filename or 'a volume'}: {error.strerror or error}"))
-            else:
-                self._put_offs = 0
-            await self._wait(pause)
+        try:
+            while not self._stop.is_set():
+                await self._wait(await self._handled(self._until_stopped(self._turn())))
+        finally:
+            await self._end_slots()
+
+    async def _handled(self, turn: Coroutine[None, None, timedelta]) -> timedelta:
+        """Returns the turn's result; after an error, logs the error and returns the pause before the next turn.
+
+        Raises:
+            EngineFailed: The engine failed too often in a row.
+        """
+        try:
+            pause = await turn
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+        except GenerationStopped:
+            self._abandoned()
+        except EngineFailed as error:
+            return self._failed(error)
+        except MusterError as error:
+            return self._put_off(error)
+        except OSError as error:
+            return self._put_off(DiskError(f"{error.filename or 'a volume'}: {error.strerror or error}"))
+        else:
+            self._put_offs = 0
+            return pause
+        return timedelta()
+
+    def _abandoned(self) -> None:
+        self.totals = replace(self.totals, abandoned=self.totals.abandoned + 1)
+        _log.info("slot-abandoned", why="stopped" if self._stop.is_set() else "its lease ended")
 
     async def _until_stopped(self, turn: Coroutine[None, None, timedelta]) -> timedelta:
-        """Waits for the turn; after `stop`, waits at most `_LAST_TIMEOUT`, then cancels the turn."""
+        """Waits for the turn; cancels the turn if it does not end within `_LAST_TIMEOUT` after `stop`."""
         running = asyncio.ensure_future(turn)
         try:
             await wait_first(self._stop.wait(), tasks=[running])
             if not running.done():
-                await asyncio.wait({running}, timeout=_LAST_TIMEOUT.total_seconds())
+                await asyncio.wait({running}, timeout=self._seconds_to_stop())
         finally:
             running.cancel()
         return await running
 
     async def _turn(self) -> timedelta:
-        """Processes one slot, if any; returns the pause before the next turn."""
+        """Begins one slot, if there is any, as soon as there is room; returns the pause before the next turn.
+
+        Raises:
+            Exception: A slot under way failed with this error.
+        """
+        if not await self._wait_for_room():
+            return timedelta()
         answer = await self._bridge.step()
-        if left := await self._outbox.hand_over_left():
+        async with self._handing_over:
+            left = await self._outbox.hand_over_left()
+        if left:
             _log.info("left-files-handed-over", files=left)
         if answer.checkpoint is None or answer.need == 0:
             _log.info("nothing-to-do", why=answer.reason, step=answer.step)
@@ -178,13 +228,78 @@ class RolloutTask:
         async with self._released_on(grant, GenerationStopped, MusterError, OSError, asyncio.CancelledError):
             generator = await self._generator_for_lease(generator, grant)
             ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
-            produced = await self._generate(generator, grant, ends=ends)
-        self._failures = 0
-        async with self._released_on(grant, MusterError, OSError):  # if cancelled, the thread still writes the file
-            handed = await self._write(produced, ends=ends)
-        await self._outbox.hand_over(handed)
-        await self._done(answer, produced)
+            producing = await self._begin(generator, grant, ends=ends)
+        self._slots.add(asyncio.create_task(self._finish(generator, grant, answer, producing, ends=ends)))
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_ahead(generator))
         return timedelta()
+
+    async def _wait_for_room(self) -> bool:
+        """Waits until another slot may begin; returns False if the task stops.
+
+        Raises:
+            Exception: A slot under way failed with this error.
+        """
+        while not self._stop.is_set():
+            self._collect()
+            if len(self._slots) < self._most_slots and self._shared_engine.has_room:
+                return True
+            await wait_first(self._clock.sleep(_ROOM_POLL), self._stop.wait(), tasks=self._slots)
+        return False
+
+    async def _drained(self) -> None:
+        """Waits until no slot is under way.
+
+        Raises:
+            Exception: A slot under way failed with this error.
+        """
+        if self._slots:
+            await asyncio.wait(self._slots)
+        self._collect()
+
+    def _collect(self) -> None:
+        """Forgets ended slots; raises the error of the first one that failed."""
+        for slot in [one for one in self._slots if one.done()]:
+            self._slots.remove(slot)
+            if not self._slots and self._looking is not None:
+                self._looking.cancel()
+            slot.result()
+
+    async def _finish(
+        self,
+        generator: SlotGenerator,
+        grant: SlotGrant,
+        answer: StepAnswer,
+        producing: asyncio.Future[Produced],
+        *,
+        ends: float,
+    ) -> None:
+        """Waits for a slot's file, and hands it over."""
+        async with self._released_on(grant, GenerationStopped, MusterError, OSError, asyncio.CancelledError):
+            try:
+                produced = await producing
+            except InvalidInput as error:
+                raise self._give_up_on(generator.version, error) from error
+        self._failures = 0
+        async with self._handing_over:
+            async with self._released_on(grant, MusterError, OSError):  # if cancelled, the thread still writes the file
+                handed = await self._write(produced, ends=ends)
+            await self._outbox.hand_over(handed)
+        await self._done(answer, produced)
+
+    async def _end_slots(self) -> None:
+        """Cancels the slots under way that do not end within `_LAST_TIMEOUT` after `stop`."""
+        self.stop()
+        if self._looking is not None:
+            await cancel_all([self._looking])
+        if not self._slots:
+            return
+        _, running = await asyncio.wait(self._slots, timeout=self._seconds_to_stop())
+        await cancel_all(running)
+        for slot in self._slots:
+            if not slot.cancelled() and isinstance(slot.exception(), GenerationStopped):
+                self._abandoned()
+        self._slots.clear()
 
     @asynccontextmanager
     async def _released_on(self, grant: SlotGrant, *ends: type[BaseException]) -> AsyncIterator[None]:
@@ -230,6 +345,11 @@ class RolloutTask:
         except InvalidInput as error:
             raise self._give_up_on(checkpoint.digest, error) from error
         try:
+            await self._drained()
+        except BaseException:
+            policy.release()
+            raise
+        try:
             generator = await self._with_engine(self._load, policy)
         except BaseException as error:
             policy.release()
@@ -250,8 +370,8 @@ class RolloutTask:
 
     def _load(self, policy: HeldPolicy) -> SlotGenerator:
         paid_arithmetic(read_recipe(policy.folder).taken, self._engine)
-        self._engine.load(policy.folder, version=policy.digest)
-        generator = SlotGenerator(self._engine, policy, scorer=self._scorer, clock=self._clock)
+        self._shared_engine.load(policy.folder, version=policy.digest)
+        generator = SlotGenerator(self._shared_engine, policy, scorer=self._scorer, clock=self._clock)
         policy.check_unchanged()
         return generator
 
@@ -259,21 +379,24 @@ class RolloutTask:
         """Runs a function on the engine's only thread; cancelling the wait does not stop the function."""
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, function, *args)
 
-    async def _generate(self, generator: SlotGenerator, grant: SlotGrant, *, ends: float) -> Produced:
-        """Produces the slot's file, unless the lease ends first: at `ends` of the monotonic clock."""
+    async def _begin(self, generator: SlotGenerator, grant: SlotGrant, *, ends: float) -> asyncio.Future[Produced]:
+        """Plans a slot and requests its answers; the future's result is the file.
 
-        def should_stop() -> bool:
-            return self._halt.is_set() or self._clock.monotonic() >= ends
-
-        looking = asyncio.create_task(self._look_ahead(generator))
+        Args:
+            generator: Generator of the slot's version.
+            grant: The slot.
+            ends: End of the lease, on the monotonic clock; generation then stops.
+        """
+        loop = asyncio.get_running_loop()
         try:
-            return await self._with_engine(partial(generator.produce, grant, should_stop=should_stop))
+            plan = await loop.run_in_executor(self._scorer, generator.plan, grant)  # environments need no second thread
+            slot = generator.begin(grant, plan, should_stop=partial(self._should_stop, ends))
         except InvalidInput as error:
             raise self._give_up_on(generator.version, error) from error
-        finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+        return loop.run_in_executor(self._slot_threads, slot.finish)
+
+    def _should_stop(self, ends: float) -> bool:
+        return self._halt.is_set() or self._clock.monotonic() >= ends
 
     async def _write(self, produced: Produced, *, ends: float) -> HandOver:
         """Writes a finished file; retries until the lease ends if the volume can't be written.
@@ -296,7 +419,7 @@ class RolloutTask:
         return error
 
     async def _look_ahead(self, generator: SlotGenerator) -> None:
-        """Fetches the next version during generation.
+        """Fetches the next version while slots are under way.
 
         The method logs errors and never raises them, because the file in progress must not be lost. If an error
         persists, it occurs again when the task needs the version.
@@ -343,6 +466,9 @@ class RolloutTask:
             )
 
     def _failed(self, error: EngineFailed) -> timedelta:
+        if error is self._last_failure:  # a failure of the engine ends all slots under way
+            return timedelta()
+        self._last_failure = error
         self._failures += 1
         self._generator = None  # the engine's weights may be incomplete, so the next turn loads them again
         if self._failures >= MOST_ENGINE_FAILURES:
@@ -365,6 +491,7 @@ class RolloutTask:
     async def aclose(self) -> None:
         """Releases the policy, engine and scorer; waits only briefly for work in progress."""
         self._scorer.shutdown(wait=False, cancel_futures=True)
+        self._slot_threads.shutdown(wait=False)
         if self._closing is None:
             self._closing = self._engine_thread.submit(self._engine.close)
             self._engine_thread.shutdown(wait=False)

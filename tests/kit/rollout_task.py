@@ -29,7 +29,7 @@ from rollouts.engines.torch.engine import TorchEngine
 from rollouts.precision import Dtype
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.task.bridge import Bridge
-from rollouts.task.loop import RolloutTask
+from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import PolicyStore
 from tests.kit.tiny_model import tiny_folder
@@ -193,7 +193,7 @@ class Surroundings:
         )
         return found
 
-    async def task(self, dtype: Dtype = Dtype.FLOAT32) -> RolloutTask:
+    async def task(self, dtype: Dtype = Dtype.FLOAT32, *, most_slots: int = MOST_SLOTS) -> RolloutTask:
         """A task as its container starts it."""
         clock = self.clock
         bridge = await self.stack.enter_async_context(
@@ -206,6 +206,7 @@ class Surroundings:
             outbox=Outbox(self.data, bridge=bridge),
             groups=2,
             clock=clock,
+            most_slots=most_slots,
         )
         return await self.stack.enter_async_context(task)
 

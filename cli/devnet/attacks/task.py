@@ -6,10 +6,12 @@ requested, generated and written.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from protocol.wire.bridge import HandOver
 from protocol.wire.slots import SlotGrant, SlotWish
 from rollouts.files.samples import RolloutFile
 from rollouts.task.bridge import Bridge
+from rollouts.task.generator import Produced, SlotGenerator
 from rollouts.task.loop import RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import HeldPolicy
@@ -44,7 +47,7 @@ class CheatingTask(RolloutTask):
     def __init__(self, *, trick: Trick, data: Path, engine: Any, bridge: Bridge, **rest: Any) -> None:  # noqa: ANN401 - the real task's own arguments
         self._adjustable = AdjustableEngine(engine)
         rest |= {"outbox": CheatingOutbox(data, bridge=bridge, trick=trick)}
-        super().__init__(bridge=CheatingBridge(bridge, trick), engine=self._adjustable, **rest)
+        super().__init__(bridge=CheatingBridge(bridge, trick), engine=engine, most_slots=1, **rest)
         self._trick = trick
         self._room = data / "cheats"
         self._history: list[Path] = []
@@ -64,6 +67,11 @@ class CheatingTask(RolloutTask):
         policy.check_unchanged()
         self._remember(policy.folder)
         return toolkit
+
+    async def _begin(self, generator: SlotGenerator, grant: SlotGrant, *, ends: float) -> asyncio.Future[Produced]:
+        """Makes the slot's file on the engine's thread, because an attack may load other weights."""
+        produce = partial(generator.produce, grant, should_stop=partial(self._should_stop, ends))
+        return asyncio.ensure_future(self._with_engine(produce))
 
     def _remember(self, folder: Path) -> None:
         copy = self._room / "versions" / folder.name

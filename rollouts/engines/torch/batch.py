@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from transformers.cache_utils import DynamicCache
 
+from rollouts.engines.draws import draw_rows
 from rollouts.engines.interface import FinishReason, SampleRequest
+from rollouts.engines.session import QueuedRequest
 from rollouts.engines.torch.cache import Layer, RowCache, layers_of
 from rollouts.models.policy import Policy
 from rollouts.sampling.noise import row_keys, stream
-from rollouts.sampling.parameters import SamplingParameters
-from rollouts.sampling.seeded_draw import draw_seeded
 
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 16_384
@@ -25,21 +25,26 @@ _TOKENS_AT_ONCE_ELSEWHERE = 16_384
 class GrowingCompletion:
     """An answer in progress."""
 
-    request: SampleRequest
+    queued: QueuedRequest
     stream: tuple[int, int, int, int]
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: FinishReason | None = None
 
     @property
+    def ticket(self) -> int:
+        """The request's ticket."""
+        return self.queued.ticket
+
+    @property
     def position(self) -> int:
         """Position of the token that the model reads next."""
-        return len(self.request.prompt_tokens) - 1 + len(self.tokens)
+        return len(self.queued.request.prompt_tokens) - 1 + len(self.tokens)
 
     @property
     def newest(self) -> int:
         """The token that the model reads next: the prompt's last token, or the last drawn one."""
-        return self.tokens[-1] if self.tokens else self.request.prompt_tokens[-1]
+        return self.tokens[-1] if self.tokens else self.queued.request.prompt_tokens[-1]
 
 
 class GenerationBatch:
@@ -50,7 +55,6 @@ class GenerationBatch:
 
     Args:
         policy: The loaded version.
-        parameters: Sampling parameters of all answers.
         layers: Template of the cache's shapes and types; see `RowCache`.
         rows: Maximum answers at once.
         budget: Maximum bytes of keys and values.
@@ -59,29 +63,27 @@ class GenerationBatch:
     def __init__(
         self,
         policy: Policy,
-        parameters: SamplingParameters,
         *,
         layers: Sequence[Layer],
         rows: int,
         budget: int,
     ) -> None:
         self.answers: list[GrowingCompletion] = []
-        self._samples: tuple[int, ...] | None = None
+        self._tickets: tuple[int, ...] | None = None
         self._policy = policy
-        self._parameters = parameters
         self._most = rows
         self._cache = RowCache(layers, rows=rows, budget=budget)
         self._prompts: dict[tuple[int, ...], list[Layer]] = {}
 
     @property
-    def samples(self) -> tuple[int, ...]:
-        """Sample numbers of `answers`; the same tuple object until they change."""
-        if self._samples is None:
-            self._samples = tuple([answer.request.sample for answer in self.answers])
-        return self._samples
+    def tickets(self) -> tuple[int, ...]:
+        """Tickets of `answers`; the same tuple object until they change."""
+        if self._tickets is None:
+            self._tickets = tuple([answer.ticket for answer in self.answers])
+        return self._tickets
 
     @torch.inference_mode()
-    def admit(self, waiting: deque[SampleRequest], *, check: Callable[[], None]) -> None:
+    def admit(self, waiting: deque[QueuedRequest], *, check: Callable[[], None]) -> None:
         """Takes requests from the front of `waiting` while rows are free.
 
         Requests with equal prompts must be adjacent.
@@ -96,14 +98,17 @@ class GenerationBatch:
         taken = [waiting.popleft() for _ in range(min(self._most - len(self.answers), len(waiting)))]
         if not taken:
             return
-        self._prefill(taken, check)
-        for request in taken:
+        longest = max(len(queued.request.prompt_tokens) for queued in taken)
+        self._cache.reserve(longest, rows=len(self.answers) + len(taken))
+        self._prefill([queued.request for queued in taken], check)
+        for queued in taken:
+            request = queued.request
             length = len(request.prompt_tokens) - 1
             if length:
-                self._cache.put([len(self.answers)], self._prompts[request.prompt_tokens], length=length)
-            self.answers.append(GrowingCompletion(request, stream(request.seed, request.sample)))
-        self._samples = None
-        wanted = waiting[0].prompt_tokens if waiting else None  # keeps a prompt whose other samples still wait
+                self._cache.put(len(self.answers), self._prompts[request.prompt_tokens], length=length)
+            self.answers.append(GrowingCompletion(queued, stream(request.seed, request.sample)))
+        self._tickets = None
+        wanted = waiting[0].request.prompt_tokens if waiting else None  # keeps a prompt whose other samples still wait
         self._prompts = {prompt: layers for prompt, layers in self._prompts.items() if prompt == wanted}
 
     @torch.inference_mode()
@@ -121,30 +126,34 @@ class GenerationBatch:
         newest = torch.tensor([[answer.newest] for answer in self.answers], device=device)
         states, logits = self._policy.states_and_logits(newest, positions=at[:, None], mask=mask, cache=self._cache)
         keys = row_keys([answer.stream for answer in self.answers], [len(answer.tokens) for answer in self.answers])
-        drawn = draw_seeded(logits[:, 0], keys, self._parameters)
+        drawn = draw_rows(logits[:, 0], keys, [answer.queued.parameters for answer in self.answers])
         for answer, token, logprob in zip(self.answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             answer.tokens.append(token)
             answer.logprobs.append(logprob)
             if token in self._policy.facts.end_tokens:
                 answer.finish = FinishReason.EOS
-            elif len(answer.tokens) == self._parameters.max_new_tokens:
+            elif len(answer.tokens) == answer.queued.parameters.max_new_tokens:
                 answer.finish = FinishReason.LENGTH
         return states[:, 0]
 
-    @torch.inference_mode()
     def take_finished(self) -> list[GrowingCompletion]:
-        """Removes and returns the finished answers; the last rows move into the freed rows."""
+        """Removes and returns the finished answers."""
         finished = [answer for answer in self.answers if answer.finish is not None]
+        if finished:
+            self.drop(frozenset(answer.ticket for answer in finished))
+        return finished
+
+    @torch.inference_mode()
+    def drop(self, tickets: frozenset[int]) -> None:
+        """Removes answers; the last rows move into the freed rows."""
         for row in reversed(range(len(self.answers))):
-            if self.answers[row].finish is None:
+            if self.answers[row].ticket not in tickets:
                 continue
             last = self.answers.pop()
             if row < len(self.answers):
                 self._cache.move(len(self.answers), row, length=last.position)
                 self.answers[row] = last
-        if finished:
-            self._samples = None
-        return finished
+        self._tickets = None
 
     def _prefill(self, requests: Sequence[SampleRequest], check: Callable[[], None]) -> None:
         """Computes prompts that are not cached, in passes of prompts with similar lengths."""

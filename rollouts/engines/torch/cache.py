@@ -38,20 +38,19 @@ class RowCache(Cache):
 
     Args:
         layers: For each layer, keys and values of any token, [1, heads, 1, width] each; they define shapes and types.
-        rows: Maximum rows.
+        rows: Maximum rows; the cache has as many as were used at once.
         budget: Maximum bytes.
     """
 
     def __init__(self, layers: Sequence[Layer], *, rows: int, budget: int) -> None:
         super().__init__(layers=[])
-        self._pairs = [tuple(one.new_zeros(rows, one.shape[1], 0, one.shape[3]) for one in pair) for pair in layers]
+        self._pairs = [tuple(one.new_zeros(0, one.shape[1], 0, one.shape[3]) for one in pair) for pair in layers]
         self._budget = budget
-        self._room = 0
+        self._most_rows = rows
+        self._rows = self._room = 0
         self._seen = 0
         self._places = self._numbers = torch.empty(0, dtype=torch.int64)
-        self._bytes_per_place = sum(
-            rows * one.shape[1] * one.shape[3] * one.itemsize for pair in layers for one in pair
-        )
+        self._bytes_per_place = sum(one.shape[1] * one.shape[3] * one.itemsize for pair in layers for one in pair)
 
     def aim(self, positions: torch.Tensor, *, furthest: int) -> torch.Tensor:
         """Sets the positions of the next step's tokens, and grows the cache if needed.
@@ -66,39 +65,49 @@ class RowCache(Cache):
         Raises:
             CacheFull: The cache would exceed its memory budget.
         """
-        self.reserve(furthest + 1)
+        self.reserve(furthest + 1, rows=len(positions))
         self._seen = min(self._room, -(-(furthest + 1) // _SEEN) * _SEEN)
         self._places = positions
         self._numbers = torch.arange(len(positions), device=positions.device)
         places = torch.arange(self._seen, device=positions.device)
         return (places[None, :] <= positions[:, None])[:, None, None, :]
 
-    def reserve(self, length: int) -> None:
-        """Grows the cache for sequences of this length.
+    def reserve(self, length: int, *, rows: int) -> None:
+        """Grows the cache for this many sequences of this length.
 
         Raises:
             CacheFull: The cache would exceed its memory budget.
         """
-        if length <= self._room:
+        if length <= self._room and rows <= self._rows:
             return
-        room = -(-max(length, self._room * 3 // 2) // _STRETCH) * _STRETCH
-        if room * self._bytes_per_place > self._budget:
-            room = length
-        if room * self._bytes_per_place > self._budget:
+        more_rows = self._rows if rows <= self._rows else min(self._most_rows, max(rows, 2 * self._rows))
+        more_room = self._room
+        if length > self._room:
+            more_room = -(-max(length, self._room * 3 // 2) // _STRETCH) * _STRETCH
+        if self._size(more_rows, more_room) > self._budget:
+            more_rows, more_room = max(rows, self._rows), max(length, self._room)
+        if (size := self._size(more_rows, more_room)) > self._budget:
             raise CacheFull(
-                f"{room} positions need {room * self._bytes_per_place >> 20} MiB, "
+                f"{more_room} positions need {size >> 20} MiB for {more_rows} answers, "
                 f"but the cache may use {self._budget >> 20} MiB"
             )
         for at, pair in enumerate(self._pairs):
-            self._pairs[at] = tuple(_longer(one, room) for one in pair)
-        self._room = room
+            self._pairs[at] = tuple(_larger(one, more_rows, more_room) for one in pair)
+        self._rows, self._room = more_rows, more_room
 
-    def put(self, rows: Sequence[int], layers: Sequence[Layer], *, length: int) -> None:
-        """Copies the first `length` positions of a prompt's keys and values, [heads, positions, width], into rows."""
-        self.reserve(length)
+    def _size(self, rows: int, room: int) -> int:
+        return rows * room * self._bytes_per_place
+
+    def put(self, row: int, layers: Sequence[Layer], *, length: int) -> None:
+        """Copies the first `length` positions of a prompt's keys and values, [heads, positions, width], into a row.
+
+        Raises:
+            CacheFull: The cache would exceed its memory budget.
+        """
+        self.reserve(length, rows=row + 1)
         for pair, given in zip(self._pairs, layers, strict=True):
             for ours, theirs in zip(pair, given, strict=True):
-                ours[list(rows), :, :length] = theirs[:, :length]
+                ours[row, :, :length] = theirs[:, :length]
 
     def move(self, source: int, target: int, *, length: int) -> None:
         """Copies the first `length` positions of one row to another."""
@@ -123,11 +132,11 @@ class RowCache(Cache):
         return self._seen
 
 
-def _longer(one: torch.Tensor, room: int) -> torch.Tensor:
-    """Returns a copy with more positions.
+def _larger(one: torch.Tensor, rows: int, room: int) -> torch.Tensor:
+    """Returns a copy with more rows and positions.
 
     The new positions are zero, because attention becomes NaN if the values at masked positions are not finite.
     """
-    longer = one.new_zeros(one.shape[0], one.shape[1], room, one.shape[3])
-    longer[:, :, : one.shape[2]] = one
-    return longer
+    larger = one.new_zeros(rows, one.shape[1], room, one.shape[3])
+    larger[: one.shape[0], :, : one.shape[2]] = one
+    return larger

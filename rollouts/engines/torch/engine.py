@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +16,8 @@ from protocol.identifiers import Digest
 from rollouts.engines.base import BaseEngine
 from rollouts.engines.batch_size import fewer
 from rollouts.engines.errors import NothingLoaded
-from rollouts.engines.interface import Completion, SampleRequest
+from rollouts.engines.interface import Completion
+from rollouts.engines.session import RequestQueue
 from rollouts.engines.torch.batch import GenerationBatch, GrowingCompletion
 from rollouts.engines.torch.cache import Layer, layers_of
 from rollouts.errors import EngineFailed
@@ -25,7 +25,6 @@ from rollouts.models.facts import ModelFacts
 from rollouts.models.memory import available_memory
 from rollouts.models.policy import Policy, load_policy
 from rollouts.precision import EngineName
-from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.sampler import NotANumber
 from rollouts.toploc import ProofBuilder, Unprovable
 
@@ -50,7 +49,7 @@ class TorchEngine(BaseEngine):
 
     def close(self) -> None:
         """Frees all resources."""
-        self._close_batch()
+        self._close_session()
         self._policy, self._facts, self._version, self._layers = None, None, None, ()
         self._free()
 
@@ -58,33 +57,27 @@ class TorchEngine(BaseEngine):
         self,
         facts: ModelFacts,  # noqa: ARG002 - the policy has them
         version: Digest,
-        left: dict[int, SampleRequest],
-        *,
-        parameters: SamplingParameters,
-        with_proofs: bool,
-        check: Callable[[], None],
-    ) -> Generator[Completion]:
+        queue: RequestQueue,
+        builder: ProofBuilder | None,
+    ) -> Generator[tuple[int, Completion]]:
         policy = self._policy
         if policy is None:
             raise NothingLoaded("the torch engine has no weights loaded")
-        rows = min(self._max_batch, len(left))
-        with ExitStack() as stack:
-            builder = stack.enter_context(ProofBuilder()) if with_proofs else None
-            while left:
-                batch = GenerationBatch(policy, parameters, layers=self._layers, rows=rows, budget=self._budget())
-                try:
-                    for completion in _completions(batch, list(left.values()), version, builder, check):
-                        del left[completion.sample]
-                        yield completion
-                except (NotANumber, Unprovable) as error:
-                    raise EngineFailed(error.detail, hint=error.hint) from error
-                except (MemoryError, RuntimeError) as error:
-                    rows = fewer(rows, error, engine=self.name)
-                    if builder is not None:
-                        for answer in batch.answers:
-                            builder.discard(answer.request.sample)
-                    del batch, error  # both still reference the memory that must be freed
-                    self._free()
+        rows = self._max_batch
+        while queue.left:
+            batch = GenerationBatch(policy, layers=self._layers, rows=rows, budget=self._budget())
+            try:
+                yield from _completions(batch, queue, version, builder)
+            except (NotANumber, Unprovable) as error:
+                raise EngineFailed(error.detail, hint=error.hint) from error
+            except (MemoryError, RuntimeError) as error:
+                rows = fewer(min(rows, len(queue.left)), error, engine=self.name)
+                if builder is not None:
+                    for answer in batch.answers:
+                        builder.discard(answer.ticket)
+                del batch, error  # both still reference the memory that must be freed
+                self._free()
+                queue.requeue()
 
     def _budget(self) -> int:
         free = int(available_memory(self._device) * _SHARE_FOR_CACHE)
@@ -109,33 +102,35 @@ def _layers_of_one_token(policy: Policy) -> list[Layer]:
 
 
 def _completions(
-    batch: GenerationBatch,
-    requests: Sequence[SampleRequest],
-    version: Digest,
-    builder: ProofBuilder | None,
-    check: Callable[[], None],
-) -> Iterator[Completion]:
-    """Yields the completions of one batch.
+    batch: GenerationBatch, queue: RequestQueue, version: Digest, builder: ProofBuilder | None
+) -> Iterator[tuple[int, Completion]]:
+    """Yields tickets and completions until no request is left.
 
     The builder makes the proofs of a finished answer while other answers grow.
     """
-    first_asked: dict[tuple[int, ...], int] = {}  # sorts equal prompts together, as `admit` requires
-    for place, request in enumerate(requests):
-        first_asked.setdefault(request.prompt_tokens, place)
-    waiting = deque(sorted(requests, key=lambda request: first_asked[request.prompt_tokens]))
     proving: deque[tuple[GrowingCompletion, _Pending]] = deque()
-    while waiting or batch.answers:
-        check()
-        batch.admit(waiting, check=check)
+    while True:
+        if dropped := queue.poll(len(batch.answers)):
+            _drop(dropped, batch, builder)
+            proving = deque(pair for pair in proving if pair[0].ticket in queue.left)
+        if not (queue.waiting or batch.answers):
+            break
+        batch.admit(queue.waiting, check=queue.check)
         states = batch.step()
         if builder is not None:
-            builder.add(batch.samples, states, copy=False)
+            builder.add(batch.tickets, states, copy=False)
         proving.extend((answer, _proofs(builder, answer)) for answer in batch.take_finished())
         while proving and proving[0][1].done():
             yield _completion(*proving.popleft(), version)
     while proving:
-        check()
         yield _completion(*proving.popleft(), version)
+
+
+def _drop(tickets: Sequence[int], batch: GenerationBatch, builder: ProofBuilder | None) -> None:
+    batch.drop(frozenset(tickets))
+    if builder is not None:
+        for ticket in tickets:
+            builder.discard(ticket)
 
 
 class _Pending(Protocol):
@@ -152,17 +147,19 @@ class _NoProofs:
 
 
 def _proofs(builder: ProofBuilder | None, answer: GrowingCompletion) -> _Pending:
-    return _NoProofs() if builder is None else builder.finish(answer.request.sample, rows=len(answer.tokens))
+    return _NoProofs() if builder is None else builder.finish(answer.ticket, rows=len(answer.tokens))
 
 
-def _completion(answer: GrowingCompletion, proofs: _Pending, version: Digest) -> Completion:
+def _completion(answer: GrowingCompletion, proofs: _Pending, version: Digest) -> tuple[int, Completion]:
+    request = answer.queued.request
     if answer.finish is None:
-        raise EngineFailed(f"sample {answer.request.sample} ended without a reason")
-    return Completion(
-        sample=answer.request.sample,
+        raise EngineFailed(f"sample {request.sample} ended without a reason")
+    completion = Completion(
+        sample=request.sample,
         tokens=tuple(answer.tokens),
         logprobs=np.array(answer.logprobs, dtype=np.float32),
         finish=answer.finish,
         proofs=proofs.result(),
         version=version,
     )
+    return answer.ticket, completion

@@ -1,19 +1,19 @@
-"""Runs a batch of requests through vLLM and yields completions."""
+"""Runs a session's requests through vLLM and yields completions."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from protocol.identifiers import Digest
-from rollouts.engines.interface import Completion, FinishReason, SampleRequest
+from rollouts.engines.interface import Completion, FinishReason
+from rollouts.engines.session import QueuedRequest, RequestQueue
 from rollouts.engines.vllm.running import RunningVllm
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.errors import EngineFailed
-from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import PendingProofs, ProofBuilder, Unprovable
 
 
@@ -21,7 +21,7 @@ from rollouts.toploc import PendingProofs, ProofBuilder, Unprovable
 class _Ended:
     """A finished answer whose proofs may be pending; `proofs` is None if none were requested."""
 
-    sample: int
+    queued: QueuedRequest
     tokens: tuple[int, ...]
     logprobs: list[float]
     proofs: PendingProofs | None
@@ -32,11 +32,11 @@ class _Ended:
 
 
 class VllmBatch:
-    """A batch of requests.
+    """The batch of a session.
 
     Args:
         running: The vLLM wrapper.
-        parameters: Sampling parameters of all answers.
+        queue: The session's requests.
         end_tokens: Tokens that end an answer.
         builder: The proof builder; None if no proofs are requested.
         rows: Maximum answers at once.
@@ -46,7 +46,7 @@ class VllmBatch:
     def __init__(
         self,
         running: RunningVllm,
-        parameters: SamplingParameters,
+        queue: RequestQueue,
         *,
         end_tokens: frozenset[int],
         builder: ProofBuilder | None,
@@ -54,83 +54,98 @@ class VllmBatch:
         prompt_tokens_at_once: int,
     ) -> None:
         self._running = running
-        self._parameters = parameters
+        self._queue = queue
         self._end_tokens = end_tokens
         self._builder = builder
         self._rows = rows
         self._prompt_tokens_at_once = prompt_tokens_at_once
-        self._drawing = SamplerHook(parameters, builder)
-        self._growing: set[int] = set()
+        self._drawing = SamplerHook(builder)
+        self._growing: dict[int, QueuedRequest] = {}
         running.begin(self._drawing)
 
-    def completions(
-        self, requests: Iterable[SampleRequest], version: Digest, check: Callable[[], None]
-    ) -> Iterator[Completion]:
-        """Yields the completions of the requests; proofs of finished answers are built while others are generated.
+    def completions(self, version: Digest) -> Iterator[tuple[int, Completion]]:
+        """Yields tickets and completions until no request is left.
+
+        Proofs of finished answers are built while others are generated.
 
         Args:
-            requests: The requests.
             version: The loaded version.
-            check: Called between two steps; its exceptions propagate.
 
         Raises:
             EngineFailed: A logit or a state is NaN or infinite.
             Exception: vLLM crashed with this exception, of any type.
         """
-        waiting = deque(requests)
         proving: deque[_Ended] = deque()
-        while waiting or self._growing:
-            check()
-            self._feed(waiting)
-            ended = [self._end(sample, tokens) for sample, tokens in self._running.step()]
+        while True:
+            if dropped := self._queue.poll(len(self._growing)):
+                self._drop(dropped)
+                proving = deque(ended for ended in proving if ended.queued.ticket in self._queue.left)
+            if not (self._queue.waiting or self._growing):
+                break
+            self._feed(version)
+            ended = [self._end(ticket, tokens) for ticket, tokens in self._running.step()]
             if self._drawing.broken:
                 raise EngineFailed("a row of logits has no finite log-sum", hint="load the version again")
             proving.extend(ended)
             while proving and proving[0].ready:
                 yield self._completion(proving.popleft(), version)
         while proving:
-            check()
             yield self._completion(proving.popleft(), version)
 
     def abort(self) -> None:
         """Removes unfinished answers from vLLM."""
-        self._running.abort(self._growing)
-        self._growing.clear()
+        self._drop(list(self._growing))
 
     def forget(self) -> None:
         """Drops the states of unfinished answers after vLLM has crashed."""
         if self._builder is not None:
-            for sample in self._growing:
-                self._builder.discard(sample)
+            for ticket in self._growing:
+                self._builder.discard(ticket)
 
-    def _feed(self, waiting: deque[SampleRequest]) -> None:
+    def _drop(self, tickets: list[int]) -> None:
+        growing = [ticket for ticket in tickets if self._growing.pop(ticket, None) is not None]
+        self._running.abort(growing)
+        for ticket in growing:
+            self._drawing.finish(ticket)
+            if self._builder is not None:
+                self._builder.discard(ticket)
+
+    def _feed(self, version: Digest) -> None:
+        waiting = self._queue.waiting
         joining = 0
         while waiting and len(self._growing) < self._rows:
-            length = len(waiting[0].prompt_tokens)
-            if joining and joining + length > self._prompt_tokens_at_once:
+            prompt = waiting[0].request.prompt_tokens
+            if joining and joining + len(prompt) > self._prompt_tokens_at_once:
                 return
-            joining += length
-            request = waiting.popleft()
-            self._drawing.begin(request)
-            self._growing.add(request.sample)
-            self._running.add(request, self._parameters, end_tokens=self._end_tokens)
+            joining += len(prompt)
+            queued = waiting.popleft()
+            self._drawing.begin(queued)
+            self._growing[queued.ticket] = queued
+            self._running.add(
+                queued.ticket,
+                prompt,
+                new_tokens=queued.parameters.max_new_tokens,
+                end_tokens=self._end_tokens,
+                salt=version,
+            )
 
-    def _end(self, sample: int, tokens: tuple[int, ...]) -> _Ended:
-        self._growing.remove(sample)
-        proofs = None if self._builder is None else self._builder.finish(sample, rows=len(tokens))
-        return _Ended(sample, tokens, self._drawing.finish(sample), proofs)
+    def _end(self, ticket: int, tokens: tuple[int, ...]) -> _Ended:
+        queued = self._growing.pop(ticket)
+        proofs = None if self._builder is None else self._builder.finish(ticket, rows=len(tokens))
+        return _Ended(queued, tokens, self._drawing.finish(ticket), proofs)
 
-    def _completion(self, ended: _Ended, version: Digest) -> Completion:
+    def _completion(self, ended: _Ended, version: Digest) -> tuple[int, Completion]:
         if len(ended.tokens) != len(ended.logprobs):
             raise EngineFailed(f"vLLM returned {len(ended.tokens)} tokens, but drew {len(ended.logprobs)}")
-        return Completion(
-            sample=ended.sample,
+        completion = Completion(
+            sample=ended.queued.request.sample,
             tokens=ended.tokens,
             logprobs=np.array(ended.logprobs, dtype=np.float32),
             finish=FinishReason.EOS if ended.tokens[-1] in self._end_tokens else FinishReason.LENGTH,
             proofs=_proofs(ended),
             version=version,
         )
+        return ended.queued.ticket, completion
 
 
 def _proofs(ended: _Ended) -> bytes:

@@ -6,8 +6,7 @@ Importing this module does not load vLLM, but fails if vLLM is not installed.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import SubprocessError
@@ -20,8 +19,10 @@ from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.runtime.extras import installation
 from rollouts.engines.base import BaseEngine
 from rollouts.engines.batch_size import fewer, first_line_of, is_of_memory
+from rollouts.engines.batch_usage import BatchUsage
 from rollouts.engines.errors import EngineBusy, NothingLoaded
-from rollouts.engines.interface import SEED_BYTES, Completion, SampleRequest
+from rollouts.engines.interface import SEED_BYTES, Completion, Job, SampleRequest
+from rollouts.engines.session import RequestQueue
 from rollouts.engines.vllm.batch import VllmBatch
 from rollouts.engines.vllm.numerics import NO_CLASS, arithmetic_of, check_device_class, own_device_class
 from rollouts.engines.vllm.prefill import VllmPrefill
@@ -122,7 +123,7 @@ class VllmEngine(BaseEngine):
 
     def close(self) -> None:
         """Ends vLLM and frees its resources."""
-        self._close_batch()
+        self._close_session()
         self._end()
 
     def prefill(self, items: Sequence[PrefillItem]) -> Iterator[PrefillRows]:
@@ -209,12 +210,10 @@ class VllmEngine(BaseEngine):
 
     def _try_out(self, facts: ModelFacts) -> None:
         """Draws one token, because vLLM reports missing kernels for a model only in the first step."""
-        parameters = SamplingParameters(max_new_tokens=1)
-        batch = VllmBatch(
-            self._held(), parameters, end_tokens=facts.end_tokens, builder=None, rows=1, prompt_tokens_at_once=1
-        )
         request = SampleRequest(sample=0, prompt_tokens=(0,), seed=bytes(SEED_BYTES))
-        list(batch.completions([request], ZERO_DIGEST, lambda: None))
+        queue = RequestQueue(BatchUsage(1))
+        queue.add(Job(requests=(request,), parameters=SamplingParameters(max_new_tokens=1)))
+        list(self._batch(facts, queue, None).completions(ZERO_DIGEST))
 
     def _start_again(self, facts: ModelFacts, version: Digest) -> None:
         """Restarts vLLM with the loaded version.
@@ -235,41 +234,34 @@ class VllmEngine(BaseEngine):
             raise NothingLoaded("the vllm engine has no weights loaded")
         return self._running
 
+    def _batch(self, facts: ModelFacts, queue: RequestQueue, builder: ProofBuilder | None) -> VllmBatch:
+        return VllmBatch(
+            self._held(),
+            queue,
+            end_tokens=facts.end_tokens,
+            builder=builder,
+            rows=self._rows,
+            prompt_tokens_at_once=self._prompt_tokens_at_once,
+        )
+
     def _answers(
-        self,
-        facts: ModelFacts,
-        version: Digest,
-        left: dict[int, SampleRequest],
-        *,
-        parameters: SamplingParameters,
-        with_proofs: bool,
-        check: Callable[[], None],
-    ) -> Generator[Completion]:
-        with ExitStack() as stack:
-            builder = stack.enter_context(ProofBuilder()) if with_proofs else None
-            while left:
-                batch = VllmBatch(
-                    self._held(),
-                    parameters,
-                    end_tokens=facts.end_tokens,
-                    builder=builder,
-                    rows=self._rows,
-                    prompt_tokens_at_once=self._prompt_tokens_at_once,
-                )
-                try:
-                    for completion in batch.completions(left.values(), version, check):
-                        del left[completion.sample]
-                        yield completion
-                except (GeneratorExit, MusterError):
-                    batch.abort()
-                    raise
-                except Exception as error:  # noqa: BLE001 - retried if memory ran out; otherwise wrapped
-                    self._shrink(error, rows=min(self._rows, len(left)))
-                    batch.forget()
-                    self._start_again(facts, version)
-                except BaseException:
-                    self._end()  # KeyboardInterrupt within a step
-                    raise
+        self, facts: ModelFacts, version: Digest, queue: RequestQueue, builder: ProofBuilder | None
+    ) -> Generator[tuple[int, Completion]]:
+        while queue.left:
+            batch = self._batch(facts, queue, builder)
+            try:
+                yield from batch.completions(version)
+            except (GeneratorExit, MusterError):
+                batch.abort()
+                raise
+            except Exception as error:  # noqa: BLE001 - retried if memory ran out; otherwise wrapped
+                self._shrink(error, rows=min(self._rows, len(queue.left)))
+                batch.forget()
+                self._start_again(facts, version)
+                queue.requeue()
+            except BaseException:
+                self._end()  # KeyboardInterrupt within a step
+                raise
 
     def _shrink(self, error: Exception, *, rows: int) -> None:
         """Reduces the batch size after an error within a step, or ends vLLM and raises."""

@@ -16,13 +16,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import SEED_BYTES, SampleRequest
 from rollouts.engines.vllm.running import RunningVllm
 from rollouts.engines.vllm.step_states import StepStates
 from rollouts.errors import EngineFailed
 from rollouts.models.facts import ModelFacts
 from rollouts.prefill import AnswerSpan, PrefillItem, PrefillRows
-from rollouts.sampling.parameters import SamplingParameters
 
 _LOGIT_BYTES = {"cpu": 128 << 20}
 _LOGIT_BYTES_ELSEWHERE = 2 << 30
@@ -105,9 +103,8 @@ class VllmPrefill:
             given = (*item.prompt.tolist(), *item.output[:-1].tolist())
             if added and tokens + len(given) > self._tokens_at_once:
                 break
-            request = SampleRequest(sample=waiting.popleft(), prompt_tokens=given, seed=bytes(SEED_BYTES))
             shared = len(item.prompt) - 1  # the prompt's last token produces the answer's first one
-            self._running.add(request, SamplingParameters(max_new_tokens=1), end_tokens=(), shared=shared)
+            self._running.add(waiting.popleft(), given, new_tokens=1, shared=shared)
             added, tokens = added + 1, tokens + len(given)
         return added
 

@@ -17,9 +17,9 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 from rollouts.engines.vllm.rows import BatchRows, Drawing, Row
 from rollouts.engines.vllm.step_states import StepPart, StepStates
 
-SAMPLE = "muster_sample"
-"""Key of the sample number in a request's extra arguments. The request id can't identify the sample, because vLLM
-appends random characters to the id.
+TICKET = "muster_ticket"
+"""Key of a request's ticket in its extra arguments. The request id can't identify the request, because vLLM appends
+random characters to the id.
 """
 
 
@@ -101,12 +101,12 @@ def _parts(runner: Any) -> list[StepPart]:  # noqa: ANN401 - vLLM is not install
     parts = []
     for place, request in enumerate(batch.req_ids):
         extra = runner.requests[request].sampling_params.extra_args or {}
-        if SAMPLE in extra:
+        if TICKET in extra:
             computed = int(batch.num_computed_tokens_cpu[place])
-            parts.append(StepPart(extra[SAMPLE], computed, int(starts[place]), int(starts[place + 1])))
+            parts.append(StepPart(extra[TICKET], computed, int(starts[place]), int(starts[place + 1])))
     return parts
 
 
 def _row(params: _Parameters, drawn: list[int]) -> Row | None:
     extra = params.extra_args or {}
-    return Row(extra[SAMPLE], drawn) if SAMPLE in extra else None
+    return Row(extra[TICKET], drawn) if TICKET in extra else None

@@ -18,11 +18,11 @@ class Row:
     """An answer in the batch.
 
     Args:
-        sample: The sample number.
+        ticket: Identifies the answer.
         drawn: vLLM's own list of the answer's tokens, which vLLM extends after each step.
     """
 
-    sample: int
+    ticket: int
     drawn: Sequence[int]
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import SampleRequest
 from rollouts.engines.vllm.numerics import bind_process, check_used
 from rollouts.engines.vllm.prefix_sharing import SHARED, share_prompts_only
 from rollouts.engines.vllm.sampler_hook import SamplerHook
@@ -18,7 +17,6 @@ from rollouts.engines.vllm.step_states import StepStates
 from rollouts.models.facts import ModelFacts
 from rollouts.models.policy import read_tensor
 from rollouts.precision import Dtype
-from rollouts.sampling.parameters import SamplingParameters
 
 
 class RunningVllm:
@@ -95,14 +93,23 @@ class RunningVllm:
         self._draws.prefill = self._draws.drawing = states
 
     def add(
-        self, request: SampleRequest, parameters: SamplingParameters, *, end_tokens: Iterable[int], shared: int = 0
+        self,
+        ticket: int,
+        tokens: Sequence[int],
+        *,
+        new_tokens: int,
+        end_tokens: Iterable[int] = (),
+        salt: str | None = None,
+        shared: int = 0,
     ) -> None:
         """Queues an answer; it joins the batch as soon as there is room.
 
         Args:
-            request: The answer.
-            parameters: The sampling parameters.
+            ticket: Identifies the answer.
+            tokens: The tokens to continue.
+            new_tokens: Maximum tokens of the answer.
             end_tokens: Tokens that end the answer.
+            salt: Answers share keys and values of equal beginnings only if their salts are equal.
             shared: Tokens at the start whose states are not needed, in a process that only prefills. vLLM may skip them
                 if another request has computed their keys and values.
         """
@@ -110,30 +117,30 @@ class RunningVllm:
         from vllm.inputs import tokens_input  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
-        from rollouts.engines.vllm.processor import SAMPLE  # noqa: PLC0415
+        from rollouts.engines.vllm.processor import TICKET  # noqa: PLC0415
 
         params = SamplingParams(
             temperature=0.0,
-            max_tokens=parameters.max_new_tokens,
+            max_tokens=new_tokens,
             ignore_eos=True,  # use the folder's end tokens, not vLLM's
             stop_token_ids=sorted(end_tokens),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={SAMPLE: request.sample, SHARED: shared},
+            extra_args={TICKET: ticket, SHARED: shared},
         )
-        self._engine.add_request(str(request.sample), tokens_input(list(request.prompt_tokens)), params)
+        self._engine.add_request(str(ticket), tokens_input(list(tokens), cache_salt=salt), params)
 
     def step(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Draws one token per answer; returns the sample numbers and tokens of the ended answers."""
+        """Draws one token per answer; returns the tickets and tokens of the ended answers."""
         return [
             (int(output.request_id), tuple(output.outputs[0].token_ids))
             for output in self._engine.step()
             if output.finished
         ]
 
-    def abort(self, samples: Iterable[int]) -> None:
+    def abort(self, tickets: Iterable[int]) -> None:
         """Removes answers from the batch."""
-        self._engine.abort_request([str(sample) for sample in samples])
+        self._engine.abort_request([str(ticket) for ticket in tickets])
 
     def update(self, facts: ModelFacts) -> None:
         """Replaces the weights by those of another version, with the same tensor names and shapes.

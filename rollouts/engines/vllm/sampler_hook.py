@@ -10,40 +10,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 
-from rollouts.engines.interface import SampleRequest
+from rollouts.engines.draws import rows_by_parameters
+from rollouts.engines.session import QueuedRequest
 from rollouts.engines.vllm.rows import Row
-from rollouts.sampling.noise import noise, row_keys, stream
+from rollouts.sampling.noise import Keys, noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.sampler import first_largest, process, scale
 from rollouts.toploc import ProofBuilder
 
 
 class SamplerHook:
-    """The sampler of one call of `generate`, used by the logits processor.
+    """The sampler of one batch, used by the logits processor. Rows name their answers by ticket.
 
     Args:
-        parameters: Sampling parameters of all answers.
         builder: Receives the states; None if no proofs are requested.
     """
 
-    def __init__(self, parameters: SamplingParameters, builder: ProofBuilder | None) -> None:
+    def __init__(self, builder: ProofBuilder | None) -> None:
         self.broken = False
         """True if a row of logits had no finite log-sum."""
-        self._parameters = parameters
         self._builder = builder
-        self._streams: dict[int, tuple[int, int, int, int]] = {}
-        self._logprobs: dict[int, list[float]] = {}
+        self._answers: dict[int, _Answer] = {}
         self._unread: tuple[tuple[int, ...], torch.Tensor] | None = None
         self._rows: Sequence[Row] = ()
-        self._samples: tuple[int, ...] = ()
+        self._tickets: tuple[int, ...] = ()
+        self._groups: dict[SamplingParameters, list[int]] = {}
 
-    def begin(self, request: SampleRequest) -> None:
+    def begin(self, queued: QueuedRequest) -> None:
         """Registers an answer before it joins the batch."""
-        self._streams[request.sample] = stream(request.seed, request.sample)
-        self._logprobs[request.sample] = []
+        request = queued.request
+        self._answers[queued.ticket] = _Answer(queued.parameters, stream(request.seed, request.sample))
 
     def draw(self, rows: Sequence[Row], states_bh: torch.Tensor, logits_bv: torch.Tensor) -> torch.Tensor:
         """Draws a token for each row, int64 [b].
@@ -57,37 +57,56 @@ class SamplerHook:
             RuntimeError: vLLM's number of tokens in a row differs from the number drawn here.
         """
         self._read()
-        samples = self._samples_of(rows)
+        self._take(rows)
         for row in rows:
-            if len(row.drawn) != len(self._logprobs[row.sample]):
-                seen = len(self._logprobs[row.sample])
-                raise RuntimeError(f"sample {row.sample} has {len(row.drawn)} tokens in vLLM, but {seen} were drawn")
+            if len(row.drawn) != (seen := len(self._answers[row.ticket].logprobs)):
+                raise RuntimeError(f"request {row.ticket} has {len(row.drawn)} tokens in vLLM, but {seen} were drawn")
         if self._builder is not None:
-            self._builder.add(samples, states_bh, copy=False)
-        keys = row_keys([self._streams[sample] for sample in samples], [len(row.drawn) for row in rows])
-        scaled_bv = scale(logits_bv, self._parameters)
-        noise_bv = noise(keys, logits_bv.shape[1], device=logits_bv.device)
-        tokens_b = first_largest(process(scaled_bv, noise_bv, self._parameters))
-        tokens_b = tokens_b.clamp_max(logits_bv.shape[1] - 1)  # argmax of NaNs may be out of range
-        chosen_b = scaled_bv.gather(1, tokens_b[:, None])[:, 0]
-        self._unread = (samples, chosen_b - torch.logsumexp(scaled_bv, dim=1))
+            self._builder.add(self._tickets, states_bh, copy=False)
+        streams = [self._answers[ticket].stream for ticket in self._tickets]
+        keys = row_keys(streams, [len(row.drawn) for row in rows])
+        if len(self._groups) == 1:
+            tokens_b, logprobs_b = _draw(logits_bv, keys, next(iter(self._groups)))
+        else:
+            tokens_b = torch.empty(len(rows), dtype=torch.int64, device=logits_bv.device)
+            logprobs_b = torch.empty(len(rows), dtype=torch.float32, device=logits_bv.device)
+            for parameters, group in self._groups.items():
+                tokens_b[group], logprobs_b[group] = _draw(logits_bv[group], keys[group], parameters)
+        self._unread = (self._tickets, logprobs_b)
         return tokens_b
 
-    def finish(self, sample: int) -> list[float]:
+    def finish(self, ticket: int) -> list[float]:
         """Returns an answer's log-probabilities and drops all data of the answer."""
         self._read()
-        del self._streams[sample]
-        return self._logprobs.pop(sample)
+        return self._answers.pop(ticket).logprobs
 
-    def _samples_of(self, rows: Sequence[Row]) -> tuple[int, ...]:
+    def _take(self, rows: Sequence[Row]) -> None:
         if rows is not self._rows or not isinstance(rows, tuple):
-            self._rows, self._samples = rows, tuple(row.sample for row in rows)
-        return self._samples
+            self._rows, self._tickets = rows, tuple(row.ticket for row in rows)
+            self._groups = rows_by_parameters([self._answers[ticket].parameters for ticket in self._tickets])
 
     def _read(self) -> None:
         if self._unread is None:
             return
-        (samples, logprobs_b), self._unread = self._unread, None
-        for sample, logprob in zip(samples, logprobs_b.tolist(), strict=True):
-            self._logprobs[sample].append(logprob)
+        (tickets, logprobs_b), self._unread = self._unread, None
+        for ticket, logprob in zip(tickets, logprobs_b.tolist(), strict=True):
+            if ticket in self._answers:  # it may have been dropped since
+                self._answers[ticket].logprobs.append(logprob)
             self.broken |= not math.isfinite(logprob)
+
+
+@dataclass(slots=True)
+class _Answer:
+    parameters: SamplingParameters
+    stream: tuple[int, int, int, int]
+    logprobs: list[float] = field(default_factory=list)
+
+
+def _draw(logits_bv: torch.Tensor, keys: Keys, parameters: SamplingParameters) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns tokens, int64 [b], and log-probabilities, float32 [b], without waiting for the device."""
+    scaled_bv = scale(logits_bv, parameters)
+    noise_bv = noise(keys, logits_bv.shape[1], device=logits_bv.device)
+    tokens_b = first_largest(process(scaled_bv, noise_bv, parameters))
+    tokens_b = tokens_b.clamp_max(logits_bv.shape[1] - 1)  # argmax of NaNs may be out of range
+    chosen_b = scaled_bv.gather(1, tokens_b[:, None])[:, 0]
+    return tokens_b, chosen_b - torch.logsumexp(scaled_bv, dim=1)

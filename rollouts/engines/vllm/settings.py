@@ -65,7 +65,7 @@ def engine_arguments(
     share a device.
 
     vLLM must not split prompts into chunks, because chunks would produce rows of states from which no token is drawn.
-    Prefix caching and asynchronous scheduling are off (docs/decisions/0023).
+    Asynchronous scheduling is off (docs/decisions/0023).
     """
     arguments: dict[str, Any] = {
         "model": str(facts.folder),
@@ -79,14 +79,13 @@ def engine_arguments(
         "max_num_seqs": max_batch,
         "max_num_batched_tokens": max(facts.context, max_batch),
         "enable_chunked_prefill": False,
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": True,
         "async_scheduling": False,
         "disable_log_stats": True,
         "seed": 0,
     }
     if prefill_only:
         cache_bytes = _cache_of_prefill(facts, dtype, max_batch)
-        arguments["enable_prefix_caching"] = True
     if device.type == "cpu":
         arguments["enforce_eager"] = True
         if prefill_only:

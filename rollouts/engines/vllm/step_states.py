@@ -23,13 +23,13 @@ class StepPart:
     """The tokens of one request in a step of vLLM.
 
     Args:
-        sample: Number of the request, an index of `StepStates.items`.
+        ticket: Number of the request, an index of `StepStates.items`.
         computed: Tokens of the request that earlier steps computed.
         start: Index, in the step, of the first token that this step computes for the request.
         stop: Index after the last such token.
     """
 
-    sample: int
+    ticket: int
     computed: int
     start: int
     stop: int
@@ -39,7 +39,7 @@ class StepStates:
     """Keeps those states of a step that predict tokens of answers, until `VllmPrefill` has computed their logits.
 
     Args:
-        items: The answers; a request's sample number is an index.
+        items: The answers; a request's ticket is an index.
     """
 
     def __init__(self, items: Sequence[PrefillItem]) -> None:
@@ -57,13 +57,13 @@ class StepStates:
         """
         self.compute = compute
         for part in parts:
-            item = self._items[part.sample]
+            item = self._items[part.ticket]
             before = len(item.prompt) - 1  # the prompt's last token produces the answer's first one
             first = max(part.computed, before)
             last = min(part.computed + part.stop - part.start, before + len(item.output))
             if first < last:
                 rows = states_nh[part.start + first - part.computed : part.start + last - part.computed]
-                self.taken.append((AnswerSpan(part.sample, first - before, last - before), rows.clone()))
+                self.taken.append((AnswerSpan(part.ticket, first - before, last - before), rows.clone()))
 
     def draw(self, rows: Sequence[Row], states_bh: torch.Tensor, logits_bv: torch.Tensor) -> torch.Tensor:
         """Returns token 0 for each row; the prefill ignores it, but vLLM needs one."""

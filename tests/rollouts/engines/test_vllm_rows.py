@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import NotFound
-from rollouts.engines.interface import SampleRequest
+from rollouts.engines.interface import Job, SampleRequest
 from rollouts.engines.opening import open_engine
+from rollouts.engines.session import QueuedRequest
 from rollouts.engines.vllm.rows import BatchRows, Row
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.precision import Dtype, EngineName
@@ -68,37 +69,46 @@ def test_rows_follow_any_history_of_batch_changes(history: list[tuple[set[int], 
             added=[(place, Row(sample, [])) for place, sample in added],
             moved=[(source, target, False) for source, target in moved],
         )
-        assert [row.sample for row in rows.first(len(batch.rows))] == batch.rows
+        assert [row.ticket for row in rows.first(len(batch.rows))] == batch.rows
 
 
 def test_two_rows_can_swap_places_and_an_unknown_request_in_a_place_is_an_error() -> None:
     rows = BatchRows()
     rows.update(removed=[], added=[(place, Row(place, [])) for place in range(3)], moved=[(0, 2, True)])
-    assert [row.sample for row in rows.first(3)] == [2, 1, 0]
+    assert [row.ticket for row in rows.first(3)] == [2, 1, 0]
     rows.update(removed=[], added=[(1, None)], moved=[])
     with pytest.raises(LookupError):
         rows.first(3)
 
 
-def test_a_step_samples_tokens_and_keeps_log_probabilities_and_proofs_per_sample() -> None:
-    parameters = SamplingParameters(max_new_tokens=2, temperature=0.7, top_k=5)
+def queued(sample: int, parameters: SamplingParameters) -> QueuedRequest:
+    request = SampleRequest(sample=sample, prompt_tokens=(1,), seed=SEED)
+    return QueuedRequest(sample, request, Job(requests=(request,), parameters=parameters))
+
+
+@pytest.mark.parametrize("temperatures", [(0.7, 0.7, 0.7), (0.7, 1.0, 0.7)], ids=["equal", "different"])
+def test_a_step_samples_tokens_and_keeps_log_probabilities_and_proofs_per_sample(
+    temperatures: tuple[float, ...],
+) -> None:
+    kinds = {one: SamplingParameters(max_new_tokens=2, temperature=one, top_k=5) for one in temperatures}
+    parameters = {sample: kinds[one] for sample, one in zip((7, 8, 9), temperatures, strict=True)}
     generator = torch.Generator().manual_seed(1)
     states, logits = (torch.randn(2, 3, width, generator=generator) for width in (128, 50))
     drawn: dict[int, list[int]] = {7: [], 8: [], 9: []}
     with ProofBuilder() as builder:
-        drawing = SamplerHook(parameters, builder)
+        drawing = SamplerHook(builder)
         for sample in drawn:
-            drawing.begin(SampleRequest(sample=sample, prompt_tokens=(1,), seed=SEED))
+            drawing.begin(queued(sample, parameters[sample]))
         seen: dict[int, list[tuple[torch.Tensor, float]]] = {7: [], 8: [], 9: []}
         for step, order in enumerate([(7, 8, 9), (9, 7, 8)]):
             rows = [Row(sample, drawn[sample]) for sample in order]
             tokens = drawing.draw(rows, states[step].clone(), logits[step].clone())
             keys = row_keys([stream(SEED, sample) for sample in order], [step] * 3)
-            expected = draw(logits[step], noise(keys, 50), parameters)
-            assert tokens.tolist() == expected.tokens.tolist()
             for place, sample in enumerate(order):
+                expected = draw(logits[step][[place]], noise(keys[[place]], 50), parameters[sample])
+                assert int(tokens[place]) == int(expected.tokens)
                 drawn[sample].append(int(tokens[place]))
-                seen[sample].append((states[step, place], float(expected.logprobs[place])))
+                seen[sample].append((states[step, place], float(expected.logprobs)))
         for sample, both in seen.items():
             assert drawing.finish(sample) == pytest.approx([logprob for _, logprob in both])
             assert builder.finish(sample, rows=2).result() == proofs_of(torch.stack([state for state, _ in both]))
@@ -106,16 +116,16 @@ def test_a_step_samples_tokens_and_keeps_log_probabilities_and_proofs_per_sample
 
 
 def test_a_token_drawn_outside_the_hook_is_detected() -> None:
-    drawing = SamplerHook(GREEDY, None)
-    drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
-    with pytest.raises(RuntimeError, match="sample 3 has 1 tokens in vLLM, but 0 were drawn"):
+    drawing = SamplerHook(None)
+    drawing.begin(queued(3, GREEDY))
+    with pytest.raises(RuntimeError, match="request 3 has 1 tokens in vLLM, but 0 were drawn"):
         drawing.draw([Row(3, [5])], torch.zeros(1, 8), torch.zeros(1, 20))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_non_finite_logits_are_detected(value: float) -> None:
-    drawing = SamplerHook(GREEDY, None)
-    drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
+    drawing = SamplerHook(None)
+    drawing.begin(queued(3, GREEDY))
     logits = torch.zeros(1, 20)
     logits[0, 4] = value
     drawing.draw([Row(3, [])], torch.zeros(1, 8), logits)

@@ -35,7 +35,7 @@ from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recipe import eligible_prompts, read_recipe
 from rollouts.seeds import slot_seed
-from rollouts.task.loop import MOST_ENGINE_FAILURES, RolloutTask
+from rollouts.task.loop import MOST_ENGINE_FAILURES, MOST_SLOTS, RolloutTask
 from rollouts.task.policies import HeldPolicy
 from tests.kit.own_time import OwnTime
 from tests.kit.rollout_task import BEACON, DOMAIN, NODE, PATIENCE_S, POOL, RUN, SALT, Surroundings, until
@@ -420,24 +420,24 @@ async def test_a_file_finished_by_a_killed_task_is_handed_over_by_the_next(aroun
     assert not list((around.data / "outbox").iterdir())
 
 
-async def test_a_file_that_the_worker_refused_is_handed_over_before_the_next_slot(
+async def test_files_that_the_worker_refused_are_handed_over_before_further_slots(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
-    around.orchestrator.slots = 2
+    around.orchestrator.slots = MOST_SLOTS + 1
     task = await around.task()
     hand_over, refused = task._bridge.hand_over, list[HandOver]()
 
     async def full_at_first(file: HandOver) -> HandedOver:
         if len(refused) < 3:
-            assert len(around.orchestrator.granted) == 1
+            assert len(around.orchestrator.granted) <= MOST_SLOTS
             refused.append(file)
             raise Unavailable("the worker's disk is full")
         return await hand_over(file)
 
     monkeypatch.setattr(task._bridge, "hand_over", full_at_first)
-    await run_until(task, lambda: len(around.queue.items()) == 2)
-    assert [file.header.index for file in handed_over(around)] == [0, 1]
+    await run_until(task, lambda: len(around.queue.items()) == MOST_SLOTS + 1)
+    assert sorted(file.header.index for file in handed_over(around)) == [0, 1, 2]
     assert len(refused) == 3
 
 
@@ -600,7 +600,7 @@ async def test_a_failed_engine_reloads_its_version_and_does_the_next_slot(
 ) -> None:
     around.publish(0)
     around.orchestrator.slots = 3
-    task = await around.task()
+    task = await around.task(most_slots=1)
     loads = failing(task, monkeypatch, times=2)
     await run_until(task, lambda: task.totals.slots == 1)
     assert [slot.index for slot in around.orchestrator.released] == [0, 1]
@@ -613,11 +613,69 @@ async def test_an_engine_that_fails_repeatedly_ends_the_task_with_the_reason(
 ) -> None:
     around.publish(0)
     around.orchestrator.slots = 99
-    task = await around.task()
+    task = await around.task(most_slots=1)
     failing(task, monkeypatch, times=99)
     with pytest.raises(EngineFailed, match="it broke"):
         await asyncio.wait_for(task.run(), PATIENCE_S)
     assert [slot.index for slot in around.orchestrator.released] == [*range(MOST_ENGINE_FAILURES)]
+
+
+async def test_an_engine_failure_that_ends_two_slots_counts_once(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    around.orchestrator.slots = 3
+    task = await around.task()
+    begun = threading.Event()
+    engine: Any = task._engine
+    answers = engine._answers
+
+    def broken(*told: Any) -> Any:
+        if not begun.is_set():
+            assert begun.wait(PATIENCE_S)
+            raise EngineFailed("it broke")
+        yield from answers(*told)
+
+    monkeypatch.setattr(engine, "_answers", broken)
+    with structlog.testing.capture_logs() as logs:
+        running = asyncio.create_task(task.run())
+        await until(lambda: len(task._slots) == MOST_SLOTS)
+        begun.set()
+        await until(lambda: task.totals.slots == 1)
+        task.stop()
+        await asyncio.wait_for(running, PATIENCE_S)
+    assert [line["failures"] for line in logs if line["event"] == "engine-failed"] == [1]
+    assert sorted(slot.index for slot in around.orchestrator.released) == [0, 1]
+    assert [file.header.index for file in handed_over(around)] == [2]
+
+
+async def test_the_next_slot_of_a_version_joins_the_batch_and_a_new_version_waits_for_both(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = around.publish(0, new_tokens=8)
+    around.orchestrator.slots = 2
+    task = await around.task()
+    step, sizes, go_on = GenerationBatch.step, list[int](), threading.Event()
+
+    def counted(batch: GenerationBatch) -> torch.Tensor:
+        assert go_on.wait(PATIENCE_S)
+        sizes.append(len(batch.answers))
+        return step(batch)
+
+    monkeypatch.setattr(GenerationBatch, "step", counted)
+    running = asyncio.create_task(task.run())
+    await until(lambda: len(task._slots) == MOST_SLOTS)
+    around.orchestrator.slots = 3
+    second = around.publish(1, new_tokens=8)
+    await asyncio.sleep(0.1)
+    assert len(around.orchestrator.granted) == MOST_SLOTS, "no third slot while two are under way"
+    go_on.set()
+    await until(lambda: task.totals.slots == 3)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    files = sorted(handed_over(around), key=lambda file: file.header.index)
+    assert [file.header.checkpoint for file in files] == [first, first, second]
+    assert max(sizes) == 2 * len(files[0].samples), "the answers of both slots were in one batch"
 
 
 async def test_a_version_that_changes_during_loading_is_not_used(
@@ -708,19 +766,20 @@ async def test_a_lease_of_more_units_than_its_groups_allow_is_released_before_ge
 
 def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -> list[Digest]:
     """Makes the task's engine fail a number of times; returns a list that will hold the loaded versions."""
-    generate, load, loads = task._engine.generate, task._engine.load, list[Digest]()
+    engine: Any = task._engine
+    answers, load, loads = engine._answers, engine.load, list[Digest]()
     failures = iter(range(times))
 
-    def broken(*requests: Any, **told: Any) -> Any:
+    def broken(*told: Any) -> Any:
         if next(failures, None) is not None:
             raise EngineFailed("it broke")
-        return generate(*requests, **told)
+        yield from answers(*told)
 
     def loading(folder: Path, *, version: Digest) -> None:
         loads.append(version)
         load(folder, version=version)
 
-    monkeypatch.setattr(task._engine, "generate", broken)
+    monkeypatch.setattr(engine, "_answers", broken)
     monkeypatch.setattr(task._engine, "load", loading)
     return loads
 
@@ -736,6 +795,8 @@ async def _finished_but_not_handed_over(task: RolloutTask, around: Surroundings)
         raise Killed
 
     task._outbox.put = die_after  # type: ignore[method-assign,assignment]  # stands for the kill
+    await task._turn()
+    await asyncio.wait(task._slots)
     with pytest.raises(Killed):
-        await task._turn()
+        task._collect()
     return kept[0]
