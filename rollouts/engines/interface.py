@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,22 @@ class Completion:
     version: Digest
 
 
+class DrawnToken(NamedTuple):
+    """A token of an answer in progress.
+
+    Args:
+        sample: The request's sample number.
+        position: The token's position in the answer, from 0.
+        token: The token.
+        logprob: Its log-probability: see `Completion.logprobs`.
+    """
+
+    sample: int
+    position: int
+    token: int
+    logprob: float
+
+
 def _go_on() -> bool:
     return False
 
@@ -110,12 +126,16 @@ class Job:
         should_stop: Polled at least once a second, by the computing thread; the job ends unfinished when it returns
             true.
         on_answer: Called by the computing thread with each completion, in any order.
+        on_token: Called by the computing thread for each drawn token, in order and before `on_answer`; None if the
+            caller needs whole answers only. An answer that is computed again, because memory ran out, is reported again
+            from position 0.
     """
 
     requests: tuple[SampleRequest, ...]
     parameters: SamplingParameters
     should_stop: Callable[[], bool] = _go_on
     on_answer: Callable[[Completion], None] = _ignore
+    on_token: Callable[[DrawnToken], None] | None = None
     done: Future[None] = field(default_factory=Future, init=False)
     """Ends when all requests are answered. Its exception is `GenerationStopped` if `should_stop` returned true or the
     session was closed, otherwise the engine's error, which all jobs of the session share."""

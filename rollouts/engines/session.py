@@ -17,7 +17,7 @@ from protocol.errors import Conflict
 from protocol.identifiers import Digest
 from rollouts.engines.batch_usage import BatchUsage
 from rollouts.engines.errors import GenerationStopped
-from rollouts.engines.interface import Completion, Job, SampleRequest, check_requests
+from rollouts.engines.interface import Completion, DrawnToken, Job, SampleRequest, check_requests
 from rollouts.models.facts import ModelFacts
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import ProofBuilder
@@ -41,6 +41,11 @@ class QueuedRequest:
     def parameters(self) -> SamplingParameters:
         """The job's sampling parameters."""
         return self.job.parameters
+
+    def report(self, position: int, token: int, logprob: float) -> None:
+        """Reports a drawn token to the job, if the job wants tokens."""
+        if self.job.on_token is not None:
+            self.job.on_token(DrawnToken(self.request.sample, position, token, logprob))
 
 
 class RequestQueue:

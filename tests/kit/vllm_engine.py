@@ -62,9 +62,9 @@ class EngineProcess:
         dtype: Dtype = Dtype.FLOAT32,
         max_batch: int = 64,
         cache_bytes: int | None = None,
-        prefix_caching: bool = False,
+        prefix_caching: bool = True,
     ) -> None:
-        """Closes the current engine and opens another; `prefix_caching` is off in the product."""
+        """Closes the current engine and opens another; `prefix_caching` is on in the product."""
         self._ask("open", dtype=dtype, max_batch=max_batch, cache_bytes=cache_bytes, prefix_caching=prefix_caching)
 
     def preemptions(self) -> int:

@@ -130,6 +130,7 @@ class GenerationBatch:
         for answer, token, logprob in zip(self.answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             answer.tokens.append(token)
             answer.logprobs.append(logprob)
+            answer.queued.report(len(answer.tokens) - 1, token, logprob)
             if token in self._policy.facts.end_tokens:
                 answer.finish = FinishReason.EOS
             elif len(answer.tokens) == answer.queued.parameters.max_new_tokens:

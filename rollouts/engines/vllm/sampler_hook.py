@@ -1,6 +1,6 @@
 """Draws the tokens of one batch from our noise, records log-probabilities, passes states to the proof builder.
 
-The hook never waits for an accelerator. It reads the log-probabilities of a step one step later, after vLLM has
+The hook never waits for an accelerator. It reads tokens and log-probabilities of a step one step later, after vLLM has
 synchronised for reasons of its own.
 
 Shapes: b rows of a step, h the width of states, v tokens of the vocabulary.
@@ -35,7 +35,7 @@ class SamplerHook:
         """True if a row of logits had no finite log-sum."""
         self._builder = builder
         self._answers: dict[int, _Answer] = {}
-        self._unread: tuple[tuple[int, ...], torch.Tensor] | None = None
+        self._unread: tuple[tuple[int, ...], torch.Tensor, torch.Tensor] | None = None
         self._rows: Sequence[Row] = ()
         self._tickets: tuple[int, ...] = ()
         self._groups: dict[SamplingParameters, list[int]] = {}
@@ -43,7 +43,7 @@ class SamplerHook:
     def begin(self, queued: QueuedRequest) -> None:
         """Registers an answer before it joins the batch."""
         request = queued.request
-        self._answers[queued.ticket] = _Answer(queued.parameters, stream(request.seed, request.sample))
+        self._answers[queued.ticket] = _Answer(queued, stream(request.seed, request.sample))
 
     def draw(self, rows: Sequence[Row], states_bh: torch.Tensor, logits_bv: torch.Tensor) -> torch.Tensor:
         """Draws a token for each row, int64 [b].
@@ -72,7 +72,7 @@ class SamplerHook:
             logprobs_b = torch.empty(len(rows), dtype=torch.float32, device=logits_bv.device)
             for parameters, group in self._groups.items():
                 tokens_b[group], logprobs_b[group] = _draw(logits_bv[group], keys[group], parameters)
-        self._unread = (self._tickets, logprobs_b)
+        self._unread = (self._tickets, tokens_b, logprobs_b)
         return tokens_b
 
     def finish(self, ticket: int) -> list[float]:
@@ -83,21 +83,22 @@ class SamplerHook:
     def _take(self, rows: Sequence[Row]) -> None:
         if rows is not self._rows or not isinstance(rows, tuple):
             self._rows, self._tickets = rows, tuple(row.ticket for row in rows)
-            self._groups = rows_by_parameters([self._answers[ticket].parameters for ticket in self._tickets])
+            self._groups = rows_by_parameters([self._answers[ticket].queued.parameters for ticket in self._tickets])
 
     def _read(self) -> None:
         if self._unread is None:
             return
-        (tickets, logprobs_b), self._unread = self._unread, None
-        for ticket, logprob in zip(tickets, logprobs_b.tolist(), strict=True):
-            if ticket in self._answers:  # it may have been dropped since
-                self._answers[ticket].logprobs.append(logprob)
+        (tickets, tokens_b, logprobs_b), self._unread = self._unread, None
+        for ticket, token, logprob in zip(tickets, tokens_b.tolist(), logprobs_b.tolist(), strict=True):
             self.broken |= not math.isfinite(logprob)
+            if answer := self._answers.get(ticket):  # None if it was dropped since
+                answer.logprobs.append(logprob)
+                answer.queued.report(len(answer.logprobs) - 1, token, logprob)
 
 
 @dataclass(slots=True)
 class _Answer:
-    parameters: SamplingParameters
+    queued: QueuedRequest
     stream: tuple[int, int, int, int]
     logprobs: list[float] = field(default_factory=list)
 
