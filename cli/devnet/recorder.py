@@ -125,7 +125,7 @@ class RunRecorder:
             raise RuntimeError("the recorder has not been entered")
         await self._chain.poll()
         stakes = await asyncio.gather(*[self._ledger.stake.of(one.provider) for one in self._contributors])
-        rollouts, leases = await self._listed()
+        rollouts, leases, metrics = await self._listed()
         return replace(
             self.snapshot(),
             contributors=[
@@ -134,23 +134,29 @@ class RunRecorder:
             ],
             rollouts=rollouts,
             leases=leases,
+            metrics=metrics,
             processes=self._processes.known,
         )
 
-    async def _listed(self) -> tuple[list[RolloutItem], dict[Address, tuple[LeaseView, ...]]]:
-        """Returns the orchestrator's lists.
+    async def _listed(
+        self,
+    ) -> tuple[list[RolloutItem], dict[Address, tuple[LeaseView, ...]], dict[Address, dict[str, float]]]:
+        """Returns the orchestrator's rollout files, and leases and metrics of each node.
 
-        The lists are empty if the orchestrator is down, so that the report omits them.
+        They are empty if the orchestrator is down, so that the report omits them.
         """
         rollouts: list[RolloutItem] = []
         leases: dict[Address, tuple[LeaseView, ...]] = {}
+        metrics: dict[Address, dict[str, float]] = {}
         async with open_orchestrator(self._directory, self._places) as client:
             with suppress(MusterError):
                 rollouts = [item async for item in client.rollouts(status="all")]
                 for one in self._contributors:
                     with suppress(MusterError):
                         leases[one.node] = (await client.leases(one.node)).leases
-        return rollouts, leases
+                    with suppress(MusterError):
+                        metrics[one.node] = (await client.metrics(one.node)).metrics
+        return rollouts, leases, metrics
 
 
 class ChainWatch:

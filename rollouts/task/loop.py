@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -41,8 +42,9 @@ from rollouts.task.generator import Produced, SlotGenerator
 from rollouts.task.outbox import Outbox, figures
 from rollouts.task.policies import HeldPolicy, PolicyStore
 
-MOST_SLOTS = 2
-"""Slots under way at the same time. The second one fills the batch while the first one's longest answers end."""
+MOST_SLOTS = 3
+"""Slots under way at the same time: later ones fill the batch while the longest answers of earlier ones end
+(docs/decisions/0090-engine-sessions.md)."""
 MOST_ENGINE_FAILURES = 3
 """Consecutive failures after which the task exits with the reason; the worker restarts the task after a pause."""
 
@@ -52,6 +54,8 @@ _SHORT_PAUSE = timedelta(milliseconds=200)
 _OF_THE_MOMENT = frozenset({"no-slot", "slot-overtaken"})
 _LONGEST_PAUSE = timedelta(seconds=60)
 _LOOK_AHEAD = timedelta(seconds=2)
+_RATE_SLOTS = 8
+"""Slots over which the rate of tokens is averaged."""
 _ROOM_POLL = timedelta(milliseconds=50)
 """Time after which the task looks again whether the engine has room for another slot."""
 _LAST_TIMEOUT = timedelta(milliseconds=700)
@@ -92,6 +96,27 @@ class TaskTotals:
     tokens: int = 0
     abandoned: int = 0
     """Slots that ended unfinished, because the lease expired or the task was stopped."""
+
+
+class RecentRate:
+    """Tokens per second in which the engine computed, over the last few slots.
+
+    The time of one slot says little, because slots overlap.
+    """
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=_RATE_SLOTS + 1)
+
+    def add(self, busy: float, tokens: int) -> float:
+        """Returns the rate after a finished slot.
+
+        Args:
+            busy: Seconds with an answer in progress since the task's start.
+            tokens: Tokens of finished slots since the task's start.
+        """
+        self._readings.append((busy, tokens))
+        (first_busy, first), (last_busy, last) = self._readings[0], self._readings[-1]
+        return (last - first) / max(last_busy - first_busy, 1e-9)
 
 
 class RolloutTask:
@@ -143,6 +168,7 @@ class RolloutTask:
         self._failures = 0
         self._last_failure: EngineFailed | None = None
         self._put_offs = 0
+        self._rate = RecentRate()
         self.totals = TaskTotals()
 
     def stop(self) -> None:
@@ -447,11 +473,10 @@ class RolloutTask:
             samples=self.totals.samples + len(samples),
             tokens=self.totals.tokens + units,
         )
-        seconds = max(produced.took.total_seconds(), 1e-9)
-        shown = {**figures(samples), "tokens-per-second": units / seconds}
-        _log.info(
-            "slot-done", step=answer.step, seconds=round(seconds, 2), **{k: round(v, 3) for k, v in shown.items()}
-        )
+        usage = self._engine.usage.read()
+        shown = {**figures(samples), "tokens-per-second": self._rate.add(usage.busy, self.totals.tokens)}
+        seconds = round(produced.took.total_seconds(), 2)
+        _log.info("slot-done", step=answer.step, seconds=seconds, **{k: round(v, 3) for k, v in shown.items()})
         with suppress(MusterError):  # a lost report does no harm: the next slot reports again
             await self._bridge.report(
                 {
@@ -462,6 +487,9 @@ class RolloutTask:
                     "samples-total": self.totals.samples,
                     "tokens-total": self.totals.tokens,
                     "abandoned": self.totals.abandoned,
+                    "batch-seconds": usage.total,
+                    "batch-idle-seconds": usage.idle,
+                    "batch-under-half-seconds": usage.under_half,
                 }
             )
 

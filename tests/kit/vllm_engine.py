@@ -26,6 +26,7 @@ from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm.settings import prepare_process
 from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
+from tests.kit.sessions import JobResult, PlannedJob, drive
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"
@@ -95,6 +96,16 @@ class EngineProcess:
         assert len({one.sample for one in answers}) == len(answers)
         return {one.sample: one for one in answers}
 
+    def drive(self, plan: Sequence[PlannedJob]) -> list[JobResult]:
+        """Runs the jobs of a plan in one session."""
+        results: list[JobResult] = self._ask("drive", plan=plan)
+        return results
+
+    def cached_tokens(self) -> int:
+        """Returns how many prompt tokens vLLM has taken from its cache of keys and values so far."""
+        count: int = self._ask("cached_tokens")
+        return count
+
     def leave(self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, folder: Path) -> str:
         """Takes one completion, then tries to load another version, and abandons the batch; returns the error's
         name.
@@ -146,8 +157,9 @@ class _Other:
         self._arguments = self._running.engine_arguments
         self._noise = self._drawing.noise
         self._engine: Any = None
-        self._preempted = 0
+        self._preempted = self._cached = 0
         self._count_preemptions()
+        self._count_cached_tokens()
 
     def open(self, *, prefix_caching: bool, **given: Any) -> None:
         if self._engine is not None:
@@ -186,6 +198,22 @@ class _Other:
     def generate(self, **given: Any) -> list[Completion]:
         requests, parameters = given.pop("requests"), given.pop("parameters")
         return list(self._engine.generate(requests, parameters, **given))
+
+    def drive(self, *, plan: Sequence[PlannedJob]) -> list[JobResult]:
+        return drive(self._engine, plan)
+
+    def cached_tokens(self) -> int:
+        return self._cached
+
+    def _count_cached_tokens(self) -> None:
+        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
+
+        def counted(engine: Any) -> Any:
+            outputs = step(engine)
+            self._cached += sum(output.num_cached_tokens or 0 for output in outputs if output.finished)
+            return outputs
+
+        step, LLMEngine.step = LLMEngine.step, counted
 
     def leave(self, *, requests: Any, parameters: Any, folder: Path) -> str:
         answers = self._engine.generate(requests, parameters)

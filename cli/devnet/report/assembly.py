@@ -131,7 +131,15 @@ def _account(record: RunRecord, contributor: Contributor, work: Sequence[WorkTim
         earned=sum(one.paid for one in work),
         slashed=sum(one.slashed for one in work),
         evicted=_evicted(record, contributor),
+        batch_idle=_batch_share(record, contributor, "batch-idle-seconds"),
+        batch_under_half=_batch_share(record, contributor, "batch-under-half-seconds"),
     )
+
+
+def _batch_share(record: RunRecord, contributor: Contributor, name: str) -> float | None:
+    metrics = record.metrics.get(contributor.node, {})
+    total = metrics.get("task.batch-seconds", 0.0)
+    return metrics.get(f"task.{name}", 0.0) / total if total else None
 
 
 def _evicted(record: RunRecord, contributor: Contributor) -> str:

@@ -105,6 +105,10 @@ class NodeAccount:
     slashed: int = 0
     evicted: str = ""
     """Reason of the eviction; empty if the node is still a member."""
+    batch_idle: float | None = None
+    """Share of the time in which the engine computed no answer; None if the node reported none."""
+    batch_under_half: float | None = None
+    """Share of the time in which less than half of the rows of the engine's batch had an answer."""
 
     @property
     def unjudged(self) -> int:
@@ -287,6 +291,7 @@ class RunRecord:
         arrivals: Time at which each node had a complete version, by version digest and node name.
         steps_under_way: Number of steps that may be in progress at a time.
         processes: Resource use of the processes.
+        metrics: Metrics of each node's last heartbeat, by node address.
     """
 
     about: Mapping[str, str]
@@ -298,6 +303,7 @@ class RunRecord:
     progress: Sequence[Mapping[str, Any]] = ()
     rollouts: Sequence[RolloutItem] = ()
     leases: Mapping[Address, Sequence[LeaseView]] = field(default_factory=dict)
+    metrics: Mapping[Address, Mapping[str, float]] = field(default_factory=dict)
     stored: Mapping[Digest, float] = field(default_factory=dict)
     arrivals: Mapping[Digest, Mapping[str, float]] = field(default_factory=dict)
     steps_under_way: int = 1

@@ -53,7 +53,10 @@ def stages(record: RunRecord, work: Sequence[WorkTimeline], *, began: float) -> 
         return []
     seconds = max(max(_end(line) for line in steps.values()) - began, 1e-9)
     count, nodes = len(steps), max(1, len(record.contributors))
-    generating = sum(one.generated - one.leased for one in work if one.generated is not None and one.leased is not None)
+    generating = sum(
+        _covered([(one.leased, one.generated) for one in work if one.contributor.node == each.node])
+        for each in record.contributors
+    )
     training = sum(_busy(line) for line in steps.values())
     leased = {step: [one.leased for one in work if one.step == step and one.leased is not None] for step in steps}
     paths = [versions[step + 1][1] - min(times) for step, times in leased.items() if times and step + 1 in versions]

@@ -13,6 +13,7 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 _SHOWN_ANSWERS = 4
 _ANSWER_WIDTH = 88
 _NODE_HEAD = ("node", "files", "accepted", "rejected", "forged", "unjudged", "stake", "earned", "slashed", "state")
+_BATCH_HEAD = ("node", "no answer in progress", "less than half full")
 
 
 def duration(seconds: float) -> str:
@@ -89,6 +90,7 @@ def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
             ),
         ),
         ("Nodes", _table(_NODE_HEAD, [_node(one) for one in report.nodes])),
+        ("Batches of the engines, share of the time", _table(_BATCH_HEAD, list(map(_batch, measured_batches(report))))),
         (
             "Latencies",
             _table(
@@ -144,6 +146,20 @@ def _node(node: NodeAccount) -> tuple[object, ...]:
     name = f"{node.name} ({node.cheat})" if node.cheat else node.name
     counts = (node.files, node.accepted, node.rejected, node.forged, node.unjudged)
     return name, *counts, stake(node), format_amount(node.earned), format_amount(node.slashed), membership(node)
+
+
+def measured_batches(report: RunReport) -> list[NodeAccount]:
+    """Returns the nodes that reported how full their engine's batch was."""
+    return [node for node in report.nodes if node.batch_idle is not None]
+
+
+def _batch(node: NodeAccount) -> tuple[object, ...]:
+    return node.name, share(node.batch_idle), share(node.batch_under_half)
+
+
+def share(value: float | None) -> str:
+    """Returns a share as text."""
+    return "" if value is None else f"{value:.0%}"
 
 
 def _journey(report: RunReport) -> list[str]:

@@ -177,6 +177,7 @@ RECORD = RunRecord(
     stored={name(501): START + 0.4, name(502): START + 0.4},
     arrivals={name(901): {"worker-1": START + 3.5, "cheater": START + 3.7}},
     steps_under_way=3,
+    metrics={HONEST: {"task.batch-seconds": 40.0, "task.batch-idle-seconds": 10, "task.batch-under-half-seconds": 30}},
 )
 
 
@@ -185,6 +186,7 @@ def test_a_report_summarises_nodes_verdicts_and_goals() -> None:
     honest, cheat = report.nodes
     assert (honest.accepted, honest.expired, honest.forged, honest.earned, honest.tokens) == (1, 1, 0, 7, 200)
     assert (cheat.forged, cheat.slashed, cheat.evicted, cheat.stake_after) == (1, 30, "forged work", 70)
+    assert (honest.batch_idle, honest.batch_under_half, cheat.batch_idle) == (0.25, 0.75, None)
     assert report.greedy == (0.4, 0.8)
     assert report.staleness == {0: 12, 1: 4}
     assert [(step.step, step.reward) for step in report.steps] == [(0, 0.25)]  # the last line of a step is used

@@ -23,6 +23,7 @@ from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps, summarise
 from rollouts.toploc import verify_rows
+from tests.kit.sessions import PlannedJob
 from tests.kit.tiny_model import CONTEXT, END, rewrite_json, tiny_folder
 from tests.kit.vllm_engine import PYTHON, EngineProcess
 from tests.rollouts.engines.prefilling import prefilled
@@ -290,6 +291,45 @@ def test_after_a_failed_load_no_version_is_loaded_and_another_shape_can_be_loade
     check_by_prefill(llama, requests, answers, PLAIN)
 
 
+def test_jobs_with_own_parameters_share_a_batch_and_a_stopped_one_frees_its_rows(
+    vllm: EngineProcess, mine: Path
+) -> None:
+    requests = requests_of(mine)
+    plan = [
+        PlannedJob(requests, PLAIN),
+        PlannedJob(requests, SamplingParameters(max_new_tokens=90, temperature=0.5), stop_after=30),
+        PlannedJob(requests, MASKED, after=3),
+    ]
+    one, stopped, other = vllm.drive(plan)
+    assert stopped.stopped
+    assert len(stopped.completions) < len(requests)
+    for result, parameters in ((one, PLAIN), (other, MASKED)):
+        answers = {answer.sample: answer for answer in result.completions}
+        assert tokens_of(answers) == tokens_of(by_torch(mine, requests, parameters))
+        check_by_prefill(mine, requests, answers, parameters)
+        for sample, answer in answers.items():
+            assert [drawn.token for drawn in result.tokens if drawn.sample == sample] == list(answer.tokens)
+
+
+def test_answers_to_prompts_from_the_cache_are_the_same_and_another_version_never_uses_it(
+    vllm: EngineProcess, home: Path, mine: Path
+) -> None:
+    """The prompts have one full block of 128 tokens; only its further tokens are computed again."""
+    prompt = tuple(FolderTokenizer(mine).encode("what is 12*(3+4)?\n" * 8))
+    requests = [SampleRequest(sample=sample, prompt_tokens=prompt, seed=SEED) for sample in range(6)]
+    assert BLOCK < len(prompt) < 2 * BLOCK
+    for folder, version, hits in ((mine, VERSION, 5), (mine, VERSION, 6), (folder_of(home, "qwen2", seed=5), NEXT, 5)):
+        if hits == 5:
+            vllm.load(folder, version=version)
+        before = vllm.cached_tokens()
+        answers = vllm.generate(requests, PLAIN)
+        assert vllm.cached_tokens() - before == hits * BLOCK
+        assert tokens_of(answers) == tokens_of(by_torch(folder, requests))
+        check_by_prefill(folder, requests, answers, PLAIN)
+
+
+BLOCK = 128
+"""Positions of a block of keys and values on a CPU."""
 PLACE = 2 * 2 * 1 * 32 * 4
 """Bytes of one position: layers, keys and values, heads, width, float32."""
 

@@ -55,11 +55,12 @@ def test_a_process_that_generates_on_a_cpu_has_room_for_a_full_batch(facts: Mode
     assert arguments(facts, CPU)["kv_cache_memory_bytes"] == ((ROWS + 1) * CONTEXT + BLOCK) * POSITION
 
 
-def test_only_prefills_share_keys_and_values(facts: ModelFacts) -> None:
+def test_equal_beginnings_share_keys_and_values_and_prefills_in_small_blocks(facts: ModelFacts) -> None:
     prefills = arguments(facts, CPU, prefill_only=True)
     assert (prefills["enable_prefix_caching"], prefills["block_size"]) == (True, 32)
     assert "block_size" not in arguments(facts, GPU, prefill_only=True)
-    assert arguments(facts, CPU)["enable_prefix_caching"] is False
+    assert arguments(facts, CPU)["enable_prefix_caching"] is True
+    assert "block_size" not in arguments(facts, CPU)
 
 
 @pytest.mark.parametrize(("shared", "blocks"), [(0, 0), (31, 0), (32, 1), (69, 2), (200, 4)])
