@@ -35,11 +35,9 @@ _SHARE_OF_FREE = 0.3
 _LEAST_SHARE = 0.01
 """Share of the GPU's memory that vLLM requires to be free at its start if the size of keys and values is given. vLLM
 uses this share for that check only; its default, 0.9, would refuse a second process on the same GPU."""
-_BLOCK = 128
-"""Maximum positions per block of keys and values: vLLM's size on a CPU; blocks on GPUs are smaller."""
-_PREFILL_BLOCK = 32
-"""Positions per block of a prefill on a CPU, the fewest that vLLM's kernel supports. Answers share whole blocks of
-their prompt."""
+_BLOCK = 32
+"""Positions per block of keys and values on a CPU, the fewest that vLLM's kernel supports; blocks on GPUs are smaller.
+Answers share whole blocks of their prompt, so small blocks share more of it; decoding is not slower."""
 
 
 def prepare_process() -> None:
@@ -88,8 +86,7 @@ def engine_arguments(
         cache_bytes = _cache_of_prefill(facts, dtype, max_batch)
     if device.type == "cpu":
         arguments["enforce_eager"] = True
-        if prefill_only:
-            arguments["block_size"] = _PREFILL_BLOCK
+        arguments["block_size"] = _BLOCK
         cache_bytes = cache_bytes or _cache_on_cpu(facts, dtype, max_batch)
     if cache_bytes is None:
         arguments["gpu_memory_utilization"] = _SHARE_OF_GPU

@@ -14,7 +14,7 @@ from rollouts.precision import Dtype
 from tests.kit.tiny_model import tiny_folder
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-CONTEXT, ROWS, BLOCK = 512, 64, 128
+CONTEXT, ROWS, BLOCK = 512, 64, 32
 POSITION = 2 * 2 * 1 * 32 * 2
 """Bytes of a position in bfloat16: keys and values of 2 layers with 1 head of 32 values."""
 
@@ -55,12 +55,12 @@ def test_a_process_that_generates_on_a_cpu_has_room_for_a_full_batch(facts: Mode
     assert arguments(facts, CPU)["kv_cache_memory_bytes"] == ((ROWS + 1) * CONTEXT + BLOCK) * POSITION
 
 
-def test_equal_beginnings_share_keys_and_values_and_prefills_in_small_blocks(facts: ModelFacts) -> None:
-    prefills = arguments(facts, CPU, prefill_only=True)
-    assert (prefills["enable_prefix_caching"], prefills["block_size"]) == (True, 32)
-    assert "block_size" not in arguments(facts, GPU, prefill_only=True)
-    assert arguments(facts, CPU)["enable_prefix_caching"] is True
-    assert "block_size" not in arguments(facts, CPU)
+@pytest.mark.parametrize("prefill_only", [True, False])
+def test_equal_beginnings_share_keys_and_values_in_small_blocks(facts: ModelFacts, prefill_only: bool) -> None:
+    on_cpu, on_gpu = (arguments(facts, device, prefill_only=prefill_only) for device in (CPU, GPU))
+    assert (on_cpu["enable_prefix_caching"], on_cpu["block_size"]) == (True, 32)
+    assert on_gpu["enable_prefix_caching"] is True
+    assert "block_size" not in on_gpu
 
 
 @pytest.mark.parametrize(("shared", "blocks"), [(0, 0), (31, 0), (32, 1), (69, 2), (200, 4)])

@@ -437,7 +437,7 @@ async def test_files_that_the_worker_refused_are_handed_over_before_further_slot
 
     monkeypatch.setattr(task._bridge, "hand_over", full_at_first)
     await run_until(task, lambda: len(around.queue.items()) == MOST_SLOTS + 1)
-    assert sorted(file.header.index for file in handed_over(around)) == [0, 1, 2]
+    assert sorted(file.header.index for file in handed_over(around)) == [*range(MOST_SLOTS + 1)]
     assert len(refused) == 3
 
 
@@ -620,11 +620,11 @@ async def test_an_engine_that_fails_repeatedly_ends_the_task_with_the_reason(
     assert [slot.index for slot in around.orchestrator.released] == [*range(MOST_ENGINE_FAILURES)]
 
 
-async def test_an_engine_failure_that_ends_two_slots_counts_once(
+async def test_an_engine_failure_that_ends_several_slots_counts_once(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
-    around.orchestrator.slots = 3
+    around.orchestrator.slots = MOST_SLOTS + 1
     task = await around.task()
     begun = threading.Event()
     engine: Any = task._engine
@@ -645,15 +645,15 @@ async def test_an_engine_failure_that_ends_two_slots_counts_once(
         task.stop()
         await asyncio.wait_for(running, PATIENCE_S)
     assert [line["failures"] for line in logs if line["event"] == "engine-failed"] == [1]
-    assert sorted(slot.index for slot in around.orchestrator.released) == [0, 1]
-    assert [file.header.index for file in handed_over(around)] == [2]
+    assert sorted(slot.index for slot in around.orchestrator.released) == [*range(MOST_SLOTS)]
+    assert [file.header.index for file in handed_over(around)] == [MOST_SLOTS]
 
 
-async def test_the_next_slot_of_a_version_joins_the_batch_and_a_new_version_waits_for_both(
+async def test_the_next_slot_of_a_version_joins_the_batch_and_a_new_version_waits_for_all(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = around.publish(0, new_tokens=8)
-    around.orchestrator.slots = 2
+    around.orchestrator.slots = MOST_SLOTS
     task = await around.task()
     step, sizes, go_on = GenerationBatch.step, list[int](), threading.Event()
 
@@ -665,17 +665,17 @@ async def test_the_next_slot_of_a_version_joins_the_batch_and_a_new_version_wait
     monkeypatch.setattr(GenerationBatch, "step", counted)
     running = asyncio.create_task(task.run())
     await until(lambda: len(task._slots) == MOST_SLOTS)
-    around.orchestrator.slots = 3
+    around.orchestrator.slots = MOST_SLOTS + 1
     second = around.publish(1, new_tokens=8)
     await asyncio.sleep(0.1)
-    assert len(around.orchestrator.granted) == MOST_SLOTS, "no third slot while two are under way"
+    assert len(around.orchestrator.granted) == MOST_SLOTS, "no further slot while so many are under way"
     go_on.set()
-    await until(lambda: task.totals.slots == 3)
+    await until(lambda: task.totals.slots == MOST_SLOTS + 1)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     files = sorted(handed_over(around), key=lambda file: file.header.index)
-    assert [file.header.checkpoint for file in files] == [first, first, second]
-    assert max(sizes) == 2 * len(files[0].samples), "the answers of both slots were in one batch"
+    assert [file.header.checkpoint for file in files] == [*[first] * MOST_SLOTS, second]
+    assert max(sizes) == MOST_SLOTS * len(files[0].samples), "the answers of all slots were in one batch"
 
 
 async def test_a_version_that_changes_during_loading_is_not_used(
@@ -716,8 +716,8 @@ async def test_an_environment_fault_releases_the_slot_and_the_next_one_is_done(
 
     monkeypatch.setattr(Letters, "score", broken_once)
     await run_until(task, lambda: task.totals.slots == 1)
-    assert [slot.index for slot in around.orchestrator.released] == [0]
-    assert [file.header.index for file in handed_over(around)] == [1]
+    (released,), (done,) = around.orchestrator.released, handed_over(around)
+    assert {released.index, done.header.index} == {0, 1}
 
 
 async def test_a_version_with_prompts_longer_than_its_context_is_leased_once(around: Surroundings) -> None:
@@ -743,20 +743,21 @@ async def test_a_lease_of_more_units_than_its_groups_allow_is_released_before_ge
     around.orchestrator.slots = 9
     around.orchestrator.max_units = 2 * 2 * 8 + 1
     task = await around.task()
-    generated: list[object] = []
-    generate = task._engine.generate
+    opened: list[object] = []
+    open_session = task._engine.open
 
-    def recorded(*requests: Any, **told: Any) -> Any:
-        generated.append(requests)
-        return generate(*requests, **told)
+    def recorded(**told: Any) -> Any:
+        opened.append(told)
+        return open_session(**told)
 
-    monkeypatch.setattr(task._engine, "generate", recorded)
+    monkeypatch.setattr(task._engine, "open", recorded)
     with structlog.testing.capture_logs() as logs:
         running = asyncio.create_task(task.run())
         await until(lambda: len(around.orchestrator.released) >= 2)
-        assert not generated
+        assert not opened
         around.orchestrator.max_units = 2 * 2 * 8
         await until(lambda: task.totals.slots == 1)
+        assert opened
         task.stop()
         await asyncio.wait_for(running, PATIENCE_S)
     assert [slot.index for slot in around.orchestrator.released][:2] == [0, 1]
