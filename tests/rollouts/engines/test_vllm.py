@@ -336,11 +336,12 @@ PLACE = 2 * 2 * 1 * 32 * 4
 
 
 def test_answers_preempted_by_a_full_cache_and_recomputed_are_the_same(process: EngineProcess, mine: Path) -> None:
-    """Six prompts fit, and no space is left for them to grow."""
+    """Six prompts fit, and no space is left for them to grow. The prompts begin differently, so they share nothing."""
     process.open(cache_bytes=3 * CONTEXT * PLACE)
     process.load(mine, version=VERSION)
-    prompt = tuple(FolderTokenizer(mine).encode("what is 12*(3+4)?\n" * 6))
-    requests = [SampleRequest(sample=sample, prompt_tokens=prompt, seed=SEED) for sample in range(12)]
+    encode = FolderTokenizer(mine).encode
+    prompts = [tuple(encode(f"{first}:" + "what is 12*(3+4)?\n" * 6)) for first in "abcdefghijkl"]
+    requests = [SampleRequest(sample=at, prompt_tokens=prompt, seed=SEED) for at, prompt in enumerate(prompts)]
     before, limit = process.preemptions(), SamplingParameters(max_new_tokens=120)
     answers = process.generate(requests, limit)
     assert process.preemptions() > before
