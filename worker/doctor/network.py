@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import time
-from collections.abc import Iterable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from ipaddress import ip_address
 
 import httpx
 
@@ -60,37 +56,6 @@ async def check_service(name: str, location: str, *, clock: Clock, allow_plain_h
                 "check the URL, your network and your firewall; the worker needs only outgoing connections",
             )
         ]
-
-
-def check_local_network(addresses: Iterable[str], *, tasks_get_network: bool) -> DoctorFinding | None:
-    """Warns if tasks can reach the local network of this machine, because nothing filters it.
-
-    Returns None if no task gets a network, or this machine has no address of a private network.
-
-    Args:
-        addresses: Addresses of this machine.
-        tasks_get_network: Whether tasks on a bridge or host network are started here.
-    """
-    if not tasks_get_network:
-        return None
-    private = sorted(each for each in addresses if (found := ip_address(each)).is_private and not found.is_loopback)
-    if not private:
-        return None
-    return warning(
-        "local network",
-        f"tasks with a network can reach the networks of {', '.join(private[:4])}",
-        "put the worker into a separate network, or filter its traffic, if you do not know the pool's owner",
-    )
-
-
-def own_addresses() -> list[str]:
-    """Returns the addresses with which this machine reaches other networks; sends nothing."""
-    found = []
-    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # RFC 5737, RFC 3849
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))
-            found.append(str(probe.getsockname()[0]))
-    return found
 
 
 def _readiness(name: str, url: str, status: int, took: float) -> DoctorFinding:
