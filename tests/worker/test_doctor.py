@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -42,9 +43,17 @@ class _Service(BaseHTTPRequestHandler):
 
     skew = timedelta()
     ready = 200
+    page = 200
+    downloads = 0
+    building_s = 0.0
+    """Time in which the service builds the page, at its first request."""
 
     def do_GET(self) -> None:
-        status, body = (self.ready, b"{}") if self.path == "/readyz" else (200, b"x" * 100_000)
+        status, body = (self.ready, b"{}") if self.path == "/readyz" else (self.page, b"x" * 100_000)
+        if self.path != "/readyz":
+            type(self).downloads += 1
+            if type(self).downloads == 1:
+                time.sleep(self.building_s)
         self.send_response_only(status)
         self.send_header("Date", format_datetime(datetime.now(UTC) + self.skew, usegmt=True))
         self.send_header("Content-Length", str(len(body)))
@@ -73,9 +82,16 @@ async def examined(url: str) -> dict[str, DoctorFinding]:
 
 
 async def test_a_healthy_service_is_measured(service: tuple[str, type[_Service]]) -> None:
-    found = await examined(service[0])
+    url, kind = service
+    kind.building_s = 1.1
+    found = await examined(url)
     assert {finding.level for finding in found.values()} == {Level.OK}
     assert "Mbit/s" in found["discovery bandwidth"].found
+    assert kind.downloads <= 17
+    kind.page = 429
+    assert (await examined(url))["discovery bandwidth"].level is Level.OK
+    kind.page = 404
+    assert (await examined(url))["discovery bandwidth"].level is Level.WARNING
 
 
 @pytest.mark.parametrize(
@@ -108,7 +124,7 @@ def test_own_addresses_are_addresses() -> None:
 @pytest.mark.parametrize(
     ("inventory", "devices", "level", "words"),
     [
-        (GpuInventory(), [], Level.WARNING, "none"),
+        (GpuInventory(), [], Level.OK, "none"),
         (GpuInventory(), ["nvidia0"], Level.WARNING, "no driver"),
         (GpuInventory(error="NVML: broken"), [], Level.WARNING, "broken"),
         (GpuInventory(gpus=(H200,), driver="570"), [], Level.OK, "1 of NVIDIA H200 with 141 GiB"),
