@@ -179,7 +179,8 @@ class DockerRuntime:
     async def containers(self) -> tuple[Container, ...]:
         """Returns the containers of tasks with this worker's label.
 
-        It removes network holders of containers that are gone; they are left if a worker was killed between two steps.
+        It removes network holders of containers that have ended or are gone. A worker that was killed between two steps
+        leaves such holders.
         """
         return await self._call(self._list)
 
@@ -312,7 +313,8 @@ class DockerRuntime:
             container = observed(attributes)
             if not container.name.startswith(name_prefix(self._node)):
                 continue
-            if not self._network_as_chosen(attributes, holder=held.pop(container.name, "")):
+            ended = container.status is ContainerStatus.EXITED
+            if not ended and not self._network_as_chosen(attributes, holder=held.pop(container.name, "")):
                 container = replace(container, fingerprint="")  # the reconciler replaces it
             found.append(container)
         for name in held:
@@ -320,7 +322,7 @@ class DockerRuntime:
         return tuple(found)
 
     def _network_as_chosen(self, attributes: dict[str, Any], *, holder: str) -> bool:
-        """Returns whether a container has the network that the contributor's present settings allow it.
+        """Returns whether a container that has not ended has the network that the contributor's settings allow it.
 
         The settings may have changed since the container was started.
 
@@ -328,8 +330,6 @@ class DockerRuntime:
             attributes: The engine's description of the container.
             holder: State of the container's network holder; empty if there is none.
         """
-        if observed(attributes).status is not ContainerStatus.RUNNING:
-            return True
         mode = attributes["HostConfig"]["NetworkMode"]
         if mode == "none":
             return True
