@@ -368,6 +368,7 @@ async def test_a_container_keeps_running_when_its_worker_is_killed_with_9(pool: 
             await owner.delete_task(bridged.id)
     assert pool.programs["worker-node-3"].terminate() == 0
     assert containers(stopped=True) == set()
+    assert engine.client.networks.list(filters={"label": f"{LABEL_WORKER}={node}"}) == []
 
 
 async def test_a_second_worker_in_the_same_state_directory_is_refused(pool: Pool) -> None:

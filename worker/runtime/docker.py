@@ -252,7 +252,7 @@ class DockerRuntime:
     async def remove_network(self) -> None:
         """Removes the worker's network.
 
-        Call it after the worker has left the pool and runs no container.
+        Call it when the worker runs no container.
         """
 
         def remove(sdk: docker.DockerClient) -> None:

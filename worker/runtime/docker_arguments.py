@@ -30,8 +30,6 @@ LABEL_RESTART_NONCE = "io.muster.restart-nonce"
 LABEL_GRACE = "io.muster.stop-grace-ms"
 LABEL_LOCAL_NETWORK = "io.muster.local-network"
 """Whether the task's container reaches the local network: `allow`, or `NetworkFilter.label`."""
-LABEL_HOLDS = "io.muster.holds-network-of"
-"""Label of a network holder: the name of the task's container."""
 ALLOW = "allow"
 
 _LOG_FILES = {"max-size": "16m", "max-file": "2"}
@@ -106,7 +104,6 @@ def creation_arguments(
 def holder_arguments(
     *,
     name: str,
-    holds: str,
     node: Address,
     image: str,
     command: Sequence[str],
@@ -117,7 +114,6 @@ def holder_arguments(
 
     Args:
         name: Name of the holder.
-        holds: Name of the task's container that joins the holder's network namespace.
         node: This node's address.
         image: The holder's image.
         command: Program that the holder runs, with its arguments.
@@ -130,7 +126,7 @@ def holder_arguments(
         "entrypoint": list(command),
         "user": "0:0",
         "use_config_proxy": False,
-        "labels": {LABEL_WORKER: node, LABEL_HOLDS: holds},
+        "labels": {LABEL_WORKER: node},
         "detach": True,
         "mem_limit": _HOLDER_BYTES,
         "memswap_limit": _HOLDER_BYTES,

@@ -24,7 +24,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 from protocol.identifiers import Address
 from protocol.runtime.bubblewrap import LIBRARY_LINKS
-from worker.runtime.docker_arguments import LABEL_HOLDS, holder_arguments
+from worker.runtime.docker_arguments import holder_arguments
 from worker.runtime.interface import LaunchRefused
 from worker.runtime.network_filter import FilterRules
 
@@ -34,6 +34,8 @@ this name for a task.
 """
 _SYSTEM = ("/usr", *LIBRARY_LINKS, "/etc/alternatives", "/etc/ld.so.cache")
 """Directories and files of this machine that its programs need."""
+_SUFFIX = "-network"
+"""End of the names of holders; names of tasks' containers end with a number."""
 _SLEEP = ("/bin/sleep", "2147483647")
 _INSTALL = """
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -48,7 +50,7 @@ _HINT = (
 
 def holder_name(container: str) -> str:
     """Returns the name of the holder of a task's container."""
-    return f"{container}-network"
+    return container + _SUFFIX
 
 
 def start_holder(sdk: docker.DockerClient, container: str, *, node: Address, network: str, rules: FilterRules) -> None:
@@ -72,7 +74,6 @@ def start_holder(sdk: docker.DockerClient, container: str, *, node: Address, net
         holder = sdk.containers.create(
             **holder_arguments(
                 name=name,
-                holds=container,
                 node=node,
                 image=_empty_image(sdk),
                 command=_SLEEP,
@@ -106,9 +107,12 @@ def remove_holder(sdk: docker.DockerClient, container: str) -> None:
 
 
 def held_container(summary: Mapping[str, Any]) -> str | None:
-    """Returns the name of the task's container that a listed container is the holder of; None for other containers."""
-    name = (summary.get("Labels") or {}).get(LABEL_HOLDS)
-    return None if name is None else str(name)
+    """Returns the name of the task's container that a listed container is the holder of; None for other containers.
+
+    The name decides, because labels can come from a task's image.
+    """
+    names = [str(name).removeprefix("/") for name in summary["Names"]]
+    return next((name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)), None)
 
 
 def _install(sdk: docker.DockerClient, name: str, environment: dict[str, str]) -> None:
