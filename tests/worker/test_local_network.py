@@ -177,7 +177,7 @@ class _Broken(NetworkFilter):
 
 
 async def test_without_its_filter_a_task_is_not_started_and_nothing_is_left(
-    docker_runtime: DockerRuntime, engine: Engine
+    docker_runtime: DockerRuntime, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with filtering(docker_runtime, _Broken()) as runtime:
         spec = spec_for(runtime._node, engine.image, ["sleep", "60"], network=NetworkMode.BRIDGE)
@@ -185,6 +185,12 @@ async def test_without_its_filter_a_task_is_not_started_and_nothing_is_left(
             await runtime.start(spec)
         assert 'local_network = "allow"' in refused.value.hint
         assert not refused.value.retryable
+    with monkeypatch.context() as patch:
+        patch.setattr("worker.runtime.network_holder._SLEEP", ("/no/such/program",))
+        async with filtering(docker_runtime, NetworkFilter()) as runtime:
+            with pytest.raises(LaunchRefused, match="/no/such/program") as refused:
+                await runtime.start(spec)
+        assert (refused.value.code, refused.value.retryable) == ("local-network-not-denied", True)
     async with filtering(docker_runtime, NetworkFilter()) as runtime:  # the task itself can't be started
         invalid = spec_for(runtime._node, engine.image, ["no-such-program"], network=NetworkMode.BRIDGE)
         with pytest.raises(LaunchRefused):

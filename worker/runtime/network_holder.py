@@ -66,7 +66,8 @@ def start_holder(sdk: docker.DockerClient, container: str, *, node: Address, net
         rules: Rules of the packet filter.
 
     Raises:
-        LaunchRefused: The packet filter can't be installed on this machine.
+        LaunchRefused: The packet filter can't be installed on this machine. The error is retryable if the engine
+            failed, and not if `iptables` did.
     """
     name = holder_name(container)
     remove_container(sdk, name)
@@ -85,7 +86,7 @@ def start_holder(sdk: docker.DockerClient, container: str, *, node: Address, net
         _install(sdk, name, {"RULES_IPV4": rules.ipv4, "RULES_IPV6": rules.ipv6})
     except APIError as error:
         remove_container(sdk, name)
-        raise _refused(str(error.explanation or error)) from error
+        raise _refused(str(error.explanation or error), retryable=True) from error
     except BaseException:
         remove_container(sdk, name)
         raise
@@ -125,11 +126,12 @@ def _install(sdk: docker.DockerClient, name: str, environment: dict[str, str]) -
         raise _refused(f"iptables ended with exit code {code}: {said}")
 
 
-def _refused(detail: str) -> LaunchRefused:
+def _refused(detail: str, *, retryable: bool = False) -> LaunchRefused:
     return LaunchRefused(
         f"the task's container can't be kept away from the local network: {detail.strip()[:1000]}",
         hint=_HINT,
         code="local-network-not-denied",
+        retryable=retryable,
     )
 
 
