@@ -27,6 +27,7 @@ from worker.machine.gpus import GpuInventory, read_gpus
 from worker.machine.hardware import read_hardware, read_software
 from worker.runtime.docker import DockerRuntime, engine_socket
 from worker.runtime.interface import Runtime, RuntimeDown
+from worker.runtime.network_filter import NetworkFilter
 from worker.runtime.process import WARNING, ProcessRuntime
 from worker.settings import WorkerSettings
 from worker.state import StateDirectory, StateLock
@@ -55,6 +56,7 @@ def docker_runtime(settings: WorkerSettings, node: Address) -> DockerRuntime:
         allow_host_network=settings.allow_host_network,
         readable=settings.readable,
         user=user,
+        network_filter=NetworkFilter(allowed=settings.allow_networks) if settings.denies_local_network else None,
     )
 
 

@@ -5,16 +5,25 @@ Settings can also come from `MUSTER_WORKER_…` variables and flags.
 
 from __future__ import annotations
 
+from enum import StrEnum
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from protocol.runtime.settings import Settings, default_directory
 from protocol.wire.base import Labels
 from protocol.wire.nodes import RuntimeKind
 
 GIBIBYTE = 1 << 30
+
+
+class LocalNetwork(StrEnum):
+    """Whether tasks may reach this machine and its local network."""
+
+    DENY = "deny"
+    ALLOW = "allow"
 
 
 def default_state() -> Path:
@@ -56,6 +65,14 @@ class WorkerSettings(Settings):
     allow_plain_http: bool = Field(
         False, description="Allow plain http to other machines; only inside an encrypted network"
     )
+    local_network: LocalNetwork | None = Field(
+        None,
+        description="deny keeps tasks in Docker away from private networks and this machine; by default deny, but "
+        "allow with allow_host_network or allow_plain_http",
+    )
+    allow_networks: tuple[IPv4Network, ...] = Field(
+        (), max_length=64, description="Networks that tasks reach although local_network is deny, such as 10.0.0.5/32"
+    )
     labels: Labels = Field({}, description="Labels by which tasks can select this machine")
     most_file_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Maximum bytes of a file that a task delivers")
     most_spooled_bytes: int = Field(20 * GIBIBYTE, ge=1, description="Maximum bytes of all queued files together")
@@ -63,3 +80,38 @@ class WorkerSettings(Settings):
     wait_at_most_s: float = Field(
         60.0, gt=0, le=3600, description="Longest pause in seconds between attempts to reach a service that is down"
     )
+
+    @field_validator("local_network")
+    @classmethod
+    def _no_host_network(cls, value: LocalNetwork | None, info: ValidationInfo) -> LocalNetwork | None:
+        if value is LocalNetwork.DENY and info.data.get("allow_host_network"):
+            raise ValueError(
+                "allow_host_network = true lets tasks use this machine's network, and so its local network; remove one "
+                "of the two settings"
+            )
+        return value
+
+    @field_validator("allow_networks")
+    @classmethod
+    def _only_with_deny(cls, value: tuple[IPv4Network, ...], info: ValidationInfo) -> tuple[IPv4Network, ...]:
+        data = info.data
+        chosen, local = data.get("local_network"), data.get("allow_host_network") or data.get("allow_plain_http")
+        if value and "local_network" in data and not _denies(chosen, pool_is_local=bool(local)):
+            raise ValueError('these networks are exceptions to local_network = "deny", which is not set')
+        return value
+
+    @property
+    def denies_local_network(self) -> bool:
+        """Whether tasks in Docker are kept away from the local network."""
+        return _denies(self.local_network, pool_is_local=self.allow_host_network or self.allow_plain_http)
+
+
+def _denies(chosen: LocalNetwork | None, *, pool_is_local: bool) -> bool:
+    """Returns whether local_network is deny, chosen or by default.
+
+    Args:
+        chosen: The setting.
+        pool_is_local: Whether other settings say that the relays of the pool may be in a private network: tasks use
+            this machine's network, or plain http is allowed.
+    """
+    return not pool_is_local if chosen is None else chosen is LocalNetwork.DENY

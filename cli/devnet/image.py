@@ -165,7 +165,7 @@ def _write_archive(file: IO[bytes], packages: tuple[Path, ...]) -> None:
     extensions = list((standard_library / "lib-dynload").glob("*.so"))
     extensions += [library for package in packages for library in package.rglob("*.so*") if package.is_dir()]
     with tarfile.open(fileobj=file, mode="w|") as archive:
-        carried = tuple(str(package) + os.sep for package in packages)
+        carried = tuple(str(package.resolve()) + os.sep for package in packages)
         for path in _distinct([interpreter, *_libraries([interpreter, *programs, *extensions])]):
             if str(path.resolve()).startswith(carried):
                 continue  # a package's own library is copied with the package

@@ -195,6 +195,7 @@ def _worker_table(
         "runtime": runtime,
         # Relays listen on this machine's loopback, which a container can reach only through the host's network.
         "allow_host_network": True,
+        "local_network": "allow",
         "readable": [str(path) for path in (*code, *datasets)],
     }
 

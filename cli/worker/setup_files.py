@@ -133,7 +133,11 @@ class WorkerFolder:
             *([f"keystore = {self._quoted(keystore)}"] if keystore.exists() else []),
             *password,
             'state = "state"  # volumes, logs, queue; one per worker',
-            *(["allow_plain_http = true"] if allow_plain_http else []),
+            *(
+                ["allow_plain_http = true", 'local_network = "allow"  # the pool is in a private network']
+                if allow_plain_http
+                else ['local_network = "deny"  # tasks in Docker reach no private network; see allow_networks']
+            ),
         ]
         return _create(self.configuration, "\n".join(lines) + "\n")
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from safetensors.numpy import save_file
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Digest
+from protocol.runtime.scratch_folders import scratch_folder
 from rollouts.checks import RowEvidence
 from rollouts.engines.interface import SampleRequest
 from rollouts.files.samples import RolloutFile
@@ -34,6 +34,8 @@ from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.sampling.parameters import SamplingParameters
 
 RECORDINGS = Path(__file__).with_name("recordings")
+MODEL_FOLDERS = "muster-reference-"
+"""Beginning of the names of the reference model's temporary folders."""
 SEED = bytes(range(32))
 PARAMETERS = SamplingParameters(max_new_tokens=48)
 _PROMPTS = (5, 23, 64, 131)
@@ -121,8 +123,7 @@ def recording_of(arithmetic: Arithmetic) -> Path | None:
 @contextmanager
 def reference_model() -> Iterator[tuple[Path, Digest]]:
     """Yields the folder and the digest of the reference model, in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="muster-reference-") as home:
-        folder = Path(home)
+    with scratch_folder(MODEL_FOLDERS) as folder:
         yield folder, write_reference_model(folder)
 
 

@@ -52,6 +52,7 @@ from tests.kit.verdicts import verdict_on
 from tests.kit.world import POOL, TERMS, World, founded, world
 from worker.chain import earnings
 from worker.doctor.finding import DoctorFinding, failure
+from worker.settings import LocalNetwork, WorkerSettings
 
 __all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures
 
@@ -179,6 +180,7 @@ async def test_a_fresh_machine_is_set_up_in_two_runs_that_each_tell_the_next_ste
     for name in before:
         assert stat.S_IMODE((contributor.home / name).stat().st_mode) == 0o600
     assert not any(re.fullmatch(rb"[0-9a-f]{64}", content.strip()) for content in before.values())
+    assert WorkerSettings.load(file=contributor.folder / "muster.toml").local_network is LocalNetwork.DENY
 
     await contributor.world.controls.set_balance(json_address(contributor, "provider"), MUST)
     governor = await contributor.world.as_("governor")

@@ -135,7 +135,7 @@ def works_and_leaves(network: Devnet, stranger: Stranger, process: subprocess.Po
     muster = network.muster
     wait_until(lambda: node_state(network, mine) == "healthy", within=120)
     assert stranger.muster("node", "show", "--json").json()["member"] is True
-    assert stranger.muster("worker", "doctor").code in {0, 1}
+    assert stranger.muster("worker", "doctor").code == 0
 
     # The node runs the pool's task; contributor and pool owner can read its output.
     wait_until(lambda: f"hello from {mine}" in stranger.muster("worker", "logs").out, within=120)
@@ -157,9 +157,14 @@ def works_and_leaves(network: Devnet, stranger: Stranger, process: subprocess.Po
 
 def test_the_doctor_reports_a_healthy_devnet_as_healthy(network: Devnet) -> None:
     configuration = str(network.directory / "muster.toml")
-    for line in (["--config", configuration, "worker", "doctor"], ["worker", "doctor", "--config", configuration]):
-        examined = run_muster(*line)
-        assert examined.code in {0, 1}, examined.out
-        assert "a member of pool 1" in examined.out
+    told = run_muster("worker", "doctor", "--config", configuration)
+    assert (told.code, "a member of pool 1" in told.out) == (0, True), told.out
+    findings = run_muster("--config", configuration, "worker", "doctor", "--json").json()
+    # Findings about the machine that runs the tests depend on it; all others are about the devnet.
+    of_the_machine = {"gpu", "nvidia toolkit", "cpu", "memory", "disk", "docker", "sandbox"}
+    assert {"settings", "discovery", "orchestrator", "chain", "wallet", "registration", "stake", "pool"} <= {
+        each["check"] for each in findings
+    }
+    assert [each for each in findings if each["level"] != "ok" and each["check"] not in of_the_machine] == []
     status = run_muster("--config", configuration, "worker", "status", "--json").json()
     assert status["node"] == network.muster("keys", "show", "worker-1", "--json").json()["address"]

@@ -335,29 +335,40 @@ async def test_two_workers_on_one_machine_do_not_affect_each_other(pool: Pool) -
 
 
 async def test_a_container_keeps_running_when_its_worker_is_killed_with_9(pool: Pool, engine: Engine) -> None:
-    """As with the process runtime, but with Docker.
+    """As with the process runtime, but with Docker and the filter of the local network.
 
-    The container's id and start time must stay the same.
+    The ids and start times of the container and its network holder must stay the same.
     """
-    await at_work(pool, "talk")  # a task that keeps running without its bridge
-    pool.start_worker("node-3", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
-    node = pool.keys["node-3"].address
+    await at_work(pool)
+    settings = {"MUSTER_WORKER_STATE": str(pool.home / "state-docker"), "MUSTER_WORKER_LABELS": '{"docker": "yes"}'}
     pool.states["node-3"] = pool.home / "state-docker"
-    await member(pool, "node-3")
-    await in_state(pool, AssignmentState.RUNNING, name="node-3", task_name="talk")
+    node = pool.keys["node-3"].address
+    async with pool.owner() as owner:  # a task that keeps running without its bridge
+        wish = task("bridged", TALK, network="bridge", priority=1, selector={"labels": {"docker": "yes"}})
+        bridged = await owner.create_task(wish)
 
-    def container() -> tuple[str, str]:
-        (found,) = engine.client.containers.list(filters={"label": f"{LABEL_WORKER}={node}"})
-        return str(found.id), str(found.attrs["State"]["StartedAt"])
+    def containers(*, stopped: bool = False) -> set[tuple[str, str]]:
+        found = engine.client.containers.list(all=stopped, filters={"label": f"{LABEL_WORKER}={node}"})
+        return {(str(each.id), str(each.attrs["State"]["StartedAt"])) for each in found}
 
-    before = container()
-    pool.programs["worker-node-3"].kill()
-    pool.start_worker("node-3", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
-    await member(pool, "node-3")
-    await in_state(pool, AssignmentState.RUNNING, name="node-3", task_name="talk")
-    assert container() == before
+    async def works() -> None:
+        pool.start_worker("node-3", runtime="docker", **settings)
+        await member(pool, "node-3")
+        await in_state(pool, AssignmentState.RUNNING, name="node-3", task_name="bridged")
+
+    try:
+        await works()
+        before = containers()
+        assert len(before) == 2
+        pool.programs["worker-node-3"].kill()
+        await works()
+        assert containers() == before
+    finally:
+        async with pool.owner() as owner:
+            await owner.delete_task(bridged.id)
     assert pool.programs["worker-node-3"].terminate() == 0
-    assert engine.client.containers.list(all=True, filters={"label": f"{LABEL_WORKER}={node}"}) == []
+    assert containers(stopped=True) == set()
+    assert engine.client.networks.list(filters={"label": f"{LABEL_WORKER}={node}"}) == []
 
 
 async def test_a_second_worker_in_the_same_state_directory_is_refused(pool: Pool) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -24,12 +25,13 @@ from protocol.runtime.clock import ManualClock, SystemClock
 from protocol.wire.nodes import Gpu, Hardware
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from worker.chain.pool_record import PoolRecord
-from worker.doctor import machine, network, software
+from worker.doctor import local_network, machine, network, software
 from worker.doctor.finding import DoctorFinding, Level
 from worker.doctor.ledger import check_record
 from worker.doctor.run import check_run, paid_engines
 from worker.machine.gpus import GpuInventory, read_gpus
 from worker.membership.joining import OrchestratorLocation
+from worker.settings import WorkerSettings
 from worker.tasks.container_spec import InstalledGpu
 
 H200 = InstalledGpu(gpu=Gpu(index=0, model="NVIDIA H200", memory_bytes=141 << 30), uuid="GPU-0")
@@ -41,9 +43,17 @@ class _Service(BaseHTTPRequestHandler):
 
     skew = timedelta()
     ready = 200
+    page = 200
+    downloads = 0
+    building_s = 0.0
+    """Time in which the service builds the page, at its first request."""
 
     def do_GET(self) -> None:
-        status, body = (self.ready, b"{}") if self.path == "/readyz" else (200, b"x" * 100_000)
+        status, body = (self.ready, b"{}") if self.path == "/readyz" else (self.page, b"x" * 100_000)
+        if self.path != "/readyz":
+            type(self).downloads += 1
+            if type(self).downloads == 1:
+                time.sleep(self.building_s)
         self.send_response_only(status)
         self.send_header("Date", format_datetime(datetime.now(UTC) + self.skew, usegmt=True))
         self.send_header("Content-Length", str(len(body)))
@@ -72,9 +82,16 @@ async def examined(url: str) -> dict[str, DoctorFinding]:
 
 
 async def test_a_healthy_service_is_measured(service: tuple[str, type[_Service]]) -> None:
-    found = await examined(service[0])
+    url, kind = service
+    kind.building_s = 1.1
+    found = await examined(url)
     assert {finding.level for finding in found.values()} == {Level.OK}
     assert "Mbit/s" in found["discovery bandwidth"].found
+    assert kind.downloads <= 17
+    kind.page = 429
+    assert (await examined(url))["discovery bandwidth"].level is Level.OK
+    kind.page = 404
+    assert (await examined(url))["discovery bandwidth"].level is Level.WARNING
 
 
 @pytest.mark.parametrize(
@@ -99,34 +116,15 @@ async def test_an_unready_an_unreachable_and_an_invalid_service_are_distinguishe
     assert (await examined("nonsense"))["discovery"].level is Level.FAILURE
 
 
-@pytest.mark.parametrize(
-    ("addresses", "tasks_get_network", "named"),
-    [
-        (["192.168.1.5", "fd00::5"], True, "192.168.1.5, fd00::5"),
-        (["192.168.1.5"], False, None),
-        (["8.8.8.8", "2606:4700::1", "127.0.0.1"], True, None),
-        ([], True, None),
-    ],
-)
-def test_a_local_network_that_tasks_can_reach_is_reported(
-    addresses: list[str], tasks_get_network: bool, named: str | None
-) -> None:
-    found = network.check_local_network(addresses, tasks_get_network=tasks_get_network)
-    assert (found is None) is (named is None)
-    if found is not None:
-        assert found.level is Level.WARNING
-        assert found.found.endswith(str(named))
-
-
 def test_own_addresses_are_addresses() -> None:
-    for each in network.own_addresses():
+    for each in local_network.own_addresses():
         ip_address(each)
 
 
 @pytest.mark.parametrize(
     ("inventory", "devices", "level", "words"),
     [
-        (GpuInventory(), [], Level.WARNING, "none"),
+        (GpuInventory(), [], Level.OK, "none"),
         (GpuInventory(), ["nvidia0"], Level.WARNING, "no driver"),
         (GpuInventory(error="NVML: broken"), [], Level.WARNING, "broken"),
         (GpuInventory(gpus=(H200,), driver="570"), [], Level.OK, "1 of NVIDIA H200 with 141 GiB"),
@@ -270,8 +268,8 @@ def test_the_doctor_shows_the_class_of_the_processor(
 async def test_an_unreachable_orchestrator_is_a_warning() -> None:
     nobody = OrchestratorLocation(pool_id=7, url="http://127.0.0.1:9", orchestrator=ZERO_ADDRESS)
     within, key = timedelta(milliseconds=200), Key.generate()
-    found = await check_run(nobody, key=key, clock=SystemClock(), allow_plain_http=True, has_gpu=False, within=within)
-    assert found is not None
+    settings = WorkerSettings(pool_id=7, discovery=("http://127.0.0.1:9",), deployment=Path("d.json"))
+    (found,) = await check_run(nobody, settings, key=key, clock=SystemClock(), has_gpu=False, within=within)
     assert (found.check, found.level) == ("run", Level.WARNING)
 
 

@@ -13,8 +13,11 @@ import structlog
 
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.scratch_folders import remove_abandoned
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all
 from rollouts.errors import BadVersionFolder
+from rollouts.recompute.reference import MODEL_FOLDERS
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.policies import Fetch, PolicyStore
 from validator.examination.channel import Order
@@ -55,6 +58,8 @@ class LocalExaminer:
         self._classes = VerifiableClasses(settings.vllm, clock=clock)
 
     async def __aenter__(self) -> Self:
+        if removed := await run_in_thread(remove_abandoned, MODEL_FOLDERS):
+            _log.info("abandoned-folders-removed", folders=removed, prefix=MODEL_FOLDERS)
         for process in self._processes:
             self._free.put_nowait(process)
             self._starting.append(asyncio.create_task(process.warm_up()))

@@ -10,7 +10,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.nodes import RuntimeKind
 from worker.app import node_key
-from worker.doctor import ledger, machine, network, run, software
+from worker.doctor import ledger, local_network, machine, network, run, software
 from worker.doctor.finding import DoctorFinding, Level, failure, ok
 from worker.machine.gpus import read_gpus
 from worker.machine.hardware import read_hardware
@@ -48,8 +48,8 @@ async def examine(settings: WorkerSettings | None, settings_error: MusterError |
         return [*findings, failure("settings", detail, hint or "write [worker] in muster.toml")]
     findings.append(ok("settings", f"pool {settings.pool_id}, state in {state}"))
     with_docker = settings.runtime is not RuntimeKind.PROCESS and docker.level is Level.OK
-    reached = network.check_local_network(
-        network.own_addresses(), tasks_get_network=with_docker or settings.allow_host_network
+    reached = await local_network.check_local_network(
+        settings, with_docker=with_docker, addresses=local_network.own_addresses()
     )
     findings += [] if reached is None else [reached]
     membership = load_membership(StateDirectory(state), settings.pool_id)
@@ -59,9 +59,9 @@ async def examine(settings: WorkerSettings | None, settings_error: MusterError |
     except MusterError as error:
         return [*findings, failure("wallet", error.detail, error.hint)]
     if membership is not None:
-        plain, has_gpu = settings.allow_plain_http, bool(inventory.gpus)
-        found = await run.check_run(membership, key=key, clock=SystemClock(), allow_plain_http=plain, has_gpu=has_gpu)
-        findings += [] if found is None else [found]
+        findings += await run.check_run(
+            membership, settings, key=key, clock=SystemClock(), has_gpu=bool(inventory.gpus)
+        )
     return findings + await ledger.check_ledger(settings, key)
 
 

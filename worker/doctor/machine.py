@@ -35,7 +35,7 @@ def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Doct
         return warning(
             "gpu", inventory.error or "there are NVIDIA devices but no driver", "install or reload the NVIDIA driver"
         )
-    return warning("gpu", "none", "this node can't get tasks that need a GPU")
+    return ok("gpu", "none: this node gets no tasks that need one")
 
 
 def check_processor(hardware: Hardware) -> DoctorFinding:

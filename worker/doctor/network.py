@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import time
-from collections.abc import Iterable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from ipaddress import ip_address
 
 import httpx
 
@@ -26,6 +22,10 @@ _MEASURED_S = 1.0
 """Duration of the bandwidth measurement in seconds."""
 _MOST_BYTES = 64 << 20
 """Maximum number of bytes that the measurement downloads."""
+_ASK_OPERATOR = "try again later, or ask the service's operator"
+_MOST_DOWNLOADS = 16
+"""Maximum number of downloads of the measurement, so that it leaves the worker its share of the service's rate limit.
+"""
 
 
 async def check_service(name: str, location: str, *, clock: Clock, allow_plain_http: bool) -> list[DoctorFinding]:
@@ -62,44 +62,11 @@ async def check_service(name: str, location: str, *, clock: Clock, allow_plain_h
         ]
 
 
-def check_local_network(addresses: Iterable[str], *, tasks_get_network: bool) -> DoctorFinding | None:
-    """Warns if tasks can reach the local network of this machine, because nothing filters it.
-
-    Returns None if no task gets a network, or this machine has no address of a private network.
-
-    Args:
-        addresses: Addresses of this machine.
-        tasks_get_network: Whether tasks on a bridge or host network are started here.
-    """
-    if not tasks_get_network:
-        return None
-    private = sorted(each for each in addresses if (found := ip_address(each)).is_private and not found.is_loopback)
-    if not private:
-        return None
-    return warning(
-        "local network",
-        f"tasks with a network can reach the networks of {', '.join(private[:4])}",
-        "put the worker into a separate network, or filter its traffic, if you do not know the pool's owner",
-    )
-
-
-def own_addresses() -> list[str]:
-    """Returns the addresses with which this machine reaches other networks; sends nothing."""
-    found = []
-    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # RFC 5737, RFC 3849
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))
-            found.append(str(probe.getsockname()[0]))
-    return found
-
-
 def _readiness(name: str, url: str, status: int, took: float) -> DoctorFinding:
     found = f"{url} answers in {took * 1000:.0f} ms"
     if status == 200:
         return ok(name, found)
-    return warning(
-        name, f"{found}, but reports that it is not ready ({status})", "try again later, or ask the service's operator"
-    )
+    return warning(name, f"{found}, but reports that it is not ready ({status})", _ASK_OPERATOR)
 
 
 def _clock(date: str, clock: Clock) -> DoctorFinding:
@@ -123,20 +90,27 @@ def _clock(date: str, clock: Clock) -> DoctorFinding:
 async def _bandwidth(name: str, client: httpx.AsyncClient) -> DoctorFinding:
     """Measures a lower bound of the bandwidth.
 
-    It downloads a public page repeatedly for one second.
+    It downloads a public page repeatedly for at most one second. The first download is not measured, because the
+    service may build the page then.
     """
-    began, received = time.perf_counter(), 0
-    while time.perf_counter() - began < _MEASURED_S and received < _MOST_BYTES:
+    check = f"{name} bandwidth"
+    received, took = 0, 0.0
+    for number in range(_MOST_DOWNLOADS + 1):
+        began = time.perf_counter()
         answer = await client.get("/openapi.json")
+        if answer.status_code == 429:
+            break
         if answer.status_code != 200:
-            return warning(
-                f"{name} bandwidth",
-                "could not be measured",
-                "the service refused a request, perhaps because of its rate limit",
-            )
-        received += len(answer.content)
-    speed = received * 8 / (time.perf_counter() - began) / 1e6
+            return warning(check, f"could not be measured: the service answers {answer.status_code}", _ASK_OPERATOR)
+        if number > 0:
+            received += len(answer.content)
+            took += time.perf_counter() - began
+        if took >= _MEASURED_S or received >= _MOST_BYTES:
+            break
+    if not received:
+        return ok(check, "not measured, because the service's rate limit is reached")
+    speed = received * 8 / took / 1e6
     found = f"at least {speed:.1f} Mbit/s for downloads"
     if speed < 1:
-        return warning(f"{name} bandwidth", found, "downloading model weights takes a long time at this speed")
-    return ok(f"{name} bandwidth", found)
+        return warning(check, found, "downloading model weights takes a long time at this speed")
+    return ok(check, found)

@@ -15,8 +15,10 @@ from protocol.runtime.cpu_class import cpu_class
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import StepAnswer, is_numerics_class
 from worker.doctor.finding import DoctorFinding, ok, warning
+from worker.doctor.local_network import check_relays
 from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession
+from worker.settings import WorkerSettings
 
 _NEEDS_GPU = "vllm/"
 """Prefix of the engines that usually need a GPU."""
@@ -27,37 +29,40 @@ _TIMEOUT = timedelta(seconds=10)
 
 async def check_run(
     membership: OrchestratorLocation,
+    settings: WorkerSettings,
     *,
     key: Key,
     clock: Clock,
-    allow_plain_http: bool,
     has_gpu: bool,
     within: timedelta = _TIMEOUT,
-) -> DoctorFinding | None:
-    """Checks the engines that the newest policy version of the run accepts.
+) -> list[DoctorFinding]:
+    """Checks the engines that the newest policy version of the run accepts, and the relays that serve it.
 
-    Returns None if the pool has no run.
+    Returns nothing if the pool has no run.
 
     Args:
         membership: URL and key of the orchestrator.
+        settings: Settings of the worker.
         key: The node's key.
         clock: This machine's clock.
-        allow_plain_http: Whether `http` to other machines is allowed.
         has_gpu: Whether the machine has a GPU.
         within: Time limit for the answer.
     """
-    orchestrator = OrchestratorSession(membership, key=key, clock=clock, allow_plain_http=allow_plain_http)
+    orchestrator = OrchestratorSession(membership, key=key, clock=clock, allow_plain_http=settings.allow_plain_http)
     try:
         async with asyncio.timeout(within.total_seconds()):
-            return paid_engines(await orchestrator.step(), has_gpu=has_gpu, cpu=await run_in_thread(cpu_class))
+            answer = await orchestrator.step()
+            engines = paid_engines(answer, has_gpu=has_gpu, cpu=await run_in_thread(cpu_class))
     except NotFound:
-        return None
+        return []
     except TimeoutError:
-        return warning("run", f"{membership.url} did not answer in time", _RETRY_ADVICE)
+        return [warning("run", f"{membership.url} did not answer in time", _RETRY_ADVICE)]
     except MusterError as error:
-        return warning("run", error.detail, error.hint or _RETRY_ADVICE)
+        return [warning("run", error.detail, error.hint or _RETRY_ADVICE)]
     finally:
         await orchestrator.aclose()
+    relays = await check_relays(() if answer.checkpoint is None else answer.checkpoint.relays, settings)
+    return [engines, *([] if relays is None else [relays])]
 
 
 def paid_engines(answer: StepAnswer, *, has_gpu: bool, cpu: str | None = None) -> DoctorFinding:

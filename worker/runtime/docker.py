@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,11 +23,12 @@ from protocol.identifiers import Address
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.tasks import NetworkMode, RegistryCredentials
-from worker.runtime.docker_arguments import LABEL_WORKER, creation_arguments, observed
+from worker.runtime.docker_arguments import ALLOW, LABEL_LOCAL_NETWORK, LABEL_WORKER, creation_arguments, observed
 from worker.runtime.docker_output import OutputParser
 from worker.runtime.interface import (
     Container,
     ContainerSpec,
+    ContainerStatus,
     ImageMissing,
     LaunchRefused,
     OutputLine,
@@ -36,6 +38,8 @@ from worker.runtime.interface import (
     name_prefix,
     refuse_foreign,
 )
+from worker.runtime.network_filter import NetworkFilter, name_servers, own_addresses
+from worker.runtime.network_holder import held_container, holder_name, remove_container, remove_holder, start_holder
 
 DEFAULT_SOCKET = Path("/var/run/docker.sock")
 
@@ -74,6 +78,7 @@ class DockerRuntime:
         readable: Files and directories that the contributor lets tasks read, mounted at the same paths.
         user: `uid:gid` of tasks; None for the user of the image. A worker that is not root passes its own user, so that
             it can delete the files of tasks.
+        network_filter: Filter that keeps tasks with network `bridge` away from the local network; None for no filter.
     """
 
     kind = RuntimeKind.DOCKER
@@ -86,12 +91,15 @@ class DockerRuntime:
         allow_host_network: bool = False,
         readable: Sequence[Path] = (),
         user: str | None = None,
+        network_filter: NetworkFilter | None = None,
     ) -> None:
         self._node = node
         self._socket = socket
         self._allow_host_network = allow_host_network
         self._readable = tuple(path.absolute() for path in readable if path.exists())
         self._user = user
+        self._filter = network_filter
+        self._local_network = ALLOW if network_filter is None else network_filter.label
         self._network_name = f"{name_prefix(node)}net"
         self._sdk: docker.DockerClient | None = None
         self._http: httpx.AsyncClient | None = None
@@ -133,20 +141,47 @@ class DockerRuntime:
         A container that can't be started, for example without a GPU driver, is removed.
         """
         refuse_foreign(spec.name, self._node)
+        held = self._filter is not None and spec.network is NetworkMode.BRIDGE
         arguments = creation_arguments(
             spec,
             node=self._node,
-            network=self._network_name,
+            network=f"container:{holder_name(spec.name)}" if held else self._network_name,
+            local_network=self._local_network,
             allow_host_network=self._allow_host_network,
             readable=self._readable,
             user=self._user,
         )
         if spec.network is NetworkMode.BRIDGE:
             await self._call(self._make_network)
-        await self._call(lambda sdk: _create_and_start(sdk, arguments))
+        await self._call(lambda sdk: self._start_held(sdk, arguments) if held else _create_and_start(sdk, arguments))
+
+    async def check_filter(self) -> None:
+        """Installs the packet filter for a container that never starts, and removes it again.
+
+        Raises:
+            LaunchRefused: The packet filter can't be installed on this machine.
+            RuntimeDown: The engine does not answer.
+        """
+        name = f"{name_prefix(self._node)}check"
+
+        def check(sdk: docker.DockerClient) -> None:
+            self._make_network(sdk)
+            try:
+                self._start_holder(sdk, name)
+            finally:
+                remove_holder(sdk, name)
+
+        try:
+            await self._call(check)
+        finally:
+            await self.remove_network()
 
     async def containers(self) -> tuple[Container, ...]:
-        """Returns all containers with this worker's label."""
+        """Returns the containers of tasks with this worker's label.
+
+        It removes network holders of containers that have ended or are gone. A worker that was killed between two steps
+        leaves such holders.
+        """
         return await self._call(self._list)
 
     async def stop(self, name: str, *, grace: timedelta) -> None:
@@ -167,13 +202,8 @@ class DockerRuntime:
         refuse_foreign(name, self._node)
 
         def remove(sdk: docker.DockerClient) -> None:
-            try:
-                sdk.api.remove_container(name, force=True, v=True)
-            except NotFound:
-                return
-            except APIError as error:
-                if error.status_code != 409:  # the engine is removing it already
-                    raise
+            remove_container(sdk, name)
+            remove_holder(sdk, name)
 
         await self._call(remove)
 
@@ -222,7 +252,7 @@ class DockerRuntime:
     async def remove_network(self) -> None:
         """Removes the worker's network.
 
-        Call it after the worker has left the pool and runs no container.
+        Call it when the worker runs no container.
         """
 
         def remove(sdk: docker.DockerClient) -> None:
@@ -255,16 +285,58 @@ class DockerRuntime:
             labels={LABEL_WORKER: self._node},
         )
 
+    def _start_held(self, sdk: docker.DockerClient, arguments: dict[str, Any]) -> None:
+        name = arguments["name"]
+        self._start_holder(sdk, name)
+        try:
+            _create_and_start(sdk, arguments)
+        except BaseException:
+            remove_holder(sdk, name)
+            raise
+
+    def _start_holder(self, sdk: docker.DockerClient, name: str) -> None:
+        chosen = self._filter or NetworkFilter()
+        rules = chosen.rules(own=own_addresses(), name_servers=name_servers())
+        start_holder(sdk, name, node=self._node, network=self._network_name, rules=rules)
+
     def _list(self, sdk: docker.DockerClient) -> tuple[Container, ...]:
+        summaries = sdk.api.containers(all=True, filters={"label": f"{LABEL_WORKER}={self._node}"})
+        held = {name: one["State"] for one in summaries if (name := held_container(one)) is not None}
         found = []
-        for summary in sdk.api.containers(all=True, filters={"label": f"{LABEL_WORKER}={self._node}"}):
+        for summary in summaries:
+            if held_container(summary) is not None:
+                continue
             try:
-                container = observed(sdk.api.inspect_container(summary["Id"]))
+                attributes = sdk.api.inspect_container(summary["Id"])
             except NotFound:  # removed between the two calls
                 continue
-            if container.name.startswith(name_prefix(self._node)):
-                found.append(container)
+            container = observed(attributes)
+            if not container.name.startswith(name_prefix(self._node)):
+                continue
+            ended = container.status is ContainerStatus.EXITED
+            if not ended and not self._network_as_chosen(attributes, holder=held.pop(container.name, "")):
+                container = replace(container, fingerprint="")  # the reconciler replaces it
+            found.append(container)
+        for name in held:
+            remove_holder(sdk, name)
         return tuple(found)
+
+    def _network_as_chosen(self, attributes: dict[str, Any], *, holder: str) -> bool:
+        """Returns whether a container that has not ended has the network that the contributor's settings allow it.
+
+        The settings may have changed since the container was started.
+
+        Args:
+            attributes: The engine's description of the container.
+            holder: State of the container's network holder; empty if there is none.
+        """
+        mode = attributes["HostConfig"]["NetworkMode"]
+        if mode == "none":
+            return True
+        if mode == "host":
+            return self._allow_host_network
+        chosen = attributes["Config"]["Labels"].get(LABEL_LOCAL_NETWORK, ALLOW)
+        return bool(chosen == self._local_network and (self._filter is None or holder == "running"))
 
     async def _call(self, work: Callable[[docker.DockerClient], T]) -> T:
         return await run_in_thread(self._guarded, work)

@@ -5,6 +5,8 @@ These are pure functions, so that all protections of a container can be reviewed
 Whatever a task's spec says, the task's container gets no capabilities, no privilege escalation and no devices other
 than its GPUs. Of the host's paths it gets only those that the contributor lists in `readable`, read-only. The container
 gets no namespaces of the host either, except the network if the contributor allows it.
+
+A container whose network is filtered shares the network namespace of its holder (`worker.runtime.network_holder`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ LABEL_ASSIGNMENT = "io.muster.assignment"
 LABEL_FINGERPRINT = "io.muster.fingerprint"
 LABEL_RESTART_NONCE = "io.muster.restart-nonce"
 LABEL_GRACE = "io.muster.stop-grace-ms"
+LABEL_LOCAL_NETWORK = "io.muster.local-network"
+"""Whether the task's container reaches the local network: `allow`, or `NetworkFilter.label`."""
+ALLOW = "allow"
 
 _LOG_FILES = {"max-size": "16m", "max-file": "2"}
 """Limits of the engine's own log. The engine's log may be small, because `muster worker logs` reads the worker's log
@@ -38,6 +43,7 @@ def creation_arguments(
     *,
     node: Address,
     network: str,
+    local_network: str = ALLOW,
     allow_host_network: bool,
     readable: Sequence[Path] = (),
     user: str | None,
@@ -47,7 +53,9 @@ def creation_arguments(
     Args:
         spec: Spec of the container.
         node: This node's address.
-        network: Name of the worker's own Docker network.
+        network: The engine's network mode of a task with network `bridge`: the name of the worker's own Docker network,
+            or `container:NAME` for the namespace of a holder.
+        local_network: Value of the label `LABEL_LOCAL_NETWORK`.
         allow_host_network: Whether the contributor allows tasks to use the host's network.
         readable: Existing files and directories that are mounted read-only at the same paths.
         user: `uid:gid` of the task; None for the user of the image.
@@ -68,24 +76,18 @@ def creation_arguments(
         "command": list(spec.command) or None,
         "environment": dict(spec.environment),
         "use_config_proxy": False,  # the contributor's proxy settings may contain a password
-        "labels": labels(spec, node),
+        "labels": {**labels(spec, node), LABEL_LOCAL_NETWORK: local_network},
         "detach": True,
         "mem_limit": memory,
         "memswap_limit": memory,  # limit of memory plus swap; equal values disable swap
         "nano_cpus": int(spec.resources.cpus * 1e9),
         "pids_limit": spec.resources.pids,
         "shm_size": spec.resources.shared_memory_bytes,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
-        "privileged": False,
+        **_NO_PRIVILEGES,
         "read_only": spec.read_only_root,
         "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},  # noqa: S108 - the container's /tmp, not the host's
-        "ipc_mode": "private",
         "network_mode": _network(spec.network, network),
-        "mounts": [
-            DockerMount(target=mount.target, source=str(mount.source), type="bind", read_only=mount.read_only)
-            for mount in (*spec.mounts, *(Mount(source=path, target=str(path), read_only=True) for path in readable))
-        ],
+        "mounts": [_bind(mount) for mount in (*spec.mounts, *_same_paths(readable))],
         "log_config": LogConfig(type=LogConfig.types.JSON, config=_LOG_FILES),
     }
     if spec.entrypoint is not None:
@@ -97,6 +99,56 @@ def creation_arguments(
             DeviceRequest(driver="nvidia", device_ids=list(spec.gpu_uuids), capabilities=[["gpu"]])
         ]
     return arguments
+
+
+def holder_arguments(
+    *,
+    name: str,
+    node: Address,
+    image: str,
+    command: Sequence[str],
+    network: str,
+    readable: Sequence[Path],
+) -> dict[str, Any]:
+    """Returns the arguments for `containers.create` of a network holder.
+
+    Args:
+        name: Name of the holder.
+        node: This node's address.
+        image: The holder's image.
+        command: Program that the holder runs, with its arguments.
+        network: Name of the worker's own Docker network.
+        readable: Files and directories of this machine that are mounted read-only at the same paths.
+    """
+    return {
+        "image": image,
+        "name": name,
+        "entrypoint": list(command),
+        "user": "0:0",
+        "use_config_proxy": False,
+        "labels": {LABEL_WORKER: node},
+        "detach": True,
+        "mem_limit": _HOLDER_BYTES,
+        "memswap_limit": _HOLDER_BYTES,
+        "pids_limit": 16,
+        **_NO_PRIVILEGES,
+        "cap_add": ["NET_ADMIN", "NET_RAW"],  # for the command that installs the rules; `iptables` needs both
+        "read_only": True,
+        "tmpfs": {"/run": "rw,nosuid,nodev,noexec,mode=755"},  # for the lock file of iptables
+        "network_mode": network,
+        "mounts": [_bind(mount) for mount in _same_paths(readable)],
+        "log_config": LogConfig(type=LogConfig.types.NONE),
+    }
+
+
+_NO_PRIVILEGES: dict[str, Any] = {
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges:true"],
+    "privileged": False,
+    "ipc_mode": "private",
+}
+_HOLDER_BYTES = 64 << 20
+"""Memory limit of a network holder, in bytes; its peak is 4 MB."""
 
 
 def labels(spec: ContainerSpec, node: Address) -> dict[str, str]:
@@ -142,6 +194,14 @@ _STATUS = {
 
 def _network(mode: NetworkMode, own: str) -> str:
     return {NetworkMode.NONE: "none", NetworkMode.HOST: "host", NetworkMode.BRIDGE: own}[mode]
+
+
+def _bind(mount: Mount) -> DockerMount:
+    return DockerMount(target=mount.target, source=str(mount.source), type="bind", read_only=mount.read_only)
+
+
+def _same_paths(readable: Sequence[Path]) -> list[Mount]:
+    return [Mount(source=path, target=str(path), read_only=True) for path in readable]
 
 
 def _number(text: str | None) -> int:

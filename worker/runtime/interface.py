@@ -190,6 +190,13 @@ class Runtime(Protocol):
         """
         ...
 
+    async def remove_network(self) -> None:
+        """Removes the worker's own network in the engine, if there is one.
+
+        Call it when the worker runs no container; the next start of a container makes the network again.
+        """
+        ...
+
     async def close(self) -> None:
         """Closes the connections to the engine.
 

@@ -181,6 +181,9 @@ class ProcessRuntime:
             remove_control_groups(groups)
             await asyncio.sleep(_POLL_SECONDS / 4)
 
+    async def remove_network(self) -> None:
+        """Does nothing: the sandbox has no network of its own."""
+
     async def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
         """Yields lines from the keeper's output files until the task has ended."""
         refuse_foreign(name, self._node)

@@ -155,7 +155,7 @@ class Reconciler:
             await self.task_logs.stop()
 
     async def shut_down(self) -> None:
-        """Stops and removes all containers at shutdown, each within its grace period.
+        """Stops and removes all containers at shutdown, each within its grace period, and the worker's network.
 
         Call it after `run` has ended.
         """
@@ -168,6 +168,7 @@ class Reconciler:
         await self.task_logs.stop()
         if self.progress is not None and not self.progress.state.is_final:
             self._set_progress(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker was stopped"))
+        await self._runtime.remove_network()
 
     async def clear(self) -> None:
         """Deletes the saved assignment, volumes and bridges.

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from rollouts.checks import CheckedVersion
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Arithmetic
+from rollouts.recompute.reference import MODEL_FOLDERS
 from rollouts.task.policies import HeldPolicy
 from rollouts.task.version_lock import Hold, VersionLock
 from tests.validator.examination.conftest import ALL, checkpoint, facts
@@ -54,8 +56,14 @@ def settings(version: CheckedVersion, tmp_path_factory: pytest.TempPathFactory) 
     return ExaminerSettings(home=tmp_path_factory.mktemp("home"), policies=version.folder.parent)
 
 
+@pytest.fixture(scope="module")
+def abandoned() -> Path:
+    """Makes the folder that an examiner process leaves if it is killed while it proves a numerics class."""
+    return Path(tempfile.mkdtemp(prefix=MODEL_FOLDERS))
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def examiner(settings: ExaminerSettings) -> AsyncIterator[LocalExaminer]:
+async def examiner(settings: ExaminerSettings, abandoned: Path) -> AsyncIterator[LocalExaminer]:
     """Returns one examiner for all tests, because a process takes seconds to start."""
     async with LocalExaminer(settings, clock=SystemClock()) as found:
         yield found
@@ -83,7 +91,10 @@ async def accepted(found: Awaitable[Conclusion | NotJudged]) -> None:
     assert conclusion.outcome is Outcome.ACCEPTED, conclusion.words
 
 
-async def test_files_are_examined_in_a_separate_process(examiner: LocalExaminer, examination: Examination) -> None:
+async def test_files_are_examined_in_a_separate_process(
+    examiner: LocalExaminer, examination: Examination, abandoned: Path
+) -> None:
+    assert not abandoned.exists()
     await asyncio.gather(*(accepted(examiner.examine(examination, is_copy=natural)) for _ in range(3)))
     assert process_of(examiner).pid not in {None, os.getpid()}
 
