@@ -24,11 +24,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-import structlog
 import typer
 
 from protocol.errors import MusterError
-from protocol.runtime.logs import logs_json_only
+from protocol.runtime.logs import get_logger, logs_json_only
 
 if TYPE_CHECKING:
     from cli.tables import Columns
@@ -40,7 +39,7 @@ MOST_OF_STRANGERS = 200
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
 _DIM, _RED, _YELLOW = "2", "31", "33"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

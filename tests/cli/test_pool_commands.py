@@ -32,6 +32,25 @@ from tests.kit.command_line import run_muster
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import HARDWARE, POOL, SOFTWARE, MemoryLedger
 
+NEEDLESS = (
+    "aiohttp",
+    "click",
+    "cryptography",
+    "eth_account",
+    "fastapi",
+    "ledger.client",
+    "numpy",
+    "protocol.wire.runs",
+    "protocol.wire.uploads",
+    "pygments",
+    "redis",
+    "rich.console",
+    "structlog",
+    "torch",
+    "web3",
+)
+"""Modules whose import costs CPU time, and that a request to the orchestrator does not need."""
+
 NODE = Key.generate()
 ORCHESTRATOR = Key.generate()
 TOKEN, READER = new_token(), new_token()
@@ -339,6 +358,24 @@ def test_a_missing_wrong_or_insufficient_token_is_reported(owner: Owner) -> None
 
 def test_an_unreachable_orchestrator_ends_with_the_exit_code_for_a_retry(owner: Owner) -> None:
     assert "can't reach" in owner.muster("nodes", "--orchestrator", "http://127.0.0.1:9", fails=75)
+
+
+def test_a_request_to_the_orchestrator_imports_only_what_it_needs(owner: Owner) -> None:
+    owner.beat()
+    script = f"""
+import gc, sys
+from muster_network import main
+try:
+    main()
+finally:
+    found = [name for name in {NEEDLESS!r} if name in sys.modules]
+    print("imported", found, "collects" if gc.isenabled() else "never collects")
+"""
+    for words in (["nodes"], ["tasks"], ["events"]):
+        command = [sys.executable, "-c", script, "--config", str(owner.home / "muster.toml"), "pool", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "imported [] collects", words
+        assert words != ["nodes"] or done.stdout.splitlines()[1].startswith(NODE.address)
 
 
 def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:
