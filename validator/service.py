@@ -24,7 +24,7 @@ from protocol.runtime.budgets import keep_rule, machine_memory, weights_budget
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.files import FileLocked, locked_file
 from protocol.runtime.logs import get_logger
-from rollouts.files.schema import ReadLimits
+from rollouts.files.limits import ReadLimits
 from rollouts.precision import Dtype
 from validator.app import build_validator
 from validator.chain.connection import PoolChain

@@ -28,7 +28,7 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
 from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
-from tests.kit.command_line import run_muster
+from tests.kit.command_line import imports_of, run_muster
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import HARDWARE, POOL, SOFTWARE, MemoryLedger
 
@@ -362,20 +362,10 @@ def test_an_unreachable_orchestrator_ends_with_the_exit_code_for_a_retry(owner: 
 
 def test_a_request_to_the_orchestrator_imports_only_what_it_needs(owner: Owner) -> None:
     owner.beat()
-    script = f"""
-import gc, sys
-from muster_network import main
-try:
-    main()
-finally:
-    found = [name for name in {NEEDLESS!r} if name in sys.modules]
-    print("imported", found, "collects" if gc.isenabled() else "never collects")
-"""
     for words in (["nodes"], ["tasks"], ["events"]):
-        command = [sys.executable, "-c", script, "--config", str(owner.home / "muster.toml"), "pool", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "imported [] collects", words
-        assert words != ["nodes"] or done.stdout.splitlines()[1].startswith(NODE.address)
+        done = imports_of(NEEDLESS, "--config", str(owner.home / "muster.toml"), "pool", *words)
+        assert (done.found, done.collects) == ([], True), words
+        assert words != ["nodes"] or done.out.splitlines()[1].startswith(NODE.address), done.err
 
 
 def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:

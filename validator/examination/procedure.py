@@ -18,7 +18,7 @@ from rollouts.calibration.limits import CheckLimits, RolloutCalibration
 from rollouts.checks import EXACT_CHECKS, CheckedVersion, CheckInput, CheckOutcome, CheckResult, SeedParts, SlotFacts
 from rollouts.checks.reward import differing_environments
 from rollouts.errors import EngineFailed, OutOfMemory
-from rollouts.files.schema import ReadLimits
+from rollouts.files.limits import ReadLimits
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute import Recomputer, TorchRecomputer
 from rollouts.recompute.errors import ClassFailed
