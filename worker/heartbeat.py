@@ -24,7 +24,8 @@ from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import jittered
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
-from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer, NodeState
+from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer
+from protocol.wire.nodes import NodeState
 from worker.chain.ledger_chain import LedgerChain, NodeStatus, describe_error
 from worker.logs.push import LogPusher
 from worker.session.orchestrator_client import OrchestratorSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,8 +16,10 @@ from protocol.errors import InvalidInput, NotFound
 from protocol.http.client import Unreachable
 from protocol.http.location import ServiceLocation
 from protocol.identifiers import Address
-from protocol.wire.pool import NodeView
-from protocol.wire.tasks import Task
+
+if TYPE_CHECKING:
+    from protocol.wire.pool import NodeView
+    from protocol.wire.tasks import Task
 
 TOKEN_VARIABLE = "MUSTER_POOL_TOKEN"  # noqa: S105 - the name of an environment variable, not a token
 MOST_TOKEN_BYTES = 4096

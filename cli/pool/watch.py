@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +17,11 @@ from cli.quantities import moment
 from protocol.clients import OrchestratorClient
 from protocol.errors import Conflict, InvalidInput, MusterError, NotFound
 from protocol.identifiers import Address
-from protocol.wire.heartbeat import LogLine
-from protocol.wire.pool import PoolEvent
-from protocol.wire.tasks import Task
+
+if TYPE_CHECKING:
+    from protocol.wire.events import PoolEvent
+    from protocol.wire.logs import LogLine
+    from protocol.wire.tasks import Task
 
 LOOK_FOR_NODES = timedelta(seconds=3)
 """Interval at which `logs --follow` searches for new nodes."""

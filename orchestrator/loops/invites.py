@@ -26,9 +26,8 @@ from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import randbits
-from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
-from protocol.wire.nodes import NodeRecord
+from protocol.wire.nodes import NodeRecord, NodeState
 
 PAGE = 100
 CONCURRENT_CHECKS = 8

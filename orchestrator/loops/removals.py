@@ -11,7 +11,7 @@ from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import milliseconds
 from protocol.runtime.logs import get_logger
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 
 BATCH = 100
 """Maximum number of nodes per transaction; the removal of one node costs about 40,000 gas."""

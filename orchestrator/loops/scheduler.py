@@ -20,8 +20,10 @@ from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
-from protocol.wire.heartbeat import Command, CommandKind, NodeState
-from protocol.wire.tasks import AssignmentState, TaskState
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.heartbeat import Command, CommandKind
+from protocol.wire.nodes import NodeState
+from protocol.wire.tasks import TaskState
 
 MAX_CHANGES = 5000
 """Maximum number of changed nodes that one round takes from the list of changes."""

@@ -24,7 +24,7 @@ from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.backoff import backoff
 from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import jittered
-from protocol.wire.pool import PoolEvent
+from protocol.wire.events import PoolEvent
 
 SIGNATURE_HEADER = "X-Muster-Webhook-Signature"
 NEW_SIGNATURE_HEADER = "X-Muster-Webhook-Signature-New"

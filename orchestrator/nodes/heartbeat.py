@@ -27,7 +27,8 @@ from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import unit
-from protocol.wire.heartbeat import AssignmentReport, Heartbeat, NodeState
+from protocol.wire.heartbeat import AssignmentReport, Heartbeat
+from protocol.wire.nodes import NodeState
 
 MOST_FRAGMENTS = 256
 """Maximum number of cached fragments. A fragment is the part of an answer that describes one generation of a task. It

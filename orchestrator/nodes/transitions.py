@@ -17,7 +17,7 @@ from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 
 MOST_TRIES = 16
 REMOVAL_DELAY = timedelta(seconds=2)

@@ -19,22 +19,20 @@ from protocol.runtime.randomness import token_hex
 from protocol.wire.base import parse_answer
 
 if TYPE_CHECKING:
-    from protocol.wire.heartbeat import LogLine, NodeState
+    from protocol.wire.assignments import AssignmentState
+    from protocol.wire.events import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook
     from protocol.wire.listings import RolloutItem, StepFigures
+    from protocol.wire.logs import LogLine
+    from protocol.wire.nodes import NodeState
     from protocol.wire.pool import (
         AllowedNode,
         AssignmentView,
-        CreatedWebhook,
-        EventPage,
         GroupView,
         HistoryEntry,
-        NewWebhook,
         NodeLogs,
         NodeMetrics,
         NodeView,
-        PoolEvent,
         PoolOverview,
-        Webhook,
     )
     from protocol.wire.relays import KnownRelay
     from protocol.wire.runs import (
@@ -49,14 +47,7 @@ if TYPE_CHECKING:
         TrainerWish,
     )
     from protocol.wire.slots import Deliveries
-    from protocol.wire.tasks import (
-        AssignmentState,
-        NewTask,
-        Task,
-        TaskPatch,
-        TaskSecrets,
-        TaskState,
-    )
+    from protocol.wire.tasks import NewTask, Task, TaskPatch, TaskSecrets, TaskState
     from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -199,7 +190,7 @@ class OrchestratorClient(ServiceClient):
         """
         query = _log_query(assignment, since, tail)
         async for event in self._follow(f"/v1/nodes/{node}/logs", query):
-            line = _read(event, wire.heartbeat.LogLine)
+            line = _read(event, wire.logs.LogLine)
             query["since"] = line.sequence + 1  # a new connection continues after this line
             yield line
 
@@ -410,7 +401,7 @@ class OrchestratorClient(ServiceClient):
         query: Query = {"limit": limit}
         asked = (("after", after), ("kind", kind), ("node", node), ("task", task))
         query |= {name: value for name, value in asked if value is not None}
-        return await self._get("/v1/events", wire.pool.EventPage, query)
+        return await self._get("/v1/events", wire.events.EventPage, query)
 
     async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:
         """Yields events of the pool as they occur.
@@ -423,7 +414,7 @@ class OrchestratorClient(ServiceClient):
             after = (await self.events(limit=1)).next_cursor
         query: Query = {"after": after}
         async for event in self._follow("/v1/events", query, position="after"):
-            read = _read(event, wire.pool.PoolEvent)
+            read = _read(event, wire.events.PoolEvent)
             query["after"] = read.id
             yield read
 
@@ -444,7 +435,7 @@ class OrchestratorClient(ServiceClient):
 
         Only this answer shows the secret that signs deliveries.
         """
-        return (await self._once("POST", "/v1/webhooks", webhook)).read(wire.pool.CreatedWebhook)
+        return (await self._once("POST", "/v1/webhooks", webhook)).read(wire.events.CreatedWebhook)
 
     async def rotate_webhook_secret(self, webhook_id: str, *, overlap: timedelta | None = None) -> CreatedWebhook:
         """Gives a webhook a new secret, which only this answer shows.
@@ -453,13 +444,13 @@ class OrchestratorClient(ServiceClient):
             webhook_id: Id of the webhook.
             overlap: Time for which deliveries are signed with the old secret, too; the service's default if None.
         """
-        rotation = wire.pool.SecretRotation
+        rotation = wire.events.SecretRotation
         wish = rotation() if overlap is None else rotation(overlap_seconds=int(overlap.total_seconds()))
-        return (await self._once("POST", f"/v1/webhooks/{webhook_id}/secret", wish)).read(wire.pool.CreatedWebhook)
+        return (await self._once("POST", f"/v1/webhooks/{webhook_id}/secret", wish)).read(wire.events.CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
         """Returns all webhooks with the state of their deliveries."""
-        return (await self._get("/v1/webhooks", wire.pool.WebhookList)).webhooks
+        return (await self._get("/v1/webhooks", wire.events.WebhookList)).webhooks
 
     async def delete_webhook(self, webhook_id: str) -> None:
         """Deletes a webhook."""

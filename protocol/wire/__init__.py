@@ -13,15 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from protocol.wire import assignments as assignments
     from protocol.wire import audits as audits
     from protocol.wire import base as base
     from protocol.wire import bridge as bridge
+    from protocol.wire import events as events
     from protocol.wire import heartbeat as heartbeat
     from protocol.wire import identity as identity
     from protocol.wire import invites as invites
     from protocol.wire import joining as joining
     from protocol.wire import leases as leases
     from protocol.wire import listings as listings
+    from protocol.wire import logs as logs
     from protocol.wire import mailbox as mailbox
     from protocol.wire import nodes as nodes
     from protocol.wire import pool as pool

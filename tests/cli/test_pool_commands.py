@@ -27,7 +27,8 @@ from protocol.identity.scopes import Scope
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
-from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
+from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer
+from protocol.wire.logs import LogBatch, LogLine
 from tests.kit.command_line import imports_of, run_muster
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import HARDWARE, POOL, SOFTWARE, MemoryLedger
@@ -362,10 +363,10 @@ def test_an_unreachable_orchestrator_ends_with_the_exit_code_for_a_retry(owner: 
 
 def test_a_request_to_the_orchestrator_imports_only_what_it_needs(owner: Owner) -> None:
     owner.beat()
-    for words in (["nodes"], ["tasks"], ["events"]):
-        done = imports_of(NEEDLESS, "--config", str(owner.home / "muster.toml"), "pool", *words)
-        assert (done.found, done.collects) == ([], True), words
-        assert words != ["nodes"] or done.out.splitlines()[1].startswith(NODE.address), done.err
+    for command, needless in (("nodes", ("protocol.wire.tasks",)), ("tasks", ()), ("events", ("protocol.wire.tasks",))):
+        done = imports_of([*NEEDLESS, *needless], "--config", str(owner.home / "muster.toml"), "pool", command)
+        assert (done.found, done.collects) == ([], True), command
+        assert command != "nodes" or done.out.splitlines()[1].startswith(NODE.address), done.err
 
 
 def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:

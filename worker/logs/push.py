@@ -13,7 +13,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
-from protocol.wire.heartbeat import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
+from protocol.wire.logs import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
 from worker.logs.store import LogStore
 from worker.session.orchestrator_client import OrchestratorSession
 

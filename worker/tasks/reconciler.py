@@ -21,8 +21,9 @@ from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import unit
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or, wait_first
+from protocol.wire.assignments import AssignmentState
 from protocol.wire.heartbeat import AssignmentReport
-from protocol.wire.tasks import Assignment, AssignmentState
+from protocol.wire.tasks import Assignment
 from worker.logs.store import LogStore
 from worker.logs.task_logs import TaskLogs
 from worker.runtime.interface import Container, ContainerStatus, LaunchRefused, Runtime, RuntimeDown
