@@ -49,7 +49,10 @@ StateOption = Annotated[
 ]
 
 UNIT = Path(".config/systemd/user/muster-worker.service")
-"""The user's systemd unit, relative to the home folder, as `muster worker init` writes it."""
+"""Systemd unit that `muster worker init` writes for a worker in the default folder, relative to the home folder.
+
+A worker in another folder has a unit `muster-worker-NAME.service` beside it.
+"""
 _FOLLOW_SECONDS = 0.5
 _SHA256 = re.compile("[0-9a-f]{64}")
 _WHEEL_NAME = DISTRIBUTION.replace("-", "_")
@@ -180,8 +183,9 @@ def upgrade(
 
     A release is a wheel with a known SHA-256. Nothing is looked up in a package index by the name of this project.
     """
-    of_user = (Path.home() / UNIT).exists()
-    steps = [*upgrade_commands(release, sha256), f"systemctl {'--user ' if of_user else ''}restart muster-worker"]
+    units = sorted(path.stem for path in (Path.home() / UNIT).parent.glob("muster-worker*.service"))
+    restart = f"systemctl --user restart {' '.join(units)}" if units else "systemctl restart muster-worker"
+    steps = [*upgrade_commands(release, sha256), restart]
     if as_json:
         show_json({"version": __version__, "steps": steps})
         return
