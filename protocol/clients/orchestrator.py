@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
-Query = dict[str, str | int]
+Query = dict[str, str | int | Sequence[str]]
 
 PAGE = 200
 """Number of items per page of a listing."""
@@ -67,6 +68,34 @@ _EXPIRED = "events-expired"
 """Code of the answer 410 to a `Last-Event-ID` that is no longer kept."""
 
 _log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events of a pool a reader wants; by default all.
+
+    Args:
+        kinds: If not empty, only these kinds, or kinds with these prefixes, which end with a dot.
+        node: If given, only events of this node.
+        task: If given, only events of the task with this id.
+        assignment: If given, only events of the assignment with this id.
+        since: If given, only later events.
+    """
+
+    kinds: Sequence[str] = ()
+    node: Address | None = None
+    task: str | None = None
+    assignment: str | None = None
+    since: datetime | None = None
+
+    @property
+    def query(self) -> Query:
+        """The query parameters."""
+        asked = (("node", self.node), ("task", self.task), ("assignment", self.assignment), *_times(self.since, None))
+        return {"kind": self.kinds} | {name: value for name, value in asked if value is not None}
+
+
+EVERY_EVENT = EventFilter()
 
 
 class OrchestratorClient(ServiceClient):
@@ -203,15 +232,29 @@ class OrchestratorClient(ServiceClient):
         """
         return (await self._once("POST", "/v1/tasks", task)).read(wire.tasks.Task)
 
-    async def tasks(self, *, state: TaskState | None = None, name: str | None = None) -> AsyncIterator[Task]:
-        """Yields tasks, oldest first.
+    async def tasks(
+        self,
+        *,
+        states: Sequence[TaskState] = (),
+        name: str | None = None,
+        label: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[Task]:
+        """Yields tasks by the time of their creation.
 
         Args:
-            state: If given, only tasks in this state.
+            states: If not empty, only tasks in these states.
             name: If given, only tasks with this name.
+            label: If given, only tasks whose selector has this label, written `name=value`.
+            since: If given, only tasks created later.
+            until: If given, only tasks created earlier.
+            newest_first: Whether the newest come first.
         """
-        query: Query = {"limit": PAGE}
-        query |= {key: value for key, value in (("state", state), ("name", name)) if value}
+        query: Query = {"limit": PAGE, "state": states}
+        asked = (("name", name), ("label", label), ("sort", "newest" if newest_first else None), *_times(since, until))
+        query |= {key: value for key, value in asked if value is not None}
         while True:
             page = await self._get("/v1/tasks", wire.tasks.TaskPage, query)
             for task in page.tasks:
@@ -381,29 +424,38 @@ class OrchestratorClient(ServiceClient):
     async def events(
         self,
         *,
+        wanted: EventFilter = EVERY_EVENT,
         after: str | None = None,
+        before: str | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
         limit: int = 100,
-        kind: str | None = None,
-        node: Address | None = None,
-        task: str | None = None,
     ) -> EventPage:
-        """Returns events of the pool, oldest first.
+        """Returns events of the pool, oldest first unless `newest_first`.
 
         Args:
+            wanted: Which events to return.
             after: Id of an event. If given, these are the events after it. Otherwise these are the newest ones, or with
                 a filter the oldest ones that match. The service reads at most 10,000 events per request, so a filtered
                 page may be empty; `next_cursor` continues it.
+            before: Id of an event. If given, only events before it.
+            until: If given, only earlier events.
+            newest_first: Whether the newest come first; `next_cursor` is then the next request's `before`.
             limit: Maximum number of events.
-            kind: If given, only this kind, or kinds with this prefix, which ends with a dot.
-            node: If given, only events of this node.
-            task: If given, only events of this task.
         """
-        query: Query = {"limit": limit}
-        asked = (("after", after), ("kind", kind), ("node", node), ("task", task))
+        query: Query = {**wanted.query, "limit": limit}
+        asked = (
+            ("after", after),
+            ("before", before),
+            ("sort", "newest" if newest_first else None),
+            *_times(None, until),
+        )
         query |= {name: value for name, value in asked if value is not None}
         return await self._get("/v1/events", wire.events.EventPage, query)
 
-    async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:
+    async def follow_events(
+        self, *, wanted: EventFilter = EVERY_EVENT, after: str | None = None
+    ) -> AsyncIterator[PoolEvent]:
         """Yields events of the pool as they occur.
 
         It begins after the event `after`, or by default with the next event. It reconnects after failures, until the
@@ -412,7 +464,7 @@ class OrchestratorClient(ServiceClient):
         """
         if after is None:  # a position is needed if the connection breaks before the first event
             after = (await self.events(limit=1)).next_cursor
-        query: Query = {"after": after}
+        query: Query = {**wanted.query, "after": after}
         async for event in self._follow("/v1/events", query, position="after"):
             read = _read(event, wire.events.PoolEvent)
             query["after"] = read.id
@@ -468,7 +520,7 @@ class OrchestratorClient(ServiceClient):
 
     # Helpers
 
-    async def _get(self, path: str, model: type[Model], query: Mapping[str, str | int] | None = None) -> Model:
+    async def _get(self, path: str, model: type[Model], query: Query | None = None) -> Model:
         return (await self.call("GET", path, query=query)).read(model)
 
     async def _changed(self, path: str, model: type[Model], version: int | None, wait: timedelta) -> Model:
@@ -537,6 +589,12 @@ class OrchestratorClient(ServiceClient):
                 if not error.retryable or not connected:
                     raise
             await self._clock.sleep(max(pause.failed(), least))
+
+
+def _times(since: datetime | None, until: datetime | None) -> tuple[tuple[str, int | None], ...]:
+    """Returns the query parameters of a listing's range of times."""
+    both = (("created_after_ms", since), ("created_before_ms", until))
+    return tuple((name, None if time is None else int(time.timestamp() * 1000)) for name, time in both)
 
 
 def _log_query(assignment: str | None, since: int | None, tail: int) -> Query:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -276,7 +276,7 @@ class ServiceClient:
         method: str,
         path: str,
         *,
-        query: Mapping[str, str | int] | None = None,
+        query: Mapping[str, str | int | Sequence[str]] | None = None,
         body: BaseModel | bytes | None = None,
         headers: Mapping[str, str] | None = None,
         call_timeout: timedelta = CALL_TIMEOUT,
@@ -295,7 +295,7 @@ class ServiceClient:
         Args:
             method: HTTP method in capitals.
             path: Path below the service's URL, percent-encoded.
-            query: Query parameters.
+            query: Query parameters; one with a sequence is repeated for each element.
             body: Body of the request. A model is sent as JSON; bytes are sent unchanged.
             headers: Additional headers.
             call_timeout: Time limit of the whole call: the look-up of the service's address, all attempts, and the
@@ -317,7 +317,7 @@ class ServiceClient:
         auth = None if anonymous else await self._authentication(call_timeout=deadline.remaining)
         may_repeat = method in _REPEATABLE if repeatable is None else repeatable
         policy = _RetryPolicy(method, self.location.url + path, may_repeat=may_repeat)
-        url = self.location.url + path + ("?" + urlencode(query) if query else "")
+        url = self.location.url + path + ("?" + urlencode(query, doseq=True) if query else "")
         content, kind = _content(body)
         limit = self._answer_limit if answer_limit is None else answer_limit
 
