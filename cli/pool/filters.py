@@ -13,7 +13,7 @@ SinceOption = Annotated[
     str | None, typer.Option(help="Only what is newer than this time, 2026-01-02T03:04:05Z, or 30min, 2h or 3d ago.")
 ]
 UntilOption = Annotated[str | None, typer.Option(help="Only what is older than this time.")]
-NewestOption = Annotated[bool, typer.Option("--newest", help="Newest first.")]
+NewestOption = Annotated[bool, typer.Option("--newest", help="Newest first; default: oldest first.")]
 
 
 def parsed_moment(text: str | None) -> datetime | None:

@@ -47,7 +47,7 @@ async def tasks(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the pool's tasks, oldest first."""
+    """List the pool's tasks."""
     times = {"since": parsed_moment(since), "until": parsed_moment(until)}
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         listed = client.tasks(states=state or (), name=name, label=label, newest_first=newest, **times)
