@@ -19,8 +19,9 @@ from rich.table import Table
 from benchmarks.ending import end_in_order
 from protocol.identifiers import ZERO_DIGEST
 from rollouts.engines.interface import Completion, FinishReason
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits, read_rollout_bytes, table_of, write_table
+from rollouts.files.schema import read_rollout_bytes, table_of, write_table
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sandbox import Sandboxes, SandboxSettings

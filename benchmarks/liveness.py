@@ -30,7 +30,7 @@ from protocol.redis.connection import connect_redis
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 
 TICKS = 400
 LOST = 1000

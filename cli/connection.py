@@ -14,6 +14,7 @@ from cli.keys import open_key
 from cli.transactions import Change
 from ledger.errors import InsufficientFunds
 from protocol.errors import InvalidInput
+from protocol.http.location import ServiceLocation
 
 if TYPE_CHECKING:
     from web3 import AsyncWeb3
@@ -111,3 +112,18 @@ def chosen_pool(configuration: Configuration, pool: int | None) -> int:
     if found is None:
         raise InvalidInput("no pool is given", hint="give --pool N, or set id under [pool] in muster.toml")
     return found
+
+
+def location_of(configuration: Configuration, where: str | None) -> ServiceLocation:
+    """Returns the orchestrator's location: `where` or, if that is None, the configured one.
+
+    Raises:
+        InvalidInput: Neither the option nor the configuration names an orchestrator, or the URL is invalid.
+    """
+    location = where or configuration.pool.orchestrator
+    if location is None:
+        raise InvalidInput(
+            "no orchestrator is configured",
+            hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml",
+        )
+    return ServiceLocation.parse(location)

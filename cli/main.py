@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 import traceback
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 from pydantic import ValidationError
 
@@ -27,10 +27,10 @@ from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import use_configuration_file
 from protocol.runtime.extras import missing_extra
-from protocol.runtime.logs import configure_logs, logs_json_only
+from protocol.runtime.logs import configure_logs, get_logger, logs_json_only
 from protocol.runtime.shipped import shipped, shipped_files
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 PARTS: Parts = {
@@ -123,6 +123,8 @@ def main() -> None:
     try:
         mount(app, PARTS, sys.argv[1:], every=COMPLETION_VARIABLE in os.environ)
         configure(app)
+        gc.freeze()  # a service's collections skip what was imported
+        gc.enable()
         app()
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - every error ends in a message
         sys.exit(_end_with(error))

@@ -24,11 +24,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-import structlog
 import typer
 
 from protocol.errors import MusterError
-from protocol.runtime.logs import logs_json_only
+from protocol.runtime.logs import get_logger, logs_json_only
 
 if TYPE_CHECKING:
     from cli.tables import Columns
@@ -40,7 +39,7 @@ MOST_OF_STRANGERS = 200
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
 _DIM, _RED, _YELLOW = "2", "31", "33"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +130,24 @@ def show_result(text: str, fields: Mapping[str, object], *, as_json: bool) -> No
         say(text)
 
 
-def show_fields(fields: Mapping[str, object], *, as_json: bool = False) -> None:
-    """Prints the fields of one object, one per line; in a pipe each line is a name, a tab and the value."""
+def show_fields(fields: Mapping[str, object] | Sequence[tuple[str, object]], *, as_json: bool = False) -> None:
+    """Prints the fields of one object, one per line; in a pipe each line is a name, a tab and the value.
+
+    A name may occur several times in a sequence, which can't be printed as JSON.
+    """
     from cli.values import as_plain, as_text  # noqa: PLC0415
 
     if as_json:
         show_json(fields)
         return
+    pairs = list(fields.items()) if isinstance(fields, Mapping) else fields
     if not at_terminal():
-        for name, value in fields.items():
+        for name, value in pairs:
             _write(f"{_cell(name)}\t{_cell(as_plain(value))}")
         return
-    left = max((len(name) for name in fields), default=0) + 2
+    left = max((len(name) for name, _ in pairs), default=0) + 2
     room = max(20, terminal_width() - left)
-    for name, value in fields.items():
+    for name, value in pairs:
         items = value if isinstance(value, (list, tuple)) and value else [value]
         text = [line for item in items for line in printable(as_text(item)).split("\n")]
         folded = text if _form.wide else [part for line in text for part in _folded(line, room)]

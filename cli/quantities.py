@@ -23,6 +23,8 @@ _UNITS = {
     "ti": 1 << 40,
 }
 _SIZE = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,3}))?\s*([kmgt]i?)?b?", re.IGNORECASE)
+_SPAN = re.compile(r"([0-9]{1,9})\s*(s|min|h|d)")
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _SPANS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -66,6 +68,26 @@ def format_span(span: timedelta) -> str:
 def moment(time_ms: int | None) -> datetime | None:
     """Converts milliseconds of Unix time to a datetime; None stays None."""
     return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def parse_moment(text: str) -> datetime:
+    """Reads a time, `2026-01-02T03:04:05Z` or `2026-01-02`, or `30min`, `2h` or `3d` for so long ago.
+
+    A time without an offset is in UTC.
+
+    Raises:
+        InvalidInput: The text has another form.
+    """
+    match = _SPAN.fullmatch(text.strip())
+    try:
+        if match is not None:
+            return datetime.now(UTC) - timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+        found = datetime.fromisoformat(text.strip())
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"{text[:40]!r} is not a time", hint="for example 2026-01-02T03:04:05Z, or 30min, 2h or 3d for so long ago"
+        ) from None
 
 
 def ago(time_ms: int | None, *, now: datetime) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from discovery.directory import NodeDirectory
@@ -16,6 +15,7 @@ from protocol.errors import Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.connection import StoreUnavailable
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.loops import BackgroundLoops
 
 PRUNE_EVERY = timedelta(seconds=5)
@@ -23,7 +23,7 @@ PRUNE_EVERY = timedelta(seconds=5)
 PRUNED_AT_ONCE = 500
 """Maximum number of records that one call of the script deletes, because Redis serves no other client meanwhile."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
+from protocol.runtime.logs import get_logger
 
 DEVELOPMENT_CHAINS: Final = frozenset({1337, 31337})
 """Default chain ids of local development chains: geth (1337), anvil and the embedded chain (31337)."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def is_unconfirmed(*, chain_id: int, confirmations: int) -> bool:

@@ -131,6 +131,43 @@ def created_address(deployer: Address, nonce: int) -> Address:
     return address("0x" + keccak(encoded)[-20:].hex())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentPlan:
+    """What `deploy` sends: the creation of each contract, at an address that follows from the sender's nonces."""
+
+    contracts: Mapping[Contract, Address]
+    creations: Mapping[Contract, TransactionCall]
+    """Calls with their gas limits."""
+
+    @property
+    def gas(self) -> int:
+        """Maximum gas of all creations."""
+        return sum(call.gas or 0 for call in self.creations.values())
+
+
+async def plan_deployment(
+    web3: AsyncWeb3[Any], sender: TransactionSender, *, governor: Address, unbonding_period: timedelta
+) -> DeploymentPlan:
+    """Simulates the creation of all contracts on the newest block; sends nothing.
+
+    The arguments are those of `deploy`.
+
+    Raises:
+        TransactionReverted: A constructor refuses its arguments.
+    """
+    first = await web3.eth.get_transaction_count(sender.address, "pending")
+    places = {name: created_address(sender.address, first + i) for i, name in enumerate(Contract)}
+    arguments: dict[str, object] = {
+        "governor": governor,
+        f"{_UNBONDING}_": int(unbonding_period.total_seconds()),
+        **{f"{variable}_": places[name] for variable, name in _REFERENCES.items()},
+    }
+    codes = [_creation(artifact(name), arguments) for name in Contract]
+    costs = await asyncio.gather(*(sender.estimate(TransactionCall(to=None, data=code)) for code in codes))
+    creations = [TransactionCall(to=None, data=code, gas=gas) for code, gas in zip(codes, costs, strict=True)]
+    return DeploymentPlan(contracts=places, creations=dict(zip(Contract, creations, strict=True)))
+
+
 async def deploy(
     web3: AsyncWeb3[Any], sender: TransactionSender, *, governor: Address, unbonding_period: timedelta
 ) -> Deployment:
@@ -144,27 +181,20 @@ async def deploy(
 
     Raises:
         DeploymentDiffers: Another transaction of the sender's key shifted the nonces, so that an address is wrong.
+        TransactionReverted: A constructor refuses its arguments.
     """
-    first = await web3.eth.get_transaction_count(sender.address, "pending")
-    places = {name: created_address(sender.address, first + i) for i, name in enumerate(Contract)}
-    arguments: dict[str, object] = {
-        "governor": governor,
-        f"{_UNBONDING}_": int(unbonding_period.total_seconds()),
-        **{f"{variable}_": places[name] for variable, name in _REFERENCES.items()},
-    }
     block = await web3.eth.block_number + 1
-    codes = [_creation(artifact(name), arguments) for name in Contract]
-    costs = await asyncio.gather(*(sender.estimate(TransactionCall(to=None, data=code)) for code in codes))
+    plan = await plan_deployment(web3, sender, governor=governor, unbonding_period=unbonding_period)
     # With a gas limit, `send` assigns nonces in the order of the calls, and all of them may share a block.
-    creations = [TransactionCall(to=None, data=code, gas=gas) for code, gas in zip(codes, costs, strict=True)]
-    receipts = await asyncio.gather(*(sender.send(creation, deadline=_DEADLINE) for creation in creations))
-    for name, receipt in zip(Contract, receipts, strict=True):
-        if receipt.created != places[name]:
+    calls = plan.creations.values()
+    receipts = await asyncio.gather(*(sender.send(creation, deadline=_DEADLINE) for creation in calls))
+    for name, receipt in zip(plan.creations, receipts, strict=True):
+        if receipt.created != plan.contracts[name]:
             raise DeploymentDiffers(
-                f"{name} was deployed at {receipt.created} instead of {places[name]}",
+                f"{name} was deployed at {receipt.created} instead of {plan.contracts[name]}",
                 hint="deploy again with a key that nothing else uses",
             )
-    return Deployment(chain_id=await web3.eth.chain_id, block=block, contracts=places)
+    return Deployment(chain_id=await web3.eth.chain_id, block=block, contracts=dict(plan.contracts))
 
 
 async def check_deployment(web3: AsyncWeb3[Any], deployment: Deployment) -> None:

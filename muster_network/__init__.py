@@ -8,7 +8,9 @@ that nobody else uses, so it runs before any package that could be replaced.
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
+import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -34,6 +36,7 @@ _HOME = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     """Runs `muster`; exits with 2 if another package has the name of one of Muster's."""
+    avoid_needless_imports()
     if problem := replaced_package():
         sys.stderr.write(f"error: {problem[0]}\n  hint: {problem[1]}\n")
         sys.exit(EXIT_SHADOWED)
@@ -41,9 +44,19 @@ def main() -> None:
 
     if answer():
         return
-    from cli.main import main as run  # noqa: PLC0415 - takes half a second, and completion does not need it
+    from cli.main import main as run  # noqa: PLC0415 - takes 0.2 CPU seconds, and completion does not need it
 
     run()
+
+
+def avoid_needless_imports() -> None:
+    """Leaves out work that Python and libraries would do while the command's modules are imported.
+
+    Each line saves 0.03 to 0.1 CPU seconds of a quick command. `cli.main` switches the garbage collector on again.
+    """
+    gc.disable()  # imports make hundreds of thousands of objects and hardly any garbage
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # else pydantic searches all distributions for plugins
+    sys.modules["httpx._main"] = None  # type: ignore[assignment]  # httpx's own command; it would import rich and pygments
 
 
 def replaced_package() -> tuple[str, str] | None:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import httpx
-import structlog
 from fastapi import APIRouter, FastAPI, Request
 from redis.asyncio import Redis
 
@@ -49,6 +48,7 @@ from protocol.identity.keys import Key
 from protocol.redis.connection import check_redis
 from protocol.redis.schema import ensure_schema
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.loops import BackgroundLoops
 from protocol.versions import release
 from protocol.wire.identity import ServiceIdentity
@@ -62,7 +62,7 @@ request that is signed by the pool's manager."""
 BODY_LIMIT = 1024 * 1024
 """Maximum bytes of a request body, unless the route sets another limit."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 TAGS = (
     "pool",

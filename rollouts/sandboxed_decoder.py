@@ -13,9 +13,9 @@ from datetime import timedelta
 
 from protocol.runtime.budgets import free_memory
 from rollouts.errors import BadRolloutFile, NotDecoded, TooLargeHere
+from rollouts.files.limits import ReadLimits
 from rollouts.files.packed_format import most_bytes, unpack
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits
 from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, Sandboxes, SandboxUnavailable
 
 CRASHED, BEYOND_LIMITS = "decoder-crashed", "beyond-limits"

@@ -31,8 +31,8 @@ from rollouts.checks.reading import read
 from rollouts.checks.result import unknown
 from rollouts.environments.errors import BadDataset, EnvironmentFault
 from rollouts.errors import BadVersionFolder
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits
 from rollouts.models.devices import find_device
 from rollouts.models.policy import load_policy
 from rollouts.precision import Arithmetic, Dtype, EngineName

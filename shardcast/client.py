@@ -20,12 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from protocol.errors import MusterError
 from protocol.identifiers import Address, run_id
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import Random
 from protocol.runtime.retry import Deadline, DeadlinePassed
 from protocol.runtime.threads import run_in_thread
@@ -44,7 +44,7 @@ KEPT_FOLDERS = 2
 """Number of versions that `follow` leaves on disk: the newest version, and the previous one, which a reader may still
 use."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
 from watchfiles import Change, awatch
 
 from protocol.errors import InvalidInput, MusterError
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from shardcast.origin import KEPT_VERSIONS, STATE_FOLDER, Origin, file_sizes
 from shardcast.publish.anchors import next_form
@@ -36,7 +36,7 @@ _DEBOUNCE_MS = 20
 """Milliseconds for which the kernel's file notifications are collected; a writer can cause thousands per second."""
 
 logging.getLogger("watchfiles.main").setLevel(logging.WARNING)  # at INFO it logs every notification
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)

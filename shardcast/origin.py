@@ -21,7 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from protocol.checkpoints import check_path
@@ -30,6 +29,7 @@ from protocol.identifiers import Address, address, run_id
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.files import write_atomically
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from shardcast.errors import VersionGone
 from shardcast.local_version import LocalVersion, Locate
@@ -52,7 +52,7 @@ _CHECK_BLOCKS = 64
 STATE_FOLDER = ".shardcast"
 """Default name of the folder for the origin's own state, inside the folder of checkpoints."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Origin:

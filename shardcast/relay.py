@@ -24,7 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from protocol.errors import InvalidInput, MusterError, Unavailable
@@ -32,6 +31,7 @@ from protocol.identifiers import Address, run_id
 from protocol.runtime.backoff import backoff
 from protocol.runtime.budgets import KeepRule, Needs, OverBudget, StoredVersion
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import Random
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import wait_first
@@ -58,7 +58,7 @@ _LONGEST_RETRY = timedelta(seconds=30)
 """Longest back-off before a failed version is fetched again. The first back-off is `_FIRST_RETRY`, and each further one
 is twice as long."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Relay:

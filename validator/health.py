@@ -11,11 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-import structlog
-
 from protocol.errors import MusterError, Unavailable
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from validator.domain.items import ItemId
 from validator.store.members import Condition, Members, MemberState
 
@@ -37,7 +36,7 @@ IN_A_ROW = 3
 FAILS = "fails-again-and-again"
 """Error code of a validator that pauses after repeated failures although its self-test passes."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ValidatorUnhealthy(Unavailable):

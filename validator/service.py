@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import httpx
-import structlog
 from fastapi import FastAPI
 
 from ledger.confirmations import warn_if_unconfirmed
@@ -24,7 +23,8 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.budgets import keep_rule, machine_memory, weights_budget
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.files import FileLocked, locked_file
-from rollouts.files.schema import ReadLimits
+from protocol.runtime.logs import get_logger
+from rollouts.files.limits import ReadLimits
 from rollouts.precision import Dtype
 from validator.app import build_validator
 from validator.chain.connection import PoolChain
@@ -37,7 +37,7 @@ from validator.settings import ValidatorSettings
 LONGEST_POLL = timedelta(milliseconds=200)
 """Longest pause between two polls for a transaction's receipt; the setting `poll_s` applies if it is shorter."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class DirectoryInUse(Conflict):

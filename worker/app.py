@@ -8,8 +8,6 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-import structlog
-
 from ledger.deployment import Deployment
 from protocol.clients import DiscoveryClient
 from protocol.errors import InvalidInput, MusterError
@@ -17,6 +15,7 @@ from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.nodes import Registration, RuntimeKind
 from worker.chain.ledger_chain import open_chain
@@ -32,7 +31,7 @@ from worker.runtime.process import WARNING, ProcessRuntime
 from worker.settings import WorkerSettings
 from worker.state import StateDirectory, StateLock
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def node_key(settings: WorkerSettings) -> Key:

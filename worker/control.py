@@ -18,7 +18,7 @@ from protocol.http.serving.service import create_service
 from protocol.http.serving.unix_server import short_path
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.base import Identifier, WireModel, parse_answer
-from protocol.wire.heartbeat import LogLine
+from protocol.wire.logs import LogLine
 from worker.delivery.queue.store import QueueStore
 from worker.logs.store import LogStore
 from worker.situation import WorkerStatus

@@ -18,13 +18,13 @@ import contextlib
 from dataclasses import replace
 from datetime import timedelta
 
-import structlog
 from fastapi import FastAPI
 
 from ledger.errors import InsufficientFunds
 from protocol.errors import MusterError
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.http.serving.unix_server import UnixServer
+from protocol.runtime.logs import get_logger
 from protocol.runtime.loops import BackgroundLoops
 from protocol.runtime.threads import run_in_thread
 from worker.chain.ledger_chain import describe_error
@@ -50,7 +50,7 @@ _FINAL_HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 """Time limit of each of the two heartbeats at shutdown."""
 _DRAIN_TIMEOUT = timedelta(seconds=5)
 """Time for attempts in progress to end, before the worker follows a moved orchestrator. Later ones are cancelled."""
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Daemon:

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 
-import structlog
 from cachetools import LRUCache
 
 from protocol import __version__
@@ -21,10 +20,12 @@ from protocol.errors import MusterError, RateLimited, Unauthenticated
 from protocol.identifiers import Address
 from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import jittered
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
-from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer, NodeState
+from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer
+from protocol.wire.nodes import NodeState
 from worker.chain.ledger_chain import LedgerChain, NodeStatus, describe_error
 from worker.logs.push import LogPusher
 from worker.session.orchestrator_client import OrchestratorSession
@@ -66,7 +67,7 @@ The ids are needed because the orchestrator repeats a command until the worker a
 
 _MEMBER_STATES = {NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING}
 """States that the orchestrator reports for members of the pool."""
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class HeartbeatStop(StrEnum):

@@ -22,18 +22,10 @@ from protocol.clients import OrchestratorClient
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.wire.assignments import AssignmentState
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import NodeView
-from protocol.wire.tasks import (
-    MEBIBYTE,
-    AssignmentState,
-    NetworkMode,
-    NewTask,
-    Resources,
-    RestartKind,
-    RestartRule,
-    TaskSpec,
-)
+from protocol.wire.tasks import MEBIBYTE, NetworkMode, NewTask, Resources, RestartKind, RestartRule, TaskSpec
 from rollouts.precision import EngineName
 
 HELLO = "hello"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -19,10 +20,11 @@ from cli.tables import Column, Columns
 from cli.transactions import Change, DryRunOption, YesOption
 from cli.values import Ether, Must
 from ledger.amounts import parse_amount
-from ledger.deployment import MOST_UNBONDING
+from ledger.artifacts import Contract
+from ledger.deployment import MOST_UNBONDING, plan_deployment
 from ledger.deployment import deploy as deploy_contracts
 from protocol.errors import Conflict, InvalidInput, NotFound
-from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, digest, run_id
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Address, digest, run_id
 
 app = CommandGroup(no_args_is_help=True, help="Deploy, show and govern the contracts.")
 domains = CommandGroup(no_args_is_help=True, help="Domains: the fields of work that pools belong to.")
@@ -34,6 +36,14 @@ DOMAINS = Columns.of(
 
 _DEPLOYMENT_BYTES = 4096
 """Maximum size of a deployment file, in bytes."""
+
+
+class _Choices(TypedDict):
+    """Arguments of the constructors."""
+
+    governor: Address
+    unbonding_period: timedelta
+
 
 Receiver = Annotated[str, typer.Argument(help="Address or key name of the account.")]
 MustAmount = Annotated[str, typer.Argument(help="Amount in MUST.")]
@@ -57,9 +67,13 @@ async def deploy(
         ),
     ] = 1_209_600,
     key: GovernorKey = "governor",
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Deploy all contracts to the configured chain."""
+    """Deploy all contracts to the configured chain.
+
+    --dry-run simulates the creation of every contract, and shows the addresses and the cost.
+    """
     if out.exists():
         raise Conflict(f"{out} exists", hint="choose another --out: this command never overwrites a deployment")
     _require_room_for(out)
@@ -67,24 +81,44 @@ async def deploy(
     rules = deployer.address if governor is None else resolve_address(context.obj, governor)
     if chain.chain_id is None:
         raise InvalidInput("no chain id is configured", hint="set chain_id under [chain] in muster.toml")
-    change = Change(as_json=as_json)
+    change = Change(as_json=as_json, dry_run=dry_run)
     async with (
         open_chain(chain.rpc.get_secret_value(), chain.chain_id) as web3,
         CommandSender(web3, deployer.account(), chain_id=chain.chain_id, change=change) as sender,
     ):
-        deployment = await deploy_contracts(
-            web3, sender, governor=rules, unbonding_period=timedelta(seconds=unbonding_period)
-        )
-    contracts = {name.value: place for name, place in deployment.contracts.items()}
+        choices: _Choices = {"governor": rules, "unbonding_period": timedelta(seconds=unbonding_period)}
+        if dry_run:
+            plan = await plan_deployment(web3, sender, **choices)
+            cost, owned = Ether(plan.gas * await sender.most_fee()), await web3.eth.get_balance(deployer.address)
+            text = f"would deploy {len(plan.contracts)} contracts from {deployer.address}: at most {plan.gas:,} gas, "
+            fields = {
+                "chain_id": chain.chain_id,
+                "from": deployer.address,
+                "governor": rules,
+                "contracts": _named(plan.contracts),
+                "most_gas": plan.gas,
+                "most_cost": cost,
+                "owned": Ether(owned),
+            }
+            change.end_dry_run(f"{_listed(plan.contracts)}\n{text}{cost.text}, of {Ether(owned).text}", fields)
+        deployment = await deploy_contracts(web3, sender, **choices)
     change.show(
-        "\n".join(f"{name:<16} {place}" for name, place in contracts.items()),
+        _listed(deployment.contracts),
         chain_id=deployment.chain_id,
         block=deployment.block,
-        contracts=contracts,
+        contracts=_named(deployment.contracts),
         file=out,
     )
     deployment.save(out)  # saved last: if writing fails, the terminal already shows the addresses
     note(f"wrote {out}; set deployment under [chain] in muster.toml to this file")
+
+
+def _named(contracts: Mapping[Contract, Address]) -> dict[str, Address]:
+    return {name.value: place for name, place in contracts.items()}
+
+
+def _listed(contracts: Mapping[Contract, Address]) -> str:
+    return "\n".join(f"{name:<16} {place}" for name, place in _named(contracts).items())
 
 
 def _require_room_for(out: Path) -> None:

@@ -8,16 +8,18 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import CarrierKey, NodeKey, PoolOption, ProviderKey, chosen_pool, open_ledger
+from cli.connection import CarrierKey, NodeKey, PoolOption, ProviderKey, chosen_pool, location_of, open_ledger
 from cli.documents import read_document
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
+from cli.ledger.relayed_registration import register_by_relay
 from cli.output import JsonOption, show_fields
 from cli.transactions import Change, DryRunOption, YesOption
 from ledger.client import Ledger
 from ledger.errors import TransactionReverted
 from ledger.transactions.receipts import Receipt
-from protocol.errors import Conflict, NotFound
+from protocol.clients import NodeClient
+from protocol.errors import Conflict, InvalidInput, NotFound
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest
 from protocol.identity.keys import Key
 from protocol.invites import Join, Leave
@@ -42,25 +44,44 @@ async def register(
     node_key: Annotated[str, typer.Option(help="Name of the node's key, which signs its consent.")] = "node",
     capacity: Capacity = 1,
     specs: Specs = None,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="Let the relayer of a pool pay the gas; the stake must cover the node.")
+    ] = False,
+    where: Annotated[
+        str | None,
+        typer.Option("--orchestrator", help="URL of that pool's orchestrator; default: the configured one."),
+    ] = None,
     key: ProviderKey = "provider",
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Register a node under your provider key.
 
-    The command signs with the provider's key and with the node's key.
+    The command signs with the provider's key and with the node's key. With --relay, a pool that the node is to join
+    sends the registration and pays for it.
     """
-    node, change = open_key(context.obj, node_key), Change(as_json=as_json, dry_run=dry_run)
-    async with open_ledger(context.obj, key, change) as ledger:
+    if where is not None and not relay:
+        raise InvalidInput("--orchestrator names the pool for --relay", hint="give --relay, or leave it out")
+    node, provider = open_key(context.obj, node_key), open_key(context.obj, key)
+    change, specs_hash = Change(as_json=as_json, dry_run=dry_run), digest(specs) if specs else ZERO_DIGEST
+    async with open_ledger(context.obj, None if relay else key, change) as ledger:
         entry = await ledger.registry.node(node.address)
-        if entry is not None and entry.provider == ledger.address and not entry.retired:
+        if entry is not None and entry.provider == provider.address and not entry.retired:
             raise Conflict(
                 f"{node.address} is already registered by you",
                 hint="`muster node update` changes its capacity and specs",
             )
-        await register_node(ledger, node, capacity=capacity, specs_hash=digest(specs) if specs else ZERO_DIGEST)
-        text = f"{node.address} is a node of {ledger.address}"
-        change.show(text, node=node.address, provider=ledger.address, capacity=capacity)
+        if relay:
+            location = location_of(context.obj, where)
+            change.plan_request(f"ask {location.url} to register {node.address} as a node of {provider.address}")
+            async with NodeClient(location, key=node) as client:
+                await register_by_relay(
+                    ledger, client, provider=provider, node=node, capacity=capacity, specs_hash=specs_hash
+                )
+        else:
+            await register_node(ledger, node, capacity=capacity, specs_hash=specs_hash)
+    text = f"{node.address} is a node of {provider.address}"
+    change.show(text, node=node.address, provider=provider.address, capacity=capacity)
 
 
 @app.command()

@@ -13,8 +13,8 @@ from cli.output import JsonOption, note, show_json, show_table
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
 from cli.tables import Column, Columns
 from cli.values import Ago
+from protocol.wire.assignments import AssignmentState
 from protocol.wire.pool import AssignmentView
-from protocol.wire.tasks import AssignmentState
 
 ASSIGNMENTS = Columns.of(
     Column("id", least=8),

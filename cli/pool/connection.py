@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.configuration import Configuration
+from cli.connection import location_of
 from cli.keys import open_key
 from protocol.clients import OrchestratorClient
 from protocol.errors import InvalidInput, NotFound
 from protocol.http.client import Unreachable
-from protocol.http.location import ServiceLocation
 from protocol.identifiers import Address
-from protocol.wire.pool import NodeView
-from protocol.wire.tasks import Task
+
+if TYPE_CHECKING:
+    from protocol.wire.pool import NodeView
+    from protocol.wire.tasks import Task
 
 TOKEN_VARIABLE = "MUSTER_POOL_TOKEN"  # noqa: S105 - the name of an environment variable, not a token
 MOST_TOKEN_BYTES = 4096
@@ -99,21 +101,6 @@ async def working_nodes(client: OrchestratorClient, task: Task | None) -> list[N
 def short(node: Address) -> str:
     """Returns a shortened address, such as `0x12ab…34cd`."""
     return f"{node[:6]}…{node[-4:]}"
-
-
-def location_of(configuration: Configuration, where: str | None) -> ServiceLocation:
-    """Returns the orchestrator's location: `where` or, if that is None, the configured one.
-
-    Raises:
-        InvalidInput: Neither the option nor the configuration names an orchestrator, or the URL is invalid.
-    """
-    location = where or configuration.pool.orchestrator
-    if location is None:
-        raise InvalidInput(
-            "no orchestrator is configured",
-            hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml",
-        )
-    return ServiceLocation.parse(location)
 
 
 def token_place(configuration: Configuration) -> str | None:

@@ -19,10 +19,9 @@ from cli.transactions import Change, DryRunOption
 from cli.values import Ago, Named
 from protocol.clients import OrchestratorClient
 from protocol.identifiers import Address
-from protocol.wire.heartbeat import NodeState
-from protocol.wire.nodes import Hardware
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.nodes import Hardware, NodeState
 from protocol.wire.pool import HistoryEntry, NodeMetrics, NodeView
-from protocol.wire.tasks import AssignmentState
 
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
 Reason = Annotated[str, typer.Option(help="Reason, for the node's history.")]

@@ -10,12 +10,13 @@ import typer
 from cli.listing import listing
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short
+from cli.pool.filters import NewestOption, SinceOption, UntilOption, parsed_moment
 from cli.pool.task_files import build_task, pairs, read_task_file, secrets_from_environment
 from cli.quantities import moment, parse_size
 from cli.tables import Column, Columns
 from cli.values import Ago
 from protocol.errors import InvalidInput
-from protocol.wire.tasks import DesiredState, NetworkMode, RestartKind, Task
+from protocol.wire.tasks import DesiredState, NetworkMode, RestartKind, Task, TaskState
 
 TaskName = Annotated[str, typer.Argument(help="The task's id, a prefix of it, or its name.")]
 EVERY_NODE: Literal["every-node"] = "every-node"
@@ -36,17 +37,29 @@ async def tasks(
     context: typer.Context,
     *,
     running: Annotated[bool, typer.Option("--running", help="Only tasks that have not been stopped.")] = False,
+    state: Annotated[list[TaskState] | None, typer.Option(help="Only tasks in this state; may be repeated.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only tasks with this name.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only tasks for nodes with this label, as name=value.")] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    newest: NewestOption = False,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the pool's tasks."""
+    times = {"since": parsed_moment(since), "until": parsed_moment(until)}
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-        found = [task async for task in client.tasks() if not running or task.desired_state is DesiredState.RUNNING]
+        listed = client.tasks(states=state or (), name=name, label=label, newest_first=newest, **times)
+        found = [task async for task in listed if not running or task.desired_state is DesiredState.RUNNING]
     if as_json:
         show_json(found)
         return
-    show_table(TASKS, [_row(task) for task in found], empty="no task was posted yet")
+    show_table(
+        TASKS,
+        [_row(task) for task in found],
+        empty="no such task" if state or name or label or since or until else "no task was posted yet",
+    )
 
 
 @listing(watch=True)

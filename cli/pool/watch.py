@@ -6,20 +6,24 @@ import asyncio
 import re
 import sys
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, printable, printable_json, show_json, warn
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short, working_nodes
+from cli.pool.filters import NewestOption, SinceOption, UntilOption, parsed_moment
 from cli.quantities import moment
 from protocol.clients import OrchestratorClient
+from protocol.clients.orchestrator import EVERY_EVENT, EventFilter
 from protocol.errors import Conflict, InvalidInput, MusterError, NotFound
 from protocol.identifiers import Address
-from protocol.wire.heartbeat import LogLine
-from protocol.wire.pool import PoolEvent
-from protocol.wire.tasks import Task
+
+if TYPE_CHECKING:
+    from protocol.wire.events import PoolEvent
+    from protocol.wire.logs import LogLine
+    from protocol.wire.tasks import Task
 
 LOOK_FOR_NODES = timedelta(seconds=3)
 """Interval at which `logs --follow` searches for new nodes."""
@@ -70,25 +74,57 @@ async def events(
     context: typer.Context,
     *,
     follow: Follow = False,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only this kind, or a prefix with a dot, such as node.; may be repeated.")
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Only events of this node (address or key name).")] = None,
+    task: Annotated[str | None, typer.Option(help="Only events of this task (id or name).")] = None,
+    assignment: Annotated[str | None, typer.Option(help="Only events of the assignment with this id.")] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    newest: NewestOption = False,
     after: Annotated[str | None, typer.Option(help="Only events after this id.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500)] = 100,
+    before: Annotated[str | None, typer.Option(help="Only events before this id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of events.")] = 100,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show events of nodes, assignments and tasks. With --json and --follow, one object per line."""
+    """Show events of nodes, assignments and tasks. With --json and --follow, one object per line.
+
+    Without filters these are the newest events, with filters the oldest that match, unless --newest. The orchestrator
+    searches 10,000 events at a time; if more may match, the command says how to go on.
+    """
+    if follow and (newest or until is not None or before is not None):
+        raise InvalidInput("--follow excludes --newest, --until and --before", hint="leave them out")
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-        page = await client.events(after=after, limit=limit)
+        wanted = EventFilter(
+            kinds=kind or (),
+            node=None if node is None else resolve_address(context.obj, node),
+            task=None if task is None else (await find_task(client, task)).id,
+            assignment=assignment,
+            since=parsed_moment(since),
+        )
+        page = await client.events(
+            wanted=wanted,
+            after=after,
+            before=before,
+            until=parsed_moment(until),
+            newest_first=newest,
+            limit=limit,
+        )
         if as_json and not follow:
             show_json(page.events)
             return
         for event in page.events:
             _print_event(event, as_json=as_json)
         if not follow:
-            if not page.events:
-                note("no events yet")
+            if page.next_cursor not in {after, before} and (newest or wanted != EVERY_EVENT):
+                note(f"further events: {'--before' if newest else '--after'} {page.next_cursor}")
+            elif not page.events:
+                note("no events yet" if wanted == EVERY_EVENT else "no such events")
             return
-        async for event in client.follow_events(after=page.next_cursor):
+        async for event in client.follow_events(wanted=wanted, after=page.next_cursor):
             _print_event(event, as_json=as_json)
 
 

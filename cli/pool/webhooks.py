@@ -15,7 +15,7 @@ from cli.quantities import moment
 from cli.tables import Column, Columns
 from cli.transactions import Change, DryRunOption, YesOption
 from protocol.errors import InvalidInput
-from protocol.wire.pool import NewWebhook
+from protocol.wire.events import NewWebhook
 
 WEBHOOKS = Columns.of(
     "id",

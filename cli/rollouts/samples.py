@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from cli.output import note, say, show_fields, show_json
 from protocol.errors import InvalidInput
 from rollouts.errors import BadRolloutFile
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample
-from rollouts.files.schema import ReadLimits
 from rollouts.sandbox import Sandboxes
 from rollouts.sandboxed_decoder import Decoder
 
 if TYPE_CHECKING:
-    from rollouts.models.tokenizer import FolderTokenizer
+    from rollouts.models.text_decoder import TextDecoder
 
 READ_LIMITS = ReadLimits(rows=1 << 18, decoded_bytes=512 << 20)
 """Limits of a file: about 30 million tokens. To decode them takes at most 4 GiB of memory and 90 seconds."""
@@ -34,11 +34,11 @@ def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None
             hint="name the version's folder with --model, or print token ids with --ids",
         )
     found = _read(file)
-    tokenizer = None if model is None or ids else _tokenizer(model)
+    decoder = None if model is None or ids else _text_decoder(model)
     chosen = [sample for sample in found.samples if group is None or sample.group == group]
     if not chosen:
         raise InvalidInput(f"there is no group {group} in {file}", hint="omit --group to see all groups")
-    shown = [_sample(sample, tokenizer) for sample in chosen[:limit]]
+    shown = [_sample(sample, decoder) for sample in chosen[:limit]]
     if as_json:
         show_json({"header": found.header, "units": found.units, "samples": shown})
         return
@@ -52,10 +52,10 @@ def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None
         note(f"{len(chosen) - limit} more samples; --limit shows them")
 
 
-def _tokenizer(model: Path) -> FolderTokenizer:
-    from rollouts.models.tokenizer import FolderTokenizer  # noqa: PLC0415 - loads transformers
+def _text_decoder(model: Path) -> TextDecoder:
+    from rollouts.models.text_decoder import TextDecoder  # noqa: PLC0415 - `--ids` needs no tokenizers
 
-    return FolderTokenizer(model)
+    return TextDecoder(model)
 
 
 @contextmanager
@@ -93,13 +93,13 @@ def _read(path: Path) -> RolloutFile:
         raise InvalidInput(f"{path} is no rollout file: {error.detail}") from error
 
 
-def _sample(sample: Sample, tokenizer: FolderTokenizer | None) -> dict[str, object]:
+def _sample(sample: Sample, decoder: TextDecoder | None) -> dict[str, object]:
     return {
         "group": sample.group,
         "sample": sample.sample,
         "prompt_index": sample.prompt_index,
-        "prompt": _words(sample.prompt_tokens.tolist(), tokenizer),
-        "answer": _words(sample.output_tokens.tolist(), tokenizer),
+        "prompt": _words(sample.prompt_tokens.tolist(), decoder),
+        "answer": _words(sample.output_tokens.tolist(), decoder),
         "tokens": len(sample.output_tokens),
         "finish": sample.finish,
         "task_reward": sample.task_reward,
@@ -110,10 +110,10 @@ def _sample(sample: Sample, tokenizer: FolderTokenizer | None) -> dict[str, obje
     }
 
 
-def _words(tokens: list[int], tokenizer: FolderTokenizer | None) -> str:
-    """Returns the decoded text, or the token ids if there is no tokenizer or an id is negative."""
-    if tokenizer is not None and all(token >= 0 for token in tokens):
-        return tokenizer.decode(tokens)
+def _words(tokens: list[int], decoder: TextDecoder | None) -> str:
+    """Returns the decoded text, or the token ids if there is no decoder or an id is negative."""
+    if decoder is not None and all(token >= 0 for token in tokens):
+        return decoder.decode(tokens)
     return " ".join(map(str, tokens))
 
 

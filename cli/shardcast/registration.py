@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-import structlog
-
 from protocol.clients.relay import RelayClient
 from protocol.errors import MusterError
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import cancel_all
 
 FIRST_PAUSE = timedelta(seconds=1)
@@ -22,7 +21,7 @@ LONGEST_PAUSE = timedelta(seconds=60)
 _LEAVING = timedelta(seconds=3)
 """Time limit for the deregistration."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @asynccontextmanager

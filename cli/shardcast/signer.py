@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
 from cli.configuration import Configuration
 from cli.connection import chosen_pool, open_ledger
 from cli.keys import resolve_address
@@ -23,6 +21,7 @@ from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import ZERO_ADDRESS, Digest, run_id
 from protocol.runtime.budgets import Needs
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import cancel_all
 from shardcast.freshness import AnnouncedVersion, Announcements
 from shardcast.manifest.signers import Signers
@@ -34,7 +33,7 @@ NEEDS_SEEN_WITHIN = timedelta(minutes=1)
 NEEDED_FOR = timedelta(hours=5)
 """Time for which a superseded version counts as needed if there is no ledger: the sum of a pool's default periods."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

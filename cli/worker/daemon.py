@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -21,8 +21,8 @@ import typer
 from pydantic import Field
 
 from cli.listing import listing
-from cli.output import JsonOption, note, say, show_json, show_result
-from cli.quantities import counted
+from cli.output import JsonOption, note, say, show_fields, show_json, show_result
+from cli.quantities import counted, moment
 from cli.transactions import Change, DryRunOption, YesOption
 from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
@@ -49,7 +49,10 @@ StateOption = Annotated[
 ]
 
 UNIT = Path(".config/systemd/user/muster-worker.service")
-"""The user's systemd unit, relative to the home folder, as `muster worker init` writes it."""
+"""Systemd unit that `muster worker init` writes for a worker in the default folder, relative to the home folder.
+
+A worker in another folder has a unit `muster-worker-NAME.service` beside it.
+"""
 _FOLLOW_SECONDS = 0.5
 _SHA256 = re.compile("[0-9a-f]{64}")
 _WHEEL_NAME = DISTRIBUTION.replace("-", "_")
@@ -64,8 +67,7 @@ def status(config: ConfigOption = None, state: StateOption = None, as_json: Json
     if as_json:
         show_json(found)
         return
-    for name, value in _lines(found):
-        say(f"{name:<13}{value}")
+    show_fields(_fields(found))
 
 
 @reads("worker")
@@ -180,8 +182,9 @@ def upgrade(
 
     A release is a wheel with a known SHA-256. Nothing is looked up in a package index by the name of this project.
     """
-    of_user = (Path.home() / UNIT).exists()
-    steps = [*upgrade_commands(release, sha256), f"systemctl {'--user ' if of_user else ''}restart muster-worker"]
+    units = sorted(path.stem for path in (Path.home() / UNIT).parent.glob("muster-worker*.service"))
+    restart = f"systemctl --user restart {' '.join(units)}" if units else "systemctl restart muster-worker"
+    steps = [*upgrade_commands(release, sha256), restart]
     if as_json:
         show_json({"version": __version__, "steps": steps})
         return
@@ -274,43 +277,40 @@ def _control(config: Path | None, state: Path | None) -> DaemonControl:
     return DaemonControl(StateDirectory(placed(state, Path.cwd())))
 
 
-def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
-    lines = [
-        ("node", found.node),
-        ("pool", f"{found.pool_id}" + (f" at {found.orchestrator}" if found.orchestrator else "")),
-        ("phase", found.phase + (" (draining)" if found.draining and found.phase != "draining" else "")),
-    ]
-    if found.stopped:
-        lines.append(("stopped", f"no leasing: {found.stopped}. Ask the pool's owner; then run `muster worker resume`"))
-    if found.detail:
-        lines.append(("", found.detail))
-    if found.node_state:
-        heard = datetime.fromtimestamp(found.last_answer_ms / 1000, UTC)
-        lines.append(
-            ("orchestrator", f"answered {found.node_state} at {heard:%H:%M:%S} UTC, next in {found.interval_s:.0f} s")
-        )
-    if found.silent_because:
-        lines.append(("", f"can't be reached: {found.silent_because}"))
-    if found.search:
-        lines.append(("", f"search for its new URL: {found.search}"))
-    if found.moved:
-        lines.append(("moved", found.moved))
+def _fields(found: WorkerStatus) -> list[tuple[str, object]]:
+    """Returns names and values without empty ones; a name occurs once for each discovery service, file, and remark."""
     report = found.assignment
+    queue = ", ".join(f"{count} {stage}" for stage, count in found.queue.items() if count) or "empty"
+    stopped = f"no leasing: {found.stopped}. Ask the pool's owner; then run `muster worker resume`"
+    fields: list[tuple[str, object]] = [
+        ("node", found.node),
+        ("pool", found.pool_id),
+        ("phase", found.phase),
+        ("draining", found.draining or None),
+        ("stopped", found.stopped and stopped),
+        ("detail", found.detail),
+        ("orchestrator", found.orchestrator),
+        ("node_state", found.node_state),
+    ]
+    if found.node_state:
+        fields += [("last_answer", moment(found.last_answer_ms)), ("interval", timedelta(seconds=found.interval_s))]
+    fields += [("unreachable", found.silent_because), ("search", found.search), ("moved", found.moved)]
     if report is not None:
-        text = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")
-        lines += [("task", text), *([("", report.detail)] if report.detail else [])]
-    if found.refused:
-        lines.append(("refused", _printable(found.refused)))
-    lines += [("discovery", f"{url}: {state}") for url, state in found.discovery.items()]
-    lines.append(("runtime", found.runtime + (f": {found.runtime_error}" if found.runtime_error else "")))
-    lines.append(("queue", ", ".join(f"{count} {stage}" for stage, count in found.queue.items() if count) or "empty"))
-    lines += [("parked", text) for text in found.parked]
-    lines += [("given up", text) for text in found.given_up]
-    lines += [("notice", _printable(text)) for text in found.notices]
-    lines += [("warning", text) for text in found.warnings]
+        fields += [("task", found.task), ("task_state", report.state), ("restarts", report.restarts)]
+        fields.append(("task_detail", report.detail))
+    fields.append(("refused", found.refused))
+    fields += [("discovery", f"{url}: {state}") for url, state in found.discovery.items()]
+    fields += [("runtime", found.runtime), ("runtime_error", found.runtime_error), ("queue", queue)]
+    for name, texts in (
+        ("parked", found.parked),
+        ("given_up", found.given_up),
+        ("notice", found.notices),
+        ("warning", found.warnings),
+    ):
+        fields += [(name, text) for text in texts]
     if abs(found.clock_skew_s) >= 1:
-        lines.append(("clock", f"{found.clock_skew_s:+.1f} s compared with the orchestrator's"))
-    return lines
+        fields.append(("clock", f"{found.clock_skew_s:+.1f} s compared with the orchestrator's"))
+    return [(name, value) for name, value in fields if value not in {None, ""}]
 
 
 def _printable(text: str) -> str:

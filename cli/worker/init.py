@@ -26,7 +26,7 @@ from cli.pool.joining import VerifiedPool, find_pool, verify_pool
 from cli.values import as_text
 from cli.worker.daemon import UNIT
 from cli.worker.service import show_findings
-from cli.worker.setup_files import WorkerFolder, write_unit
+from cli.worker.setup_files import WorkerFolder, unit_path, write_unit
 from ledger.amounts import format_amount, parse_amount
 from ledger.artifacts import Contract
 from ledger.client import Ledger
@@ -136,7 +136,11 @@ async def init(
     stake: StakeAmount = None,
     password_file: PasswordFile = None,
     systemd: Annotated[
-        bool | None, typer.Option("--systemd/--no-systemd", help=f"Write the user's systemd unit ~/{UNIT}, or not.")
+        bool | None,
+        typer.Option(
+            "--systemd/--no-systemd",
+            help=f"Write the user's systemd unit ~/{UNIT}, or not; of another --directory, muster-worker-NAME.",
+        ),
     ] = None,
     allow_plain_http: Annotated[
         bool, typer.Option("--allow-plain-http", help="Allow plain http; only inside an encrypted network.")
@@ -194,6 +198,8 @@ async def init(
             ledger, found, unverified_contracts=unverified_contracts, allow_plain_http=allow_plain_http
         )
         setup.folder.check(verified)
+        if systemd:
+            unit_path(Path.home(), setup.folder.configuration)  # refuses another worker's unit before anything changes
         terms = verified.terms
         chosen = max(terms.min_capacity, 1) if setup.capacity is None else setup.capacity
         if chosen < terms.min_capacity:
@@ -500,9 +506,13 @@ def _offer_unit(setup: _Setup, *, systemd: bool | None, unattended: bool) -> Non
     Raises:
         InvalidInput: A unit is wanted, but the worker would ask for a password.
     """
-    path = Path.home() / UNIT
-    if systemd is None and setup.may_ask and unattended and not path.exists():
-        systemd = _uninterrupted(
+    if systemd is None and setup.may_ask and unattended:
+        try:
+            path = unit_path(Path.home(), setup.folder.configuration)
+        except Conflict as error:
+            warn(f"no systemd unit was written: {error.detail}")
+            return
+        systemd = not path.exists() and _uninterrupted(
             lambda: typer.confirm(f"Write a systemd unit that starts the worker ({path})?", err=True)
         )
     if not systemd:
@@ -511,10 +521,10 @@ def _offer_unit(setup: _Setup, *, systemd: bool | None, unattended: bool) -> Non
         raise InvalidInput(
             "a systemd unit can't ask for the node's password", hint="give --password-file, or run the worker yourself"
         )
-    written = write_unit(Path.home(), setup.folder.configuration)
+    path, written = write_unit(Path.home(), setup.folder.configuration)
     say(f"{'wrote' if written else 'kept'} {path}; start it with:")
     say("  systemctl --user daemon-reload")
-    say("  systemctl --user enable --now muster-worker")
+    say(f"  systemctl --user enable --now {path.stem}")
     say("  loginctl enable-linger    # keeps it running after you log out")
 
 

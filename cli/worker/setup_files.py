@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from cli.pool.joining import VerifiedPool
 from cli.worker.daemon import UNIT
 from ledger.deployment import Deployment
 from protocol.errors import Conflict, InvalidInput
+from protocol.runtime.configuration_file import home_configuration
 from protocol.runtime.files import create_atomically
 from worker.settings import WorkerSettings
 
@@ -34,6 +36,10 @@ LimitNOFILE=65536
 [Install]
 WantedBy=default.target
 """
+_LONGEST_NAME = 64
+"""Maximum number of characters of a folder's name in the name of a unit."""
+_LONGEST_LINE = 300
+"""Maximum length of another unit's command in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +159,42 @@ def unit_text(configuration: Path) -> str:
     return _UNIT_TEXT.format(command=" ".join(_systemd_word(word) for word in words))
 
 
-def write_unit(home: Path, configuration: Path) -> bool:
-    """Writes the systemd user unit; returns False if the same unit existed.
+def unit_path(home: Path, configuration: Path) -> Path:
+    """Returns the path of the systemd user unit of the worker with this configuration file.
+
+    The unit of a worker in another folder than the default one has the folder's name in its own. Earlier releases wrote
+    `muster-worker.service` for every folder; such a unit is kept.
 
     Raises:
-        Conflict: Another unit has this name.
+        Conflict: Another worker has a unit of this name.
     """
     path, text = home / UNIT, unit_text(configuration)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if _create(path, text, mode=0o644):
-        return True
-    if path.read_text() != text:
+    if configuration.parent != home_configuration() and not (path.exists() and path.read_text() == text):
+        name = re.sub("[^A-Za-z0-9_]+", "-", configuration.parent.name).strip("-")[:_LONGEST_NAME]
+        path = path.with_name(f"{path.stem}-{name or 'other'}{path.suffix}")
+    if path.exists() and path.read_text() != text:
         raise Conflict(
-            f"{path} exists with another content", hint="move it away and run this again; files are never overwritten"
+            f"{path} exists with another content: {_command_of(path)}",
+            hint="move it away, or give --directory a folder with another name; files are never overwritten",
         )
-    return False
+    return path
+
+
+def write_unit(home: Path, configuration: Path) -> tuple[Path, bool]:
+    """Writes the systemd user unit; returns its path, and False if the same unit existed.
+
+    Raises:
+        Conflict: Another worker has a unit of this name.
+    """
+    path = unit_path(home, configuration)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path, _create(path, unit_text(configuration), mode=0o644)
+
+
+def _command_of(unit: Path) -> str:
+    """Returns the line with a unit's command, or the text that it has none."""
+    lines = (line for line in unit.read_text(errors="replace").splitlines() if line.startswith("ExecStart="))
+    return next(lines, "no ExecStart")[:_LONGEST_LINE]
 
 
 def _create(path: Path, text: str, *, mode: int = 0o600) -> bool:

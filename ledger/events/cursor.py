@@ -18,16 +18,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
 from ledger.errors import AnswerTooBig, ChainUnavailable, CursorTooOld
 from ledger.events.cursor_position import BlockRef, Position, advance, dump, load, next_range, rewind
 from ledger.events.cursor_stores import CursorStore
 from ledger.events.source import EventSource, Header
 from ledger.transactions.receipts import EventLog
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _MEMORY = 128
 """Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64 blocks; tests on development chains

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, get_type_hints
 
-import structlog
 from eth_abi.exceptions import DecodingError
 from eth_utils.crypto import keccak
 
@@ -16,8 +15,9 @@ from ledger.events.types import EVENTS, LedgerEvent
 from ledger.rpc.abi_decoding import decode
 from ledger.transactions.receipts import EventLog
 from protocol.identifiers import Address, Digest
+from protocol.runtime.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Deployed(Protocol):

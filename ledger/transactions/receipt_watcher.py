@@ -10,7 +10,6 @@ import contextlib
 from datetime import timedelta
 from typing import Any
 
-import structlog
 from web3 import AsyncWeb3
 
 from ledger.errors import InsufficientFunds, NonceTaken
@@ -22,9 +21,10 @@ from ledger.transactions.receipts import read_receipt
 from ledger.transactions.wallet import Wallet
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import cancel_all, sleep_or
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _TICKS_UNTIL_LOST = 2
 """Number of polls in a row that find a nonce used but no receipt, after which the transaction counts as lost.

@@ -11,8 +11,8 @@ from orchestrator.api.access import IdentifierPath, Reader
 from orchestrator.api.paging import Limit, Order, Sort, read_page
 from orchestrator.dependencies import Dependencies, dependencies_of
 from protocol.identifiers import Address, WireAddress
+from protocol.wire.assignments import AssignmentState
 from protocol.wire.pool import AssignmentPage, AssignmentView
-from protocol.wire.tasks import AssignmentState
 
 router = APIRouter(prefix="/v1", tags=["assignments"])
 

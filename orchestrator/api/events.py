@@ -21,7 +21,7 @@ from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable, Unprocessable
 from protocol.http.openapi import event_stream, json_body
 from protocol.identifiers import WireAddress
-from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, SecretRotation, Webhook, WebhookList
+from protocol.wire.events import CreatedWebhook, EventPage, NewWebhook, PoolEvent, SecretRotation, Webhook, WebhookList
 
 CLOCK_MARGIN_MS = 60_000
 """Maximum difference of the orchestrators' clocks up to which a listing by time is complete."""

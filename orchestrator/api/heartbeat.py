@@ -9,7 +9,8 @@ from orchestrator.api.views import node_views
 from orchestrator.dependencies import Dependencies, dependencies_of
 from protocol.http.openapi import SIGNATURE, json_body
 from protocol.http.verification import FastRoute, RequestVerifier, verifier_of
-from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
+from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
+from protocol.wire.logs import LogBatch, LogReceipt
 from protocol.wire.pool import NodeSelf
 
 HEARTBEAT = ("POST", "/v1/heartbeat")

@@ -18,7 +18,8 @@ from protocol.errors import Conflict, NotFound
 from protocol.http.openapi import event_stream
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
-from protocol.wire.heartbeat import Command, CommandKind, LogLine
+from protocol.wire.heartbeat import Command, CommandKind
+from protocol.wire.logs import LogLine
 from protocol.wire.pool import NodeLogs
 
 WANTED_MS = 60_000

@@ -23,7 +23,8 @@ from protocol.http.openapi import json_body
 from protocol.http.tokens import OwnerRequest
 from protocol.identifiers import Address, address
 from protocol.identity.signing import unix_ms
-from protocol.wire.heartbeat import Command, CommandKind, NodeState
+from protocol.wire.heartbeat import Command, CommandKind
+from protocol.wire.nodes import NodeState
 from protocol.wire.pool import Cause, History, NodeMetrics, NodeView, NodeViewPage
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"], route_class=OnceRoute)

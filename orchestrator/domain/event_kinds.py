@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-from protocol.wire.heartbeat import NodeState
-from protocol.wire.tasks import AssignmentState, TaskState
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.nodes import NodeState
+from protocol.wire.tasks import TaskState
 
 EVENT_KINDS: tuple[str, ...] = tuple(
     sorted(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 
 
 class NodeEvent(StrEnum):

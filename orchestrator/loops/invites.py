@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
 from cachetools import LRUCache
 
 from orchestrator.dependencies import Dependencies
@@ -25,10 +24,10 @@ from protocol.identity.signing import unix_ms
 from protocol.invites import Invite
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import randbits
-from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
-from protocol.wire.nodes import NodeRecord
+from protocol.wire.nodes import NodeRecord, NodeState
 
 PAGE = 100
 CONCURRENT_CHECKS = 8
@@ -57,7 +56,7 @@ is twice as long."""
 _SILENT = frozenset({NodeState.UNHEALTHY, NodeState.DEAD})
 _INVITABLE = frozenset({NodeState.DISCOVERED, NodeState.DEAD, NodeState.EVICTED})
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Inviter:

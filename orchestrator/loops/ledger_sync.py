@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
-
 from orchestrator.chain.interface import MemberEvent, MembershipChange, NodeLedgerStatus
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.node_states import NodeEvent
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
+from protocol.runtime.logs import get_logger
 
 _EVENTS = {
     MemberEvent.JOINED: (NodeEvent.JOINED, "1", "it joined the pool on the ledger"),
@@ -22,7 +21,7 @@ _EVENTS = {
     MemberEvent.UNBANNED: (NodeEvent.UNBANNED, "0", "its ban was lifted on the ledger"),
 }
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class LedgerSync:

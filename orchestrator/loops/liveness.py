@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import structlog
-
 from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 from orchestrator.domain.node_states import NodeEvent, overdue, transition
 from orchestrator.nodes.transitions import NodeTransitions
@@ -19,6 +17,7 @@ from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock, milliseconds
+from protocol.runtime.logs import get_logger
 
 AT_ONCE = 1000
 """Number of overdue nodes that are handled per round trip to Redis."""
@@ -29,7 +28,7 @@ _CAUSES = {
     NodeEvent.INVITE_EXPIRED: "the invite was not redeemed in time",
 }
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Liveness:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-import structlog
-
 from ledger.client.contract import Refusal
 from ledger.errors import TransactionReverted
 from orchestrator.relayer.strategies import RelayStrategy, Settlement
@@ -25,6 +23,7 @@ from protocol.errors import Conflict, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock, milliseconds
+from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.base import WireModel
 from protocol.wire.relayed import ReceiptState
@@ -40,7 +39,7 @@ TEMPORARY_ERRORS = frozenset({"EscrowTooLow", "StakeTooLow"})
 MAX_REFUSALS = 6
 """Number of temporary refusals after which the next refusal of a row is final."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

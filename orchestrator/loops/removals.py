@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import structlog
-
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.node_states import NodeEvent
 from protocol.errors import MusterError
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import milliseconds
-from protocol.wire.heartbeat import NodeState
+from protocol.runtime.logs import get_logger
+from protocol.wire.nodes import NodeState
 
 BATCH = 100
 """Maximum number of nodes per transaction; the removal of one node costs about 40,000 gas."""
@@ -20,7 +19,7 @@ BATCH = 100
 RETRY_AFTER = timedelta(seconds=30)
 """Delay before a node that could not be removed is due again."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Removals:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
 from ledger.client.event_follower import ObservedEvent
 from ledger.events.types import (
     CheckpointAnnounced,
@@ -52,6 +50,7 @@ from protocol.identity.signing import unix_ms
 from protocol.leases import WorkKey
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock, milliseconds
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import randbelow
 from protocol.verdicts import Outcome
 from protocol.wire.relayed import ReceiptState
@@ -81,7 +80,7 @@ MOST_LIVE_OF_PROVIDER = 500
 """The same number for all nodes of a provider together. The Lua scripts keep at most 500 slots per provider."""
 _ATTEMPTS = 5
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class RunLeaseLost(Unavailable):

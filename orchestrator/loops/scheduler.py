@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-import structlog
-
 from orchestrator.loops.node_cache import NodeCache
 from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask, SchedulePlan, SchedulerTimeouts, Settle
 from orchestrator.scheduler.planner import brief, plan
@@ -20,9 +18,12 @@ from protocol.identifiers import Address, address
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
-from protocol.wire.heartbeat import Command, CommandKind, NodeState
-from protocol.wire.tasks import AssignmentState, TaskState
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.heartbeat import Command, CommandKind
+from protocol.wire.nodes import NodeState
+from protocol.wire.tasks import TaskState
 
 MAX_CHANGES = 5000
 """Maximum number of changed nodes that one round takes from the list of changes."""
@@ -38,7 +39,7 @@ In these cases the plan may change because time passes.
 REREAD_EVERY = timedelta(minutes=10)
 """Interval at which all nodes are read again, in case a change was missed."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Scheduler:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import structlog
-
 from orchestrator.dependencies import Dependencies
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.interface import StoredObject
@@ -15,6 +13,7 @@ from protocol.identifiers import Address, Digest
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.wire.uploads import ObjectKey
 
 PAGE = 500
@@ -22,7 +21,7 @@ PAGE = 500
 DISCARDED_AT_ONCE = 100
 """Maximum number of slots per round whose files are deleted because the slot ended without work."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Sweeper:

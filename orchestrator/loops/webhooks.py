@@ -13,7 +13,6 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
-import structlog
 
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.event_kinds import wants
@@ -23,8 +22,9 @@ from protocol.errors import MusterError, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.backoff import backoff
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import jittered
-from protocol.wire.pool import PoolEvent
+from protocol.wire.events import PoolEvent
 
 SIGNATURE_HEADER = "X-Muster-Webhook-Signature"
 NEW_SIGNATURE_HEADER = "X-Muster-Webhook-Signature-New"
@@ -38,7 +38,7 @@ RECEIVER_HINT = "check the webhook's receiver, which must answer 2xx within 10 s
 FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(hours=1)
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def signature_of(secret: bytes, *, timestamp: str, body: bytes) -> str:

@@ -7,7 +7,6 @@ again.
 
 from __future__ import annotations
 
-import structlog
 from cachetools import LRUCache
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -26,14 +25,16 @@ from protocol.http.verification import SignedRequest, unprocessable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import unit
-from protocol.wire.heartbeat import AssignmentReport, Heartbeat, NodeState
+from protocol.wire.heartbeat import AssignmentReport, Heartbeat
+from protocol.wire.nodes import NodeState
 
 MOST_FRAGMENTS = 256
 """Maximum number of cached fragments. A fragment is the part of an answer that describes one generation of a task. It
 is at most as large as the request that posted the task."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class HeartbeatService:

@@ -12,7 +12,7 @@ from protocol.http.lookups import LookupLimits, Lookups
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 
 MEMBER_FOR = timedelta(seconds=30)
 """Time for which the ledger's answer about a member is cached."""

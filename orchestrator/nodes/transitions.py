@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-import structlog
-
 from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 from orchestrator.domain.node_states import NodeAction, NodeEvent, Transition, transition
 from orchestrator.store.nodes import NodeRow, NodeStore
@@ -18,13 +16,14 @@ from protocol.errors import Unavailable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
-from protocol.wire.heartbeat import NodeState
+from protocol.runtime.logs import get_logger
+from protocol.wire.nodes import NodeState
 
 MOST_TRIES = 16
 REMOVAL_DELAY = timedelta(seconds=2)
 """Delay before a dead node is removed from the ledger, so that one transaction can remove several nodes."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class NodeTransitions:

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
 from orchestrator.storage import ObjectStore
 from orchestrator.store.run_rows import SlotRow
 from protocol.errors import MusterError
+from protocol.runtime.logs import get_logger
 from protocol.wire.uploads import ObjectKey
 
 AT_ONCE = 16
 """Maximum number of concurrent requests to the object store."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

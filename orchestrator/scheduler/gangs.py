@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from protocol.identifiers import Address
-from protocol.wire.tasks import GroupPlace
+from protocol.wire.assignments import GroupPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from datetime import timedelta
 
 from orchestrator.scheduler.requirements import NodeHardware
 from protocol.identifiers import Address
-from protocol.wire.heartbeat import NodeState
-from protocol.wire.tasks import AssignmentState, GroupPlace, TaskSpec, TaskState
+from protocol.wire.assignments import AssignmentState, GroupPlace
+from protocol.wire.nodes import NodeState
+from protocol.wire.tasks import TaskSpec, TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

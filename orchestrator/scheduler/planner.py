@@ -29,8 +29,9 @@ from orchestrator.scheduler.requirements import explain, shortfalls, size
 from protocol.identifiers import Address
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import milliseconds
-from protocol.wire.heartbeat import NodeState
-from protocol.wire.tasks import AssignmentState, GroupPlace, RestartKind, TaskState
+from protocol.wire.assignments import AssignmentState, GroupPlace
+from protocol.wire.nodes import NodeState
+from protocol.wire.tasks import RestartKind, TaskState
 
 DEFAULT_TIMEOUTS = SchedulerTimeouts()
 _MOST_DETAIL = 500

@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import structlog
-
 from orchestrator.storage.interface import (
     ObjectFacts,
     ObjectMissing,
@@ -34,6 +32,7 @@ from protocol.errors import InvalidInput, RateLimited
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
 from protocol.runtime.disk import DiskReserved, DiskSpace
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.uploads import ObjectKey
 
@@ -57,7 +56,7 @@ _AT_ONCE = 1 << 20
 """Number of bytes per read or write of a file."""
 _LEFT_BEHIND_S = 24 * 3600.0
 """Age, in seconds, from which a temporary file counts as left by a crash and is deleted."""
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class UploadTooSlow(StorageUnavailable):

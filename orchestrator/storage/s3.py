@@ -17,8 +17,6 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
 
-import structlog
-
 from orchestrator.storage.interface import (
     ObjectFacts,
     ObjectMissing,
@@ -30,6 +28,7 @@ from orchestrator.storage.interface import (
 from protocol.errors import InvalidInput
 from protocol.runtime.clock import Clock
 from protocol.runtime.extras import installation
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.uploads import ObjectKey
 
@@ -38,7 +37,7 @@ T = TypeVar("T")
 _PIECE = 1 << 20
 _CONNECT_S, _ATTEMPTS = 5, 3
 _SESSION_LOCK = threading.Lock()
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

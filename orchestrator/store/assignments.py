@@ -14,9 +14,9 @@ from orchestrator.store.tasks import encode_outcome
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import Address, address
 from protocol.runtime.clock import milliseconds
-from protocol.wire.heartbeat import LogBatch, LogLine, LogReceipt
+from protocol.wire.assignments import AssignmentState, GroupPlace
+from protocol.wire.logs import LogBatch, LogLine, LogReceipt
 from protocol.wire.pool import AssignmentView
-from protocol.wire.tasks import AssignmentState, GroupPlace
 
 KEPT = timedelta(days=7)
 """Time for which an ended assignment and its log are kept."""

@@ -9,7 +9,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import address
-from protocol.wire.pool import PoolEvent
+from protocol.wire.events import PoolEvent
 
 _CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 

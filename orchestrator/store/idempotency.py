@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
 from orchestrator.secrets import SecretCipher
 from orchestrator.store.database import Database, new_id
 from orchestrator.store.scripts import ClaimRequest, SettleRequest
@@ -18,6 +16,7 @@ from protocol.errors import Conflict, RateLimited, RequestInProgress
 from protocol.identity.signing import unix_ms
 from protocol.redis.connection import StoreUnavailable
 from protocol.runtime.clock import Clock, milliseconds
+from protocol.runtime.logs import get_logger
 
 CLAIM_LIFE = timedelta(minutes=2)
 """Time after which a request without an answer counts as dead, so that its key can be used again. It is longer than the
@@ -33,7 +32,7 @@ the largest spec has 340 kB encrypted."""
 RETRY_AFTER = timedelta(seconds=2)
 """Pause before a request is repeated whose first copy is in progress."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

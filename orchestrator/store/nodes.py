@@ -16,8 +16,8 @@ from orchestrator.store.scripts import LeaveCommand, WriteFacts, WriteTransition
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
 from protocol.redis.script_call import Argument
-from protocol.wire.heartbeat import MAX_COMMANDS, Command, NodeState
-from protocol.wire.nodes import Hardware, Software
+from protocol.wire.heartbeat import MAX_COMMANDS, Command
+from protocol.wire.nodes import Hardware, NodeState, Software
 from protocol.wire.pool import HistoryEntry
 
 _Model = TypeVar("_Model", bound=BaseModel)

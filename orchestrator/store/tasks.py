@@ -18,16 +18,8 @@ from protocol.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.script_call import Argument
 from protocol.runtime.clock import Clock
-from protocol.wire.tasks import (
-    AssignmentState,
-    DesiredState,
-    NewTask,
-    Task,
-    TaskPatch,
-    TaskSecrets,
-    TaskSpec,
-    TaskState,
-)
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.tasks import DesiredState, NewTask, Task, TaskPatch, TaskSecrets, TaskSpec, TaskState
 
 MOST_TASKS = 10_000
 """Maximum number of tasks, including finished ones, which stay until the owner deletes them."""

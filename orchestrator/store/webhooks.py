@@ -18,7 +18,7 @@ from orchestrator.store.scripts import RotateWebhook
 from protocol.errors import Conflict, NotFound
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock, milliseconds
-from protocol.wire.pool import CreatedWebhook, NewWebhook, Webhook
+from protocol.wire.events import CreatedWebhook, NewWebhook, Webhook
 
 MOST_WEBHOOKS = 64
 

@@ -10,9 +10,10 @@ from datetime import timedelta
 
 from protocol.http.client import ServiceClient
 from protocol.identifiers import Digest
-from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
+from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.joining import JoiningInformation
 from protocol.wire.leases import SignedWorkClaim
+from protocol.wire.logs import LogBatch, LogReceipt
 from protocol.wire.pool import NodeSelf
 from protocol.wire.relayed import (
     ConsentReceipt,

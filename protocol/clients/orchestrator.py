@@ -2,72 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
-from typing import TypeVar
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
 
-import structlog
 from pydantic import BaseModel, ValidationError
 
+from protocol import wire
 from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
 from protocol.http.client import BadAnswer, ServiceClient, ServiceResponse
 from protocol.identifiers import Address, Digest
 from protocol.runtime.backoff import GrowingPause
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import token_hex
 from protocol.wire.base import parse_answer
-from protocol.wire.heartbeat import LogLine, NodeState
-from protocol.wire.listings import FiguresPage, RolloutItem, RolloutPage, StepFigures
-from protocol.wire.pool import (
-    AllowedNode,
-    AllowList,
-    AssignmentPage,
-    AssignmentView,
-    Cause,
-    CreatedWebhook,
-    EventPage,
-    GroupList,
-    GroupView,
-    History,
-    HistoryEntry,
-    NewWebhook,
-    NodeLogs,
-    NodeMetrics,
-    NodeView,
-    NodeViewPage,
-    PoolEvent,
-    PoolOverview,
-    SecretRotation,
-    Webhook,
-    WebhookList,
-)
-from protocol.wire.relays import KnownRelay, RelayList
-from protocol.wire.runs import (
-    CheckpointRef,
-    Demand,
-    NewAnswers,
-    NewCheckpoint,
-    RunAnswers,
-    RunView,
-    StepView,
-    TrainerLease,
-    TrainerWish,
-)
-from protocol.wire.slots import Deliveries
-from protocol.wire.tasks import (
-    IDEMPOTENCY_HEADER,
-    AssignmentState,
-    NewTask,
-    Task,
-    TaskPage,
-    TaskPatch,
-    TaskSecrets,
-    TaskState,
-)
-from protocol.wire.uploads import ObjectKey, ObjectLink
+
+if TYPE_CHECKING:
+    from protocol.wire.assignments import AssignmentState
+    from protocol.wire.events import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook
+    from protocol.wire.listings import RolloutItem, StepFigures
+    from protocol.wire.logs import LogLine
+    from protocol.wire.nodes import NodeState
+    from protocol.wire.pool import (
+        AllowedNode,
+        AssignmentView,
+        GroupView,
+        HistoryEntry,
+        NodeLogs,
+        NodeMetrics,
+        NodeView,
+        PoolOverview,
+    )
+    from protocol.wire.relays import KnownRelay
+    from protocol.wire.runs import (
+        CheckpointRef,
+        Demand,
+        NewAnswers,
+        NewCheckpoint,
+        RunAnswers,
+        RunView,
+        StepView,
+        TrainerLease,
+        TrainerWish,
+    )
+    from protocol.wire.slots import Deliveries
+    from protocol.wire.tasks import NewTask, Task, TaskPatch, TaskSecrets, TaskState
+    from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
-Query = dict[str, str | int]
+Query = dict[str, str | int | Sequence[str]]
 
 PAGE = 200
 """Number of items per page of a listing."""
@@ -82,7 +67,35 @@ LONGEST_PAUSE = timedelta(seconds=15)
 _EXPIRED = "events-expired"
 """Code of the answer 410 to a `Last-Event-ID` that is no longer kept."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events of a pool a reader wants; by default all.
+
+    Args:
+        kinds: If not empty, only these kinds, or kinds with these prefixes, which end with a dot.
+        node: If given, only events of this node.
+        task: If given, only events of the task with this id.
+        assignment: If given, only events of the assignment with this id.
+        since: If given, only later events.
+    """
+
+    kinds: Sequence[str] = ()
+    node: Address | None = None
+    task: str | None = None
+    assignment: str | None = None
+    since: datetime | None = None
+
+    @property
+    def query(self) -> Query:
+        """The query parameters."""
+        asked = (("node", self.node), ("task", self.task), ("assignment", self.assignment), *_times(self.since, None))
+        return {"kind": self.kinds} | {name: value for name, value in asked if value is not None}
+
+
+EVERY_EVENT = EventFilter()
 
 
 class OrchestratorClient(ServiceClient):
@@ -98,7 +111,7 @@ class OrchestratorClient(ServiceClient):
 
     async def overview(self) -> PoolOverview:
         """Returns an overview of the pool, and the scope of this client."""
-        return await self._get("/v1/pool", PoolOverview)
+        return await self._get("/v1/pool", wire.pool.PoolOverview)
 
     # Nodes
 
@@ -122,7 +135,7 @@ class OrchestratorClient(ServiceClient):
         asked = (("state", state), ("task", task), ("label", label), ("metric", metric))
         query |= {name: str(value) for name, value in asked if value}
         while True:
-            page = await self._get("/v1/nodes", NodeViewPage, query)
+            page = await self._get("/v1/nodes", wire.pool.NodeViewPage, query)
             for node in page.nodes:
                 yield node
             if page.next_cursor is None or page.next_cursor == query.get("cursor"):
@@ -136,7 +149,7 @@ class OrchestratorClient(ServiceClient):
         """
         query: Query = {"limit": ALLOWED_PAGE}
         while True:
-            page = await self._get("/v1/nodes/allowlist", AllowList, query)
+            page = await self._get("/v1/nodes/allowlist", wire.pool.AllowList, query)
             for node in page.nodes:
                 yield node
             if page.next_cursor is None or page.next_cursor == query.get("cursor"):
@@ -152,15 +165,15 @@ class OrchestratorClient(ServiceClient):
                 after `wait`.
             wait: Maximum wait, at most 30 s.
         """
-        return await self._changed(f"/v1/nodes/{node}", NodeView, version, wait)
+        return await self._changed(f"/v1/nodes/{node}", wire.pool.NodeView, version, wait)
 
     async def history(self, node: Address, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
         """Returns a node's state changes, newest first."""
-        return (await self._get(f"/v1/nodes/{node}/history", History, {"limit": limit})).entries
+        return (await self._get(f"/v1/nodes/{node}/history", wire.pool.History, {"limit": limit})).entries
 
     async def metrics(self, node: Address) -> NodeMetrics:
         """Returns the gauges of a node's last heartbeat."""
-        return await self._get(f"/v1/nodes/{node}/metrics", NodeMetrics)
+        return await self._get(f"/v1/nodes/{node}/metrics", wire.pool.NodeMetrics)
 
     async def restart(self, node: Address, *, reason: str = "") -> NodeView:
         """Makes a node replace the container of its task."""
@@ -195,7 +208,7 @@ class OrchestratorClient(ServiceClient):
             since: Sequence number of the first line to return.
             tail: Number of newest lines to return, if `since` is None.
         """
-        return await self._get(f"/v1/nodes/{node}/logs", NodeLogs, _log_query(assignment, since, tail))
+        return await self._get(f"/v1/nodes/{node}/logs", wire.pool.NodeLogs, _log_query(assignment, since, tail))
 
     async def follow_logs(
         self, node: Address, *, assignment: str | None = None, since: int | None = None, tail: int = 200
@@ -206,7 +219,7 @@ class OrchestratorClient(ServiceClient):
         """
         query = _log_query(assignment, since, tail)
         async for event in self._follow(f"/v1/nodes/{node}/logs", query):
-            line = _read(event, LogLine)
+            line = _read(event, wire.logs.LogLine)
             query["since"] = line.sequence + 1  # a new connection continues after this line
             yield line
 
@@ -217,19 +230,33 @@ class OrchestratorClient(ServiceClient):
 
         Retries do not create a second task, because the request has an idempotency key.
         """
-        return (await self._once("POST", "/v1/tasks", task)).read(Task)
+        return (await self._once("POST", "/v1/tasks", task)).read(wire.tasks.Task)
 
-    async def tasks(self, *, state: TaskState | None = None, name: str | None = None) -> AsyncIterator[Task]:
-        """Yields tasks, oldest first.
+    async def tasks(
+        self,
+        *,
+        states: Sequence[TaskState] = (),
+        name: str | None = None,
+        label: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[Task]:
+        """Yields tasks by the time of their creation.
 
         Args:
-            state: If given, only tasks in this state.
+            states: If not empty, only tasks in these states.
             name: If given, only tasks with this name.
+            label: If given, only tasks whose selector has this label, written `name=value`.
+            since: If given, only tasks created later.
+            until: If given, only tasks created earlier.
+            newest_first: Whether the newest come first.
         """
-        query: Query = {"limit": PAGE}
-        query |= {key: value for key, value in (("state", state), ("name", name)) if value}
+        query: Query = {"limit": PAGE, "state": states}
+        asked = (("name", name), ("label", label), ("sort", "newest" if newest_first else None), *_times(since, until))
+        query |= {key: value for key, value in asked if value is not None}
         while True:
-            page = await self._get("/v1/tasks", TaskPage, query)
+            page = await self._get("/v1/tasks", wire.tasks.TaskPage, query)
             for task in page.tasks:
                 yield task
             if page.next_cursor is None or page.next_cursor == query.get("cursor"):
@@ -245,7 +272,7 @@ class OrchestratorClient(ServiceClient):
                 after `wait`.
             wait: Maximum wait, at most 30 s.
         """
-        return await self._changed(f"/v1/tasks/{task_id}", Task, version, wait)
+        return await self._changed(f"/v1/tasks/{task_id}", wire.tasks.Task, version, wait)
 
     async def change_task(self, task_id: str, patch: TaskPatch) -> Task:
         """Changes a task.
@@ -253,13 +280,15 @@ class OrchestratorClient(ServiceClient):
         Fields that are absent from the patch keep their values.
         """
         body = patch.model_dump_json(exclude_none=True).encode()
-        return (await self._once("PATCH", f"/v1/tasks/{task_id}", body)).read(Task)
+        return (await self._once("PATCH", f"/v1/tasks/{task_id}", body)).read(wire.tasks.Task)
 
     async def change_task_secrets(self, task_id: str, secrets: TaskSecrets) -> Task:
         """Replaces a task's secrets or its registry credentials; running containers are replaced at once."""
         body = secrets.model_dump_json(exclude_none=True).encode()
         headers = {"Content-Type": "application/json"}
-        return (await self.call("PUT", f"/v1/tasks/{task_id}/secrets", body=body, headers=headers)).read(Task)
+        return (await self.call("PUT", f"/v1/tasks/{task_id}/secrets", body=body, headers=headers)).read(
+            wire.tasks.Task
+        )
 
     async def delete_task(self, task_id: str) -> None:
         """Deletes a task and stops its assignments."""
@@ -286,7 +315,7 @@ class OrchestratorClient(ServiceClient):
         query: Query = {"limit": PAGE, "sort": "newest" if newest_first else "oldest"}
         query |= {name: value for name, value in (("task", task), ("node", node), ("state", state)) if value}
         while True:
-            page = await self._get("/v1/assignments", AssignmentPage, query)
+            page = await self._get("/v1/assignments", wire.pool.AssignmentPage, query)
             for assignment in page.assignments:
                 yield assignment
             if page.next_cursor is None or page.next_cursor == query.get("cursor"):
@@ -295,11 +324,11 @@ class OrchestratorClient(ServiceClient):
 
     async def assignment(self, assignment_id: str) -> AssignmentView:
         """Returns one assignment, also after it has ended."""
-        return await self._get(f"/v1/assignments/{assignment_id}", AssignmentView)
+        return await self._get(f"/v1/assignments/{assignment_id}", wire.pool.AssignmentView)
 
     async def groups(self) -> tuple[GroupView, ...]:
         """Returns the groups of nodes that run a task together."""
-        return (await self._get("/v1/groups", GroupList)).groups
+        return (await self._get("/v1/groups", wire.pool.GroupList)).groups
 
     # The run
 
@@ -309,14 +338,14 @@ class OrchestratorClient(ServiceClient):
         Raises:
             NotFound: The pool has no run.
         """
-        return await self._get("/v1/run", RunView)
+        return await self._get("/v1/run", wire.runs.RunView)
 
     async def put_demand(self, demand: Demand) -> StepView:
         """Sets the total demand of a step in groups, or closes the step.
 
         Returns the new counts of the step.
         """
-        return (await self.call("PUT", "/v1/run/demand", body=demand, repeatable=True)).read(StepView)
+        return (await self.call("PUT", "/v1/run/demand", body=demand, repeatable=True)).read(wire.runs.StepView)
 
     async def put_checkpoint(self, checkpoint: NewCheckpoint) -> CheckpointRef:
         """Makes an announced version the current one, for which slots are leased.
@@ -326,7 +355,7 @@ class OrchestratorClient(ServiceClient):
                 which case the error is retryable.
         """
         answer = await self.call("PUT", "/v1/run/checkpoint", body=checkpoint, repeatable=True)
-        return answer.read(CheckpointRef)
+        return answer.read(wire.runs.CheckpointRef)
 
     async def hold_trainer_lease(self, wish: TrainerWish) -> TrainerLease:
         """Acquires, renews or releases the trainer lease of the run.
@@ -336,15 +365,15 @@ class OrchestratorClient(ServiceClient):
         Raises:
             Conflict: Another trainer holds the lease.
         """
-        return (await self.call("PUT", "/v1/run/trainer", body=wish, repeatable=True)).read(TrainerLease)
+        return (await self.call("PUT", "/v1/run/trainer", body=wish, repeatable=True)).read(wire.runs.TrainerLease)
 
     async def put_answers(self, answers: NewAnswers) -> RunAnswers:
         """Shows a version's answers to held-out prompts on the pool's page."""
-        return (await self.call("PUT", "/v1/run/answers", body=answers, repeatable=True)).read(RunAnswers)
+        return (await self.call("PUT", "/v1/run/answers", body=answers, repeatable=True)).read(wire.runs.RunAnswers)
 
     async def answers(self) -> RunAnswers:
         """Returns the answers of the first and of the newest evaluated version."""
-        return await self._get("/v1/run/answers", RunAnswers)
+        return await self._get("/v1/run/answers", wire.runs.RunAnswers)
 
     async def figures(self, *, first: int | None = None) -> tuple[StepFigures, ...]:
         """Returns the metrics that nodes reported for accepted files, by step.
@@ -352,7 +381,7 @@ class OrchestratorClient(ServiceClient):
         The steps begin with `first`; by default they are the newest ones.
         """
         query: Query = {} if first is None else {"first": first}
-        return (await self._get("/v1/run/figures", FiguresPage, query)).items
+        return (await self._get("/v1/run/figures", wire.listings.FiguresPage, query)).items
 
     async def rollouts(
         self, *, step: int | None = None, status: str = "accepted", links: bool = True
@@ -370,7 +399,7 @@ class OrchestratorClient(ServiceClient):
         if step is not None:
             query["step"] = step
         while True:
-            page = await self._get("/v1/run/rollouts", RolloutPage, query)
+            page = await self._get("/v1/run/rollouts", wire.listings.RolloutPage, query)
             for item in page.items:
                 yield item
             if page.next_cursor is None or page.next_cursor == query.get("cursor"):
@@ -384,40 +413,49 @@ class OrchestratorClient(ServiceClient):
             NotFound: The orchestrator has not read the work from the ledger yet, or has deleted its records of the
                 step.
         """
-        return await self._get(f"/v1/run/rollouts/{key}", RolloutItem)
+        return await self._get(f"/v1/run/rollouts/{key}", wire.listings.RolloutItem)
 
     async def leases(self, node: Address) -> Deliveries:
         """Returns the outcomes of a node's leases."""
-        return await self._get(f"/v1/nodes/{node}/leases", Deliveries)
+        return await self._get(f"/v1/nodes/{node}/leases", wire.slots.Deliveries)
 
     # Events
 
     async def events(
         self,
         *,
+        wanted: EventFilter = EVERY_EVENT,
         after: str | None = None,
+        before: str | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
         limit: int = 100,
-        kind: str | None = None,
-        node: Address | None = None,
-        task: str | None = None,
     ) -> EventPage:
-        """Returns events of the pool, oldest first.
+        """Returns events of the pool, oldest first unless `newest_first`.
 
         Args:
+            wanted: Which events to return.
             after: Id of an event. If given, these are the events after it. Otherwise these are the newest ones, or with
                 a filter the oldest ones that match. The service reads at most 10,000 events per request, so a filtered
                 page may be empty; `next_cursor` continues it.
+            before: Id of an event. If given, only events before it.
+            until: If given, only earlier events.
+            newest_first: Whether the newest come first; `next_cursor` is then the next request's `before`.
             limit: Maximum number of events.
-            kind: If given, only this kind, or kinds with this prefix, which ends with a dot.
-            node: If given, only events of this node.
-            task: If given, only events of this task.
         """
-        query: Query = {"limit": limit}
-        asked = (("after", after), ("kind", kind), ("node", node), ("task", task))
+        query: Query = {**wanted.query, "limit": limit}
+        asked = (
+            ("after", after),
+            ("before", before),
+            ("sort", "newest" if newest_first else None),
+            *_times(None, until),
+        )
         query |= {name: value for name, value in asked if value is not None}
-        return await self._get("/v1/events", EventPage, query)
+        return await self._get("/v1/events", wire.events.EventPage, query)
 
-    async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:
+    async def follow_events(
+        self, *, wanted: EventFilter = EVERY_EVENT, after: str | None = None
+    ) -> AsyncIterator[PoolEvent]:
         """Yields events of the pool as they occur.
 
         It begins after the event `after`, or by default with the next event. It reconnects after failures, until the
@@ -426,19 +464,19 @@ class OrchestratorClient(ServiceClient):
         """
         if after is None:  # a position is needed if the connection breaks before the first event
             after = (await self.events(limit=1)).next_cursor
-        query: Query = {"after": after}
+        query: Query = {**wanted.query, "after": after}
         async for event in self._follow("/v1/events", query, position="after"):
-            read = _read(event, PoolEvent)
+            read = _read(event, wire.events.PoolEvent)
             query["after"] = read.id
             yield read
 
     async def relays(self) -> tuple[KnownRelay, ...]:
         """Returns all checkpoint relays that the owner allows."""
-        return (await self._get("/v1/relays", RelayList)).relays
+        return (await self._get("/v1/relays", wire.relays.RelayList)).relays
 
     async def allow_relay(self, relay: Address) -> KnownRelay:
         """Allows a checkpoint relay to register with the pool."""
-        return (await self.call("PUT", f"/v1/relays/{relay}", repeatable=True)).read(KnownRelay)
+        return (await self.call("PUT", f"/v1/relays/{relay}", repeatable=True)).read(wire.relays.KnownRelay)
 
     async def deny_relay(self, relay: Address) -> None:
         """Removes a checkpoint relay from the allowed ones and from the list that nodes get."""
@@ -449,7 +487,7 @@ class OrchestratorClient(ServiceClient):
 
         Only this answer shows the secret that signs deliveries.
         """
-        return (await self._once("POST", "/v1/webhooks", webhook)).read(CreatedWebhook)
+        return (await self._once("POST", "/v1/webhooks", webhook)).read(wire.events.CreatedWebhook)
 
     async def rotate_webhook_secret(self, webhook_id: str, *, overlap: timedelta | None = None) -> CreatedWebhook:
         """Gives a webhook a new secret, which only this answer shows.
@@ -458,12 +496,13 @@ class OrchestratorClient(ServiceClient):
             webhook_id: Id of the webhook.
             overlap: Time for which deliveries are signed with the old secret, too; the service's default if None.
         """
-        wish = SecretRotation() if overlap is None else SecretRotation(overlap_seconds=int(overlap.total_seconds()))
-        return (await self._once("POST", f"/v1/webhooks/{webhook_id}/secret", wish)).read(CreatedWebhook)
+        rotation = wire.events.SecretRotation
+        wish = rotation() if overlap is None else rotation(overlap_seconds=int(overlap.total_seconds()))
+        return (await self._once("POST", f"/v1/webhooks/{webhook_id}/secret", wish)).read(wire.events.CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
         """Returns all webhooks with the state of their deliveries."""
-        return (await self._get("/v1/webhooks", WebhookList)).webhooks
+        return (await self._get("/v1/webhooks", wire.events.WebhookList)).webhooks
 
     async def delete_webhook(self, webhook_id: str) -> None:
         """Deletes a webhook."""
@@ -477,11 +516,11 @@ class OrchestratorClient(ServiceClient):
         Raises:
             NotFound: The store does not have the object.
         """
-        return await self._get("/v1/objects", ObjectLink, {"key": str(key)})
+        return await self._get("/v1/objects", wire.uploads.ObjectLink, {"key": str(key)})
 
     # Helpers
 
-    async def _get(self, path: str, model: type[Model], query: Mapping[str, str | int] | None = None) -> Model:
+    async def _get(self, path: str, model: type[Model], query: Query | None = None) -> Model:
         return (await self.call("GET", path, query=query)).read(model)
 
     async def _changed(self, path: str, model: type[Model], version: int | None, wait: timedelta) -> Model:
@@ -496,14 +535,14 @@ class OrchestratorClient(ServiceClient):
 
     async def _command(self, node: Address, command: str, reason: str) -> NodeView:
         try:
-            cause = Cause(reason=reason)
+            cause = wire.pool.Cause(reason=reason)
         except ValidationError:
             raise InvalidInput("a reason must be one printable line of at most 200 characters") from None
-        return (await self._once("POST", f"/v1/nodes/{node}/{command}", cause)).read(NodeView)
+        return (await self._once("POST", f"/v1/nodes/{node}/{command}", cause)).read(wire.pool.NodeView)
 
     async def _once(self, method: str, path: str, body: BaseModel | bytes) -> ServiceResponse:
         """Sends a request with an idempotency key, so that a retry does not execute it again."""
-        headers = {IDEMPOTENCY_HEADER: token_hex(16), "Content-Type": "application/json"}
+        headers = {wire.tasks.IDEMPOTENCY_HEADER: token_hex(16), "Content-Type": "application/json"}
         return await self.call(method, path, body=body, headers=headers, repeatable=True)
 
     async def _follow(self, path: str, query: Query, *, position: str | None = None) -> AsyncIterator[ServerEvent]:
@@ -550,6 +589,12 @@ class OrchestratorClient(ServiceClient):
                 if not error.retryable or not connected:
                     raise
             await self._clock.sleep(max(pause.failed(), least))
+
+
+def _times(since: datetime | None, until: datetime | None) -> tuple[tuple[str, int | None], ...]:
+    """Returns the query parameters of a listing's range of times."""
+    both = (("created_after_ms", since), ("created_before_ms", until))
+    return tuple((name, None if time is None else int(time.timestamp() * 1000)) for name, time in both)
 
 
 def _log_query(assignment: str | None, since: int | None, tail: int) -> Query:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -81,7 +81,7 @@ class EventReader:
 async def listening(
     url: str,
     *,
-    query: Mapping[str, str | int],
+    query: Mapping[str, str | int | Sequence[str]],
     auth: httpx.Auth,
     last_event_id: str | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
@@ -90,7 +90,7 @@ async def listening(
 
     Args:
         url: URL without a query.
-        query: Query parameters.
+        query: Query parameters; one with a sequence is repeated for each element.
         auth: Authentication of the client.
         last_event_id: Id of the last event that was received, for the header `Last-Event-ID`.
         transport: Transport that replaces the network in tests.
@@ -103,7 +103,7 @@ async def listening(
     if last_event_id is not None:
         headers["Last-Event-ID"] = last_event_id
     async with httpx.AsyncClient(transport=transport, timeout=timeout, headers=headers) as http:
-        request = http.build_request("GET", f"{url}?{urlencode(query)}")
+        request = http.build_request("GET", f"{url}?{urlencode(query, doseq=True)}")
         try:
             response = await http.send(request, auth=auth, stream=True)
         except httpx.TransportError as error:

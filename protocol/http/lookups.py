@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-import structlog
 from cachetools import LRUCache
 
 from protocol.errors import NotFound, RateLimited, Unavailable
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.retry import Deadline, DeadlinePassed
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from protocol.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from protocol.identifiers import address
 from protocol.identity.keys import Key
 from protocol.runtime.files import create_atomically
+from protocol.runtime.logs import get_logger
 
 SCRYPT_N = 2**18
 """Work factor of scrypt that Ethereum clients use. One password guess costs about a second and 256 MiB."""
@@ -33,7 +32,7 @@ MOST_SCRYPT_BYTES = 512 * 1024 * 1024
 or hostile.
 """
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def write_keystore(path: Path, key: Key, password: str, *, scrypt_n: int = SCRYPT_N) -> None:

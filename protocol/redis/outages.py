@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import structlog
-
 from protocol.errors import Unavailable
 from protocol.redis.connection import StoreUnavailable
+from protocol.runtime.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:

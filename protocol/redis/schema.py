@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
-import structlog
 from redis.asyncio import Redis
 from redis.asyncio.lock import Lock
 from redis.exceptions import LockError
 
 from protocol.errors import MusterError
 from protocol.redis.connection import RedisKeys, StoreUnavailable, store_errors
+from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import cancel_all, finish_with
 
 Migration = Callable[[Redis, RedisKeys], Awaitable[None]]
@@ -33,7 +33,7 @@ MIGRATION_TIMEOUT = timedelta(minutes=10)
 LOCK_LIFE = timedelta(seconds=10)
 """Life of the lock, which its holder renews while it migrates. So a killed holder delays the next start by no more."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class NewerSchema(MusterError):

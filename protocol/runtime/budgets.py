@@ -10,7 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import psutil
-import structlog
+
+from protocol.runtime.logs import get_logger
 
 MEMORY_SHARE = 2
 """Divisor of the memory: weights may use half of it. Activations, decoded files and the service use the rest."""
@@ -25,7 +26,7 @@ they leave the last fifth free.
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

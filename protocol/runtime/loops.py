@@ -12,15 +12,14 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from protocol.errors import MusterError, Unavailable
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import jittered
 from protocol.runtime.waiting import sleep_or
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 FIRST_PAUSE = timedelta(milliseconds=500)
 """Ceiling of the pause after the first crash; it doubles with each further crash in a row."""

@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from protocol.identifiers import WireAddress
+from protocol.wire.assignments import GroupPlace
 from protocol.wire.base import Identifier, Name, PoolId, ShortText, WireModel
 from protocol.wire.slots import RolloutOf
-from protocol.wire.tasks import GroupPlace
 
 MOST_METRICS = 32
 """Maximum number of gauges that a task may report."""

@@ -12,6 +12,19 @@ from protocol.identifiers import WireAddress
 from protocol.wire.base import Bytes, Labels, Milliseconds, PoolId, ShortText, WireModel
 
 
+class NodeState(WireEnum):
+    """State of a node, as the orchestrator sees it."""
+
+    DISCOVERED = "discovered"
+    INVITED = "invited"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    DEAD = "dead"
+    DRAINING = "draining"
+    EVICTED = "evicted"
+    BANNED = "banned"
+
+
 class RuntimeKind(WireEnum):
     """Runtime in which a worker runs tasks."""
 

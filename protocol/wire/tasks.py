@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, StringConstraints, field_serializer, model_validator
 
 from protocol.enumerations import WireEnum
+from protocol.wire.assignments import AssignmentState, GroupPlace
 from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, ShortText, WireModel
 from protocol.wire.nodes import Gpu, gpu_fits
 
@@ -263,23 +264,6 @@ class TaskState(WireEnum):
     STOPPED = "stopped"
 
 
-class AssignmentState(WireEnum):
-    """State of an assignment, which the worker reports with every heartbeat."""
-
-    PENDING = "pending"
-    PULLING = "pulling"
-    RUNNING = "running"
-    RESTARTING = "restarting"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-    @property
-    def is_final(self) -> bool:
-        """Returns whether the assignment has ended."""
-        return self in {AssignmentState.COMPLETED, AssignmentState.FAILED, AssignmentState.STOPPED}
-
-
 class Task(WireModel):
     """A task as the API returns it, without secrets."""
 
@@ -303,14 +287,6 @@ class TaskPage(WireModel):
 
     tasks: tuple[Task, ...]
     next_cursor: str | None
-
-
-class GroupPlace(WireModel):
-    """A node's rank in its group, and the size of the group."""
-
-    id: Identifier
-    rank: Annotated[int, Field(ge=0)]
-    size: Annotated[int, Field(ge=1)]
 
 
 class Assignment(WireModel):

@@ -9,8 +9,9 @@ from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
 from rollouts.errors import BadRolloutFile
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import OLD_VERSION, ReadLimits, read_rollouts
+from rollouts.files.schema import OLD_VERSION, read_rollouts
 from rollouts.sandboxed_decoder import BEYOND_LIMITS, CRASHED, Decoder
 
 RATIONALE = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import structlog
 import torch
 
+from protocol.runtime.logs import get_logger
 from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.precision import EngineName
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _NOT_ENOUGH = ("not enough memory", "can't allocate memory", "out of memory")
 

@@ -21,8 +21,8 @@ from protocol.errors import MusterError
 from protocol.identifiers import address, digest
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.files.schema import ReadLimits
 from rollouts.precision import Arithmetic
 
 _SINGLE = {

@@ -8,7 +8,7 @@ So the caller must run the reader with limits on memory and time, as the validat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,7 @@ from protocol.identifiers import address, digest
 from protocol.runtime.files import atomic_file
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile, TooLargeHere
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.precision import Arithmetic
 
@@ -66,27 +67,6 @@ SCHEMA = pa.schema(
 
 _OWN = tuple(field.name for field in fields(Sample))
 _SHARED = tuple(name for name in SCHEMA.names if name not in _OWN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLimits:
-    """Limits for reading a file.
-
-    Args:
-        file_bytes: Maximum size of the file.
-        rows: Maximum number of samples.
-        decoded_bytes: Maximum size of all columns, as the file's footer states it; a hostile footer may be wrong.
-        tokens: Maximum prompt or output tokens of one sample.
-    """
-
-    file_bytes: int = 1 << 30
-    rows: int = 1 << 20
-    decoded_bytes: int = 4 << 30
-    tokens: int = 1 << 20
-
-    def within(self, others: ReadLimits) -> ReadLimits:
-        """Returns for each limit the smaller of the two values."""
-        return ReadLimits(**{one.name: min(getattr(self, one.name), getattr(others, one.name)) for one in fields(self)})
 
 
 def write_rollouts(path: Path, file: RolloutFile) -> int:

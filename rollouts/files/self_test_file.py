@@ -9,8 +9,9 @@ import numpy as np
 
 from protocol.identifiers import ZERO_DIGEST
 from rollouts.engines.interface import Completion, FinishReason
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits, table_of, write_table
+from rollouts.files.schema import table_of, write_table
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.precision import Arithmetic, Dtype, EngineName
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from protocol.errors import InvalidInput, NotFound
+from protocol.runtime.logs import get_logger
 from rollouts.engines.interface import Completion, Engine
 from rollouts.engines.vllm.numerics import NO_CLASS
 from rollouts.errors import EngineFailed
@@ -19,7 +18,7 @@ from rollouts.files.schema import read_rollouts
 from rollouts.precision import Arithmetic
 from rollouts.recompute.reference import PARAMETERS, recording_of, reference_model, reference_requests
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def open_proven(open_with: Callable[[str | None], Engine], device_class: str | None) -> Engine:

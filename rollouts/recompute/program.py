@@ -18,9 +18,9 @@ from pydantic import BaseModel
 from protocol.errors import MusterError
 from rollouts.checks import compare, prefill_items
 from rollouts.engines.errors import NothingLoaded
+from rollouts.files.limits import ReadLimits
 from rollouts.files.packed_format import pack, unpack
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.models.devices import find_device
 from rollouts.recompute.messages import (

@@ -25,9 +25,9 @@ from rollouts.checks import RowEvidence
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm.cpu_kernels import check_class, environment_for
 from rollouts.errors import BadRolloutFile, EngineFailed
+from rollouts.files.limits import ReadLimits
 from rollouts.files.packed_format import most_bytes, pack, unpack
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits
 from rollouts.precision import Arithmetic
 from rollouts.recompute.messages import (
     PREFIX,

@@ -24,15 +24,15 @@ from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
-import structlog
 import torch
 from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
+from protocol.runtime.logs import get_logger
 from rollouts.sampling.philox import philox_numpy, philox_torch
 from rollouts.sampling.philox_rows import PAIRS, Pairs, fill_pairs, fill_words, scratch
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Keys = NDArray[np.uint64]
 """Result of `row_keys`."""

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import structlog
-
+from protocol.runtime.logs import get_logger
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandbox.jobs import Job, JobKind, JobOutcome
 from rollouts.sandbox.process import Sandbox
@@ -19,7 +18,7 @@ from rollouts.sandbox.settings import Isolation, SandboxSettings
 
 _T = TypeVar("_T")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 WEAKER = (
     "untrusted code runs without namespaces: in a process that can't open files or create processes or connections, "

@@ -7,17 +7,16 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import INCOMING, NoPolicy
 from shardcast.client import Client
 from shardcast.freshness import AnnouncedVersion
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Self, TypeVar
 
-import structlog
-
 from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited, Unavailable
 from protocol.identifiers import Digest
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import cancel_all, sleep_or, wait_first
 from protocol.wire.bridge import HandOver
 from protocol.wire.runs import CheckpointRef, StepAnswer
@@ -63,7 +62,7 @@ _CLOSE_TIMEOUT = timedelta(milliseconds=200)
 """These time-outs together keep the shutdown below the second within which a task must stop."""
 
 _T = TypeVar("_T")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class VersionWentBack(Conflict):

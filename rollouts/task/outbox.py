@@ -10,18 +10,18 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import structlog
 from pydantic import ValidationError
 
 from protocol.errors import MusterError
 from protocol.runtime.files import write_atomically
+from protocol.runtime.logs import get_logger
 from protocol.wire.bridge import ROLLOUT_KIND, HandOver
 from protocol.wire.slots import RolloutOf
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.files.schema import write_rollouts
 from rollouts.task.bridge import Bridge
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Outbox:

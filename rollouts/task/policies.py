@@ -17,13 +17,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Digest
 from protocol.runtime.budgets import KeepRule, StoredVersion, size_of
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.version_lock import Hold, VersionLock, locked_versions
@@ -37,7 +36,7 @@ _KEPT_INCOMING = 1
 """Number of interrupted fetches to keep, because a task may resume the newest one."""
 
 _LOCK_POLL = timedelta(milliseconds=200)
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]

@@ -12,13 +12,12 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import structlog
 import torch
 
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.logs import configure_logs
+from protocol.runtime.logs import configure_logs, get_logger
 from rollouts.engines.opening import open_engine
 from rollouts.engines.vllm.cpu_kernels import restart_as
 from rollouts.precision import Dtype, EngineName
@@ -29,7 +28,7 @@ from rollouts.task.loop import RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import KEPT_VERSIONS, PolicyStore
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None, *, make: Callable[..., RolloutTask] = RolloutTask) -> int:

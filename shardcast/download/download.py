@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-import structlog
-
 from protocol.errors import Conflict, MusterError, Unavailable
 from protocol.identifiers import Digest
 from protocol.runtime.files import FileLocked, locked_file
+from protocol.runtime.logs import get_logger
 from protocol.runtime.retry import Deadline
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all, wait_first
@@ -44,7 +43,7 @@ _DELTAS = ".deltas"
 _REPAIRS = 3
 """Number of attempts to repair files with a wrong SHA-256 before the download reports a broken disk."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

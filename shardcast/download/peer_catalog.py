@@ -16,10 +16,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from protocol.identifiers import Address, Digest
 from protocol.runtime.backoff import backoff
+from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import wait_first
 from shardcast.download.context import DownloadContext
 from shardcast.errors import BadManifest, FailureKind, PeerFailed
@@ -42,7 +41,7 @@ FIRST_RECONNECT = timedelta(milliseconds=200)
 LONGEST_RECONNECT = timedelta(seconds=5)
 """Longest back-off before the catalog opens a peer's stream of listings again."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 
-import structlog
-
+from protocol.runtime.logs import get_logger
 from protocol.runtime.retry import Deadline, DeadlinePassed
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all, finish_with
@@ -53,7 +52,7 @@ _LONGEST_PAUSE = timedelta(seconds=5)
 _SHORTEST_PAUSE = timedelta(milliseconds=5)
 """Shortest wait of the dispatcher or a manifest reader, so that neither loops without a pause."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Transfer:

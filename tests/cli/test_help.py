@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import typer
 
@@ -12,9 +9,10 @@ from cli.lazy import load
 from cli.main import PARTS
 from cli.pool import commands as pool_commands
 from cli.worker import commands
+from tests.kit.command_line import imports_of
 from tests.kit.devnet import run_muster
 
-HEAVY = ("torch", "web3", "fastapi", "eth_account", "eth_utils", "numpy")
+HEAVY = ("torch", "web3", "fastapi", "eth_account", "eth_utils", "numpy", "structlog")
 
 
 LISTED = [(name, *part) for parts in (PARTS, commands.PARTS, pool_commands.PARTS) for name, part in parts.items()]
@@ -30,22 +28,12 @@ def test_the_help_page_shows_each_packages_own_summary(name: str, place: str, su
 
 @pytest.mark.parametrize("arguments", [["--help"], ["version"], ["wroker"], ["pool", "nodes"]])
 def test_a_command_that_needs_no_heavy_library_imports_none(arguments: list[str]) -> None:
-    script = f"""
-import sys
-sys.argv = ["muster", *{arguments!r}]
-from cli.main import main
-try:
-    main()
-except SystemExit:
-    pass
-print("imported", [name for name in {HEAVY!r} if name in sys.modules])
-"""
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[-1] == "imported []"
+    done = imports_of(HEAVY, *arguments)
+    assert done.found == []
     if arguments == ["--help"]:
-        assert all(name in found.stdout for name in PARTS)
+        assert all(name in done.out for name in PARTS)
     if arguments == ["wroker"]:
-        assert "Did you mean 'worker'" in found.stderr
+        assert "Did you mean 'worker'" in done.err
 
 
 def test_configuration_commands_are_listed_like_services() -> None:

@@ -53,7 +53,6 @@ ASKS = {
 """Commands whose effect can't be undone, or hits many nodes."""
 
 NOT_SIMULATED = {
-    "ledger deploy": "its contracts refer to each other's addresses",
     "shardcast origin": "a service",
     "shardcast relay": "a service",
     "work lease": "sends nothing",

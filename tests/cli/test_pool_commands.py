@@ -27,10 +27,30 @@ from protocol.identity.scopes import Scope
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
-from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
-from tests.kit.command_line import run_muster
+from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer
+from protocol.wire.logs import LogBatch, LogLine
+from tests.kit.command_line import imports_of, run_muster
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import HARDWARE, POOL, SOFTWARE, MemoryLedger
+
+NEEDLESS = (
+    "aiohttp",
+    "click",
+    "cryptography",
+    "eth_account",
+    "fastapi",
+    "ledger.client",
+    "numpy",
+    "protocol.wire.runs",
+    "protocol.wire.uploads",
+    "pygments",
+    "redis",
+    "rich.console",
+    "structlog",
+    "torch",
+    "web3",
+)
+"""Modules whose import costs CPU time, and that a request to the orchestrator does not need."""
 
 NODE = Key.generate()
 ORCHESTRATOR = Key.generate()
@@ -218,6 +238,40 @@ def test_an_owner_posts_watches_and_stops_a_task(owner: Owner) -> None:
     assert "node.healthy" in kinds
 
 
+def test_tasks_and_events_are_filtered_as_by_the_rest_api(owner: Owner) -> None:
+    owner.beat()
+    for name, label in (("first", "site=attic"), ("second", "site=cellar")):
+        owner.muster("run", "--image", "busybox", "--name", name, "--label", label, "--replicas", "1", "--", "x")
+    owner.report(owner.until_assigned(), "running")
+    owner.muster("stop", "second")
+
+    def names(*words: str) -> list[str]:
+        return [task["spec"]["name"] for task in owner.asks("tasks", *words)]
+
+    assert names("--newest") == ["second", "first"]
+    assert names("--state", "running", "--state", "failed") == ["first"]
+    assert names("--name", "second") == names("--label", "site=cellar") == ["second"]
+    assert names("--since", "1h") == ["first", "second"]
+    assert names("--until", "2020-01-02") == names("--since", "2100-01-01T00:00:00+01:00") == []
+    assert "is not a time" in owner.muster("tasks", "--since", "yesterday", fails=1)
+
+    every = owner.asks("events")
+    kinds = [event["kind"] for event in every]
+    of_nodes = owner.asks("events", "--kind", "node.", "--kind", "task.created")
+    assert {kind.partition(".")[0] for kind in kinds} > {event["kind"].partition(".")[0] for event in of_nodes}
+    assert of_nodes == [event for event in every if event["kind"].startswith(("node.", "task.created"))]
+    assert owner.asks("events", "--newest", "--limit", "2") == every[:-3:-1]
+    assert owner.asks("events", "--node", NODE.address, "--since", "1h") == [each for each in every if each["node"]]
+    task = every[-1]["task_id"]
+    assert owner.asks("events", "--task", "second") == [each for each in every if each["task_id"] == task]
+    (running,) = owner.asks("assignments", "--state", "running")
+    of_one = [each for each in every if each["assignment_id"] == running["id"]]
+    assert owner.asks("events", "--assignment", running["id"]) == of_one != []
+    assert owner.asks("events", "--before", every[1]["id"], "--until", "2100-01-01") == every[:1]
+    assert "there is no kind of event" in owner.muster("events", "--kind", "nodes.", fails=1)
+    assert "leave them out" in owner.muster("events", "--follow", "--newest", fails=1)
+
+
 def test_an_owner_restarts_drains_resumes_bans_and_unbans_a_node(owner: Owner) -> None:
     owner.beat()
     owner.muster("run", "--image", "busybox", "--", "sleep", "1")
@@ -339,6 +393,14 @@ def test_a_missing_wrong_or_insufficient_token_is_reported(owner: Owner) -> None
 
 def test_an_unreachable_orchestrator_ends_with_the_exit_code_for_a_retry(owner: Owner) -> None:
     assert "can't reach" in owner.muster("nodes", "--orchestrator", "http://127.0.0.1:9", fails=75)
+
+
+def test_a_request_to_the_orchestrator_imports_only_what_it_needs(owner: Owner) -> None:
+    owner.beat()
+    for command, needless in (("nodes", ("protocol.wire.tasks",)), ("tasks", ()), ("events", ("protocol.wire.tasks",))):
+        done = imports_of([*NEEDLESS, *needless], "--config", str(owner.home / "muster.toml"), "pool", command)
+        assert (done.found, done.collects) == ([], True), command
+        assert command != "nodes" or done.out.splitlines()[1].startswith(NODE.address), done.err
 
 
 def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:

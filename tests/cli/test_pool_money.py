@@ -408,3 +408,27 @@ async def test_rewards_have_totals_and_need_no_request_per_submission(terminal: 
     await owner.pools.set_terms(POOL, replace(terms, price_per_unit=terms.price_per_unit // 2))
     again = await terminal.asks("worker", "rewards")
     assert again["not_judged"] == shown["not_judged"] == str(196 * worth), "old work keeps its price"
+
+
+async def test_a_deployment_is_simulated_with_addresses_and_cost_and_then_needs_no_more(terminal: Terminal) -> None:
+    world, folder = terminal.world, terminal.config.parent
+    terminal.config.write_text(
+        f'[chain]\nrpc = "{world.url}"\nchain_id = {world.deployment.chain_id}\n[keys]\ndirectory = "keys"\n'
+    )
+    out = folder / "own.json"
+    deploy = ("ledger", "deploy", "--out", str(out), "--key", "governor")
+    ledger = await world.as_("governor")
+    before = await ledger.balance(world.keys["governor"].address)
+    planned = await terminal.asks(*deploy, "--dry-run")
+    assert (planned["dry_run"], planned["from"]) == (True, world.keys["governor"].address)
+    assert not out.exists()
+    assert await ledger.balance(world.keys["governor"].address) == before == int(planned["owned"])
+    said = await terminal.muster(*deploy, "--dry-run")
+    assert f"would deploy {len(planned['contracts'])} contracts from" in said
+    assert "nothing was changed" in said
+
+    done, _ = json.JSONDecoder().raw_decode(await terminal.muster(*deploy, "--json"))  # a remark follows
+    assert done["contracts"] == planned["contracts"]
+    assert sum(each["gas_used"] for each in done["transactions"]) <= planned["most_gas"]
+    assert sum(int(each["cost"]) for each in done["transactions"]) <= int(planned["most_cost"])
+    assert "exists" in await terminal.muster(*deploy, "--dry-run", expect=1)

@@ -21,10 +21,12 @@ from protocol.leases import Lease
 from protocol.wire.leases import SignedLease
 from protocol.wire.slots import SlotGrant
 from rollouts.checks import CheckedVersion
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import SCHEMA, ReadLimits, table_of, write_rollouts
-from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.files.schema import SCHEMA, table_of, write_rollouts
+from rollouts.models.text_decoder import TextDecoder
 from rollouts.precision import Arithmetic
+from tests.kit.command_line import imports_of
 from tests.kit.devnet import run_muster
 from tests.kit.rollout_files import (
     BEACON,
@@ -220,10 +222,16 @@ def test_samples_are_shown_as_text_or_as_tokens(made: Made) -> None:
     assert (refused.code, "name the version's folder with --model" in refused.err) == (1, True)
 
 
+def test_samples_are_shown_without_imports_of_libraries_for_models(made: Made) -> None:
+    words = ["rollouts", "show", str(made.path), "--model", str(made.version.folder), "--limit", "1"]
+    done = imports_of(["pyarrow", "torch", "transformers"], *words)
+    assert (done.found, "group 0, sample 0" in done.out) == ([], True), done.err
+
+
 def test_control_characters_of_an_answer_are_shown_as_escapes(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger's model wrote the answer, and a terminal executes control characters; markup is printed as text."""
     answer = "a\x1b[2J\x9b31m\u202e[red]\n\N{LATIN SMALL LETTER E WITH ACUTE}"
-    monkeypatch.setattr(FolderTokenizer, "decode", lambda _, __: answer)
+    monkeypatch.setattr(TextDecoder, "decode", lambda _, __: answer)
     arguments = ("rollouts", "show", str(made.path), "--model", str(made.version.folder), "--limit", "1")
     shown = run_muster(*arguments).out
     assert repr(answer) in shown

@@ -25,7 +25,7 @@ from fastapi.responses import JSONResponse
 from cli.keys import _LIGHT_SCRYPT_N
 from cli.worker import init as command
 from cli.worker.daemon import UNIT
-from cli.worker.setup_files import unit_text
+from cli.worker.setup_files import unit_text, write_unit
 from discovery.app import build_discovery
 from ledger.amounts import UNIT as MUST
 from ledger.artifacts import Contract, artifact
@@ -36,6 +36,7 @@ from ledger.transactions.receipts import Receipt
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.pool import LedgerPool
 from orchestrator.settings import OrchestratorSettings
+from protocol.errors import Conflict
 from protocol.identifiers import Address, address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import read_keystore, write_keystore
@@ -408,7 +409,7 @@ async def test_existing_things_of_others_are_refused_and_kept(contributor: Contr
         case "foreign unit":
             (contributor.home / UNIT).parent.mkdir(parents=True)
             (contributor.home / UNIT).write_text("[Unit]\n")
-            extra, expected = ("--yes", "--systemd"), "exists with another content"
+            extra, expected = ("--yes", "--systemd"), "exists with another content: no ExecStart"
     before = contributor.files()
     assert expected in await contributor.init(*extra, expect=1)
     after = contributor.files()
@@ -534,3 +535,21 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     except FileNotFoundError:
         pytest.skip("there is no systemd-analyze here")
     assert "muster-worker" not in ran.stderr, ran.stderr
+
+
+def test_each_folder_has_a_unit_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    usual, second = (folder / "muster.toml" for folder in (home / ".config/muster", home / "my second"))
+    for configuration, name in ((usual, "muster-worker"), (second, "muster-worker-my-second")):
+        assert write_unit(home, configuration) == ((home / UNIT).with_name(f"{name}.service"), True)
+        assert write_unit(home, configuration) == ((home / UNIT).with_name(f"{name}.service"), False)
+    with pytest.raises(Conflict, match=r"second\.service exists with another content: ExecStart=.*/my second/muster"):
+        write_unit(home, tmp_path / "my second" / "muster.toml")
+    assert run_muster(monkeypatch, "worker", "upgrade", "--json") == 0
+    restart = json.loads(capsys.readouterr().out)["steps"][-1]
+    assert restart == "systemctl --user restart muster-worker muster-worker-my-second"
+    (home / UNIT).write_text(unit_text(tmp_path / "third" / "muster.toml"))  # as earlier releases did
+    assert write_unit(home, tmp_path / "third" / "muster.toml") == (home / UNIT, False)

@@ -21,12 +21,13 @@ from protocol.invites import Invite, Join, Leave
 from protocol.leases import Dispute, Lease, SlotSalt, WorkClaim
 from protocol.node_registration import NodeConsent, ProviderConsent
 from protocol.verdicts import Outcome, ReasonCode, reason_name
+from protocol.wire.assignments import AssignmentState
 from protocol.wire.base import parse_answer
-from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, NodeState
+from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer
 from protocol.wire.invites import SignedInvite
-from protocol.wire.nodes import Registration
+from protocol.wire.nodes import NodeState, Registration
 from protocol.wire.relayed import ReceiptState, SignedConsents, SignedLeave, SubmissionRequest
-from protocol.wire.tasks import Assignment, AssignmentState
+from protocol.wire.tasks import Assignment
 from protocol.wire.uploads import UploadRequest
 from protocol.wire.validators import NumericsReport
 from rollouts.sampling.philox import MULTIPLIERS, WEYL

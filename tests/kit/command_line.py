@@ -1,8 +1,11 @@
-"""Runs `muster` commands in the test's own process."""
+"""Runs `muster` commands in the test's own process, and lists the modules that a command imports."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -17,3 +20,32 @@ def run_muster(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+@dataclass(frozen=True)
+class Imports:
+    """A finished command and the modules that it had imported."""
+
+    found: list[str]
+    """Those of the given modules that were imported."""
+    collects: bool
+    """Whether the garbage collector ran."""
+    out: str
+    err: str
+
+
+def imports_of(names: Sequence[str], *arguments: str) -> Imports:
+    """Runs a command in a process of its own; returns which of the modules `names` it imports."""
+    script = f"""
+import gc, sys
+from muster_network import main
+try:
+    main()
+finally:
+    print("\\nimported", *[name for name in {[*names]!r} if name in sys.modules])
+    print(gc.isenabled())
+"""
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    *lines, imported, collects = done.stdout.splitlines()
+    return Imports(imported.split()[1:], collects == "True", "\n".join(lines), done.stderr)

@@ -26,7 +26,7 @@ from protocol.http.replay_guard import ReplayGuard
 from protocol.identity.keys import Key
 from protocol.redis.connection import RedisKeys, connect_redis
 from protocol.runtime.clock import ManualClock
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, TaskSpec
 from tests.kit.memory_ledger import MANAGER, MemoryLedger, PoolUnderTest
 from tests.kit.orchestrator import under_test

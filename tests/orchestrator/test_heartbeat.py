@@ -18,7 +18,7 @@ from protocol.http.client import RequestSigner
 from protocol.http.lookups import LookupLimits
 from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 from tests.kit.memory_ledger import OWNER, POOL, PoolUnderTest
 
 BODY: dict[str, Any] = {"pool_id": POOL, "worker_version": "0.1.0"}

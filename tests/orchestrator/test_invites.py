@@ -21,9 +21,8 @@ from protocol.http.location import ServiceLocation
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.redis.leader_lease import LeaderLease
-from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
-from protocol.wire.nodes import NodePage, NodeRecord, Registration
+from protocol.wire.nodes import NodePage, NodeRecord, NodeState, Registration
 from tests.kit.memory_ledger import HARDWARE, POOL, SOFTWARE, PoolUnderTest
 from tests.kit.orchestrator import MakePool
 

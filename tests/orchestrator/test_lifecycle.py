@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.domain.node_states import MEMBERS, TABLE, NodeAction, NodeEvent, overdue, transition
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 
 S, E, A = NodeState, NodeEvent, NodeAction
 

@@ -17,7 +17,7 @@ from orchestrator.api.paging import read_page
 from orchestrator.domain.event_kinds import EVENT_KINDS, unknown_patterns
 from orchestrator.store import events
 from protocol.identity.signing import unix_ms
-from protocol.wire.pool import PoolEvent
+from protocol.wire.events import PoolEvent
 from tests.kit.memory_ledger import PoolUnderTest
 
 

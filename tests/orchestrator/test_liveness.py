@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.chain.interface import MemberEvent, MembershipChange
 from protocol.identity.keys import Key
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 from tests.kit.memory_ledger import PROVIDER, PoolUnderTest
 from tests.kit.orchestrator import MakePool
 

@@ -17,7 +17,9 @@ from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
-from protocol.wire.heartbeat import BATCH_LINES, CommandKind, LogLine, NodeState
+from protocol.wire.heartbeat import CommandKind
+from protocol.wire.logs import BATCH_LINES, LogLine
+from protocol.wire.nodes import NodeState
 from tests.kit.memory_ledger import MANAGER, PoolUnderTest
 from tests.kit.orchestrator import READER, MakePool
 

@@ -35,9 +35,11 @@ from protocol.errors import MusterError
 from protocol.http.tokens import hash_token, new_token
 from protocol.identity.keys import Key
 from protocol.runtime.clock import SystemClock
-from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogLine, NodeState
-from protocol.wire.nodes import Hardware, Registration, RuntimeKind, Software
-from protocol.wire.tasks import AssignmentState, NewTask, TaskSpec
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
+from protocol.wire.logs import LogBatch, LogLine
+from protocol.wire.nodes import Hardware, NodeState, Registration, RuntimeKind, Software
+from protocol.wire.tasks import NewTask, TaskSpec
 from tests.kit.discovery_pool import UNIT, PoolOnChain, make_pool
 
 POOL = 1

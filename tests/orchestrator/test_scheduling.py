@@ -15,9 +15,9 @@ from orchestrator.scheduler.plan import AssignmentOutcome, Candidate, OpenTask, 
 from orchestrator.scheduler.planner import plan
 from orchestrator.scheduler.requirements import GIBIBYTE, NodeHardware
 from protocol.identifiers import Address, address
-from protocol.wire.heartbeat import NodeState
-from protocol.wire.nodes import Gpu, Hardware, RuntimeKind, Software
-from protocol.wire.tasks import AssignmentState, GroupPlace, TaskSpec, TaskState
+from protocol.wire.assignments import AssignmentState, GroupPlace
+from protocol.wire.nodes import Gpu, Hardware, NodeState, RuntimeKind, Software
+from protocol.wire.tasks import TaskSpec, TaskState
 
 NOW = 1_800_000_000_000
 S, A, T = NodeState, AssignmentState, TaskState

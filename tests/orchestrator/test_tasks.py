@@ -11,9 +11,10 @@ import pytest
 from protocol.errors import Unavailable
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
-from protocol.wire.heartbeat import HeartbeatAnswer, NodeState
-from protocol.wire.nodes import Gpu
-from protocol.wire.tasks import Assignment, AssignmentState
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.heartbeat import HeartbeatAnswer
+from protocol.wire.nodes import Gpu, NodeState
+from protocol.wire.tasks import Assignment
 from tests.kit.memory_ledger import HARDWARE, POOL, PoolUnderTest
 
 SPEC = {"name": "hello", "image": "python:3.11"}

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 from tests.kit.memory_ledger import MANAGER, PoolUnderTest
 from tests.kit.orchestrator import MakePool
 

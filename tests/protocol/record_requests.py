@@ -28,10 +28,11 @@ from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.runtime.clock import ManualClock
 from protocol.wire.base import WireModel
-from protocol.wire.heartbeat import Heartbeat, LogBatch
+from protocol.wire.events import NewWebhook
+from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.invites import SignedInvite
+from protocol.wire.logs import LogBatch
 from protocol.wire.nodes import Registration
-from protocol.wire.pool import NewWebhook
 from protocol.wire.relayed import JoinRequest, SignedDispute, SubmissionRequest
 from protocol.wire.runs import Demand, NewAnswers, NewCheckpoint, TrainerWish
 from protocol.wire.slots import SlotName, SlotRequest

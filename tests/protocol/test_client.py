@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -377,3 +379,23 @@ def test_an_error_survives_serialisation(error: MusterError) -> None:
     if isinstance(error, RateLimited):
         assert isinstance(again, RateLimited)
         assert again.retry_after == error.retry_after
+
+
+async def test_only_a_client_of_https_or_behind_a_proxy_loads_certificate_authorities(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = Mock(wraps=ssl.create_default_context)
+    monkeypatch.setattr(ssl, "create_default_context", load)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for url, proxy, loads in (
+        ("http://127.0.0.1:1", None, False),
+        ("https://pool.example", None, True),
+        ("http://127.0.0.1:1", "http://127.0.0.1:2", True),
+    ):
+        load.reset_mock()
+        if proxy is not None:
+            monkeypatch.setenv("http_proxy", proxy)
+        async with ServiceClient(url, key=NODE):
+            assert load.called == loads, (url, proxy)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +47,24 @@ def test_a_log_line_is_json_with_time_level_and_fields(written: io.StringIO) -> 
     (line,) = lines(written)
     assert (line["event"], line["level"], line["port"], line["logger"]) == ("started", "info", 80, "part")
     assert line["timestamp"].endswith("Z")
+
+
+@pytest.mark.parametrize("logger", ['get_logger("part")', 'logging.getLogger("part")'])
+def test_structlog_is_imported_and_configured_for_the_first_line(logger: str) -> None:
+    script = f"""
+import logging, sys
+from protocol.runtime.logs import configure_logs, get_logger
+logger = {logger}
+configure_logs(level="INFO", json=True)
+print("structlog" in sys.modules)
+logger.debug("not logged")
+logger.warning("token mst_0011aabb_hunter2hunter2")
+print("structlog" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    line = json.loads(done.stderr)
+    assert (line["event"], line["level"], line["logger"]) == (f"token {REDACTED}", "warning", "part")
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_libraries_log_through_the_same_formatter(written: io.StringIO) -> None:

@@ -25,8 +25,8 @@ from protocol.http.client import BadAnswer
 from protocol.http.serving.problem_answers import install_problem_answers
 from protocol.identifiers import address
 from protocol.runtime.clock import ManualClock
-from protocol.wire.heartbeat import LogLine
-from protocol.wire.pool import PoolEvent
+from protocol.wire.events import PoolEvent
+from protocol.wire.logs import LogLine
 
 NODE = address("0x" + "11" * 20)
 LINES = st.text(st.characters(exclude_characters="\r\n\x00", exclude_categories=["Cs"]), max_size=40)

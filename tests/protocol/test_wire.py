@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,10 +12,10 @@ from typing import Any, get_args
 
 import httpx
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PydanticUserError, ValidationError
 
 from protocol.http.client import BadAnswer, ServiceResponse
-from protocol.wire.base import SignedModel, parse_answer
+from protocol.wire.base import SignedModel, WireModel, parse_answer
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.leases import MOST_UNITS, SignedLease
 from protocol.wire.mailbox import InviteList
@@ -205,11 +206,35 @@ def test_an_unknown_field_in_signed_data_is_refused_in_answers() -> None:
         ServiceResponse(200, httpx.Headers(), newer).read(SlotGrant)
 
 
-def test_every_model_inside_signed_data_is_strict() -> None:
+def wire_models(base: type[WireModel]) -> list[type[WireModel]]:
+    """Imports all modules with wire models; returns the subclasses of `base`."""
     for path in sorted(ROOT.glob("*/**/*.py")):
-        if path.parts[len(ROOT.parts)] in PACKAGES and "SignedModel)" in path.read_text():
+        if path.parts[len(ROOT.parts)] in PACKAGES and re.search(r"(Wire|Signed)Model\):", path.read_text()):
             import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    signed = list(SignedModel.__subclasses__())
+    return subclasses(base)
+
+
+def subclasses(base: type[WireModel]) -> list[type[WireModel]]:
+    return [inner for model in base.__subclasses__() for inner in (model, *subclasses(model))]
+
+
+def test_the_definition_of_every_model_is_correct() -> None:
+    """Models are built when they are first used, so an import alone does not find a wrong definition."""
+    models = wire_models(WireModel)
+    assert {"NodeViewPage", "Shard", "LogPage", "StatusView"} <= {model.__name__ for model in models}
+    for model in models:
+        model.model_rebuild()
+        assert model.__pydantic_complete__, model
+
+    class Wrong(WireModel):
+        field: ServiceResponse
+
+    with pytest.raises(PydanticUserError):
+        Wrong.model_rebuild()
+
+
+def test_every_model_inside_signed_data_is_strict() -> None:
+    signed = list(wire_models(SignedModel))
     assert {"SignedLease", "SignedExtension"} <= {model.__name__ for model in signed}
     assert [model for model in signed for inner in models_in(model) if not issubclass(inner, SignedModel)] == []
 

@@ -12,9 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from protocol.wire.runs import ArithmeticName
 from rollouts.engines.interface import Engine
 from rollouts.errors import BadRolloutFile
+from rollouts.files.limits import ReadLimits
 from rollouts.files.packed_format import pack, unpack
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits, read_rollout_bytes, read_rollouts, table_of, write_rollouts
+from rollouts.files.schema import read_rollout_bytes, read_rollouts, table_of, write_rollouts
 from rollouts.files.self_test_file import TRIAL_LIMITS, trial_file
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import Recipe

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
+from rollouts.files.limits import ReadLimits
 from rollouts.files.packed_format import most_bytes, pack, unpack
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.files.schema import ReadLimits
 from rollouts.precision import Arithmetic, Dtype, EngineName
 
 LIMITS = ReadLimits(file_bytes=1 << 20, rows=8, decoded_bytes=1 << 20, tokens=64)

@@ -21,12 +21,14 @@ from transformers import PreTrainedTokenizerFast
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import read_model
+from rollouts.models.text_decoder import TextDecoder
 from rollouts.models.tokenizer import FolderTokenizer
 from tests.kit.tiny_model import (
     BEGIN,
     CHARACTERS,
     CONTEXT,
     END,
+    PAD,
     UNKNOWN,
     VOCABULARY,
     rewrite_json,
@@ -394,3 +396,57 @@ def test_a_folder_with_a_missing_or_unusable_tokenizer_is_refused(folder: Path) 
     (folder / "tokenizer.json").unlink()
     with pytest.raises(BadVersionFolder, match=r"has no tokenizer\.json"):
         FolderTokenizer(folder)
+
+
+def rewrite(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps(fields))
+
+
+OTHER_TOKENS: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "nothing": (lambda _: None, True),
+    "the same control token": (lambda folder: rewrite_json(folder / "tokenizer_config.json", sep_token="<end>"), True),
+    "no configuration": (lambda folder: (folder / "tokenizer_config.json").unlink(), True),
+    "a control token that is a letter": (
+        lambda folder: rewrite_json(folder / "tokenizer_config.json", sep_token="q"),
+        False,
+    ),
+    "a list of control tokens": (
+        lambda folder: rewrite_json(folder / "tokenizer_config.json", extra_special_tokens=["q"]),
+        False,
+    ),
+    "added tokens by number": (
+        lambda folder: rewrite_json(
+            folder / "tokenizer_config.json",
+            added_tokens_decoder={"64": {"content": "<new>", "special": False}, "1": {"content": "<end>"}},
+        ),
+        False,
+    ),
+    "a list of an older release": (
+        lambda folder: rewrite(folder / "special_tokens_map.json", mask_token={"content": "q", "lstrip": False}),
+        False,
+    ),
+    "added tokens of an older release": (lambda folder: rewrite(folder / "added_tokens.json", q=30), False),
+}
+
+
+@pytest.mark.parametrize(("change", "is_plain"), OTHER_TOKENS.values(), ids=OTHER_TOKENS)
+def test_text_for_display_is_decoded_as_by_the_models_tokenizer(
+    folder: Path, change: Callable[[Path], object], is_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(folder)
+    tokens = [*range(VOCABULARY + 1), END, 30, PAD, 31]
+    expected = FolderTokenizer(folder).decode(tokens)
+    if is_plain:
+        monkeypatch.setattr("rollouts.models.tokenizer.FolderTokenizer", None)
+    assert TextDecoder(folder).decode(tokens) == expected
+
+
+def test_text_for_display_needs_a_readable_tokenizer(folder: Path) -> None:
+    for damage in ("{}", "{", ""):
+        (folder / "tokenizer_config.json").write_text(damage)
+        (folder / "tokenizer.json").write_text(damage)
+        with pytest.raises(BadVersionFolder, match="can't be used"):
+            TextDecoder(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BadVersionFolder, match=r"has no tokenizer\.json"):
+        TextDecoder(folder)

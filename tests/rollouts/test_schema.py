@@ -20,8 +20,9 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import address, digest
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.files.schema import SCHEMA, ReadLimits, read_rollouts, write_rollouts, write_table
+from rollouts.files.schema import SCHEMA, read_rollouts, write_rollouts, write_table
 from rollouts.precision import Arithmetic, Dtype, EngineName
 
 HEADER = SlotHeader(

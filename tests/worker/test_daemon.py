@@ -25,9 +25,10 @@ from ledger.devchain import ChainKind, start_chain
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
 from protocol.identifiers import digest, run_id
+from protocol.wire.assignments import AssignmentState
 from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import NewCheckpoint
-from protocol.wire.tasks import MEBIBYTE, AssignmentState, NewTask, Resources, Task, TaskSpec, TaskState
+from protocol.wire.tasks import MEBIBYTE, NewTask, Resources, Task, TaskSpec, TaskState
 from protocol.wire.uploads import ObjectKey
 from tests.kit.chain_controls import ChainControls
 from tests.worker.conftest import Engine

@@ -22,9 +22,11 @@ from protocol.identity.signing import check_signature, read_stamp, sign_response
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease, WorkKey
 from protocol.runtime.clock import ManualClock
-from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, NodeState
+from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWorkClaim
+from protocol.wire.logs import LogBatch
+from protocol.wire.nodes import NodeState
 from tests.kit.event_loop import at_rest, one_thread
 from worker.chain.ledger_chain import LedgerChain, NodeStatus, Payment
 from worker.chain.pool_record import PoolRecord

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.wire.tasks import AssignmentState, RestartKind, RestartRule
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.tasks import RestartKind, RestartRule
 from worker.runtime.interface import Container, ContainerStatus
 from worker.tasks.reconcile_plan import (
     LONGEST_BACKOFF,

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from protocol.runtime.clock import SystemClock
-from protocol.wire.tasks import MEBIBYTE, Assignment, AssignmentState, Resources, TaskSpec
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.tasks import MEBIBYTE, Assignment, Resources, TaskSpec
 from tests.worker.conftest import Engine
 from worker.runtime.docker import DockerRuntime
 from worker.runtime.interface import Runtime

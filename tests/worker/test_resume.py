@@ -31,14 +31,14 @@ class Daemon:
             version="test",
             phase=Phase.MEMBER,
             detail="",
-            node_state="",
-            orchestrator="",
-            last_answer_ms=0,
-            interval_s=0,
+            node_state="healthy",
+            orchestrator="https://pool.example",
+            last_answer_ms=1_767_225_600_000,
+            interval_s=10,
             silent_because="",
             clock_skew_s=0,
-            discovery={},
-            notices=[],
+            discovery={"https://a": "registered", "https://b": "down"},
+            notices=["one\x1b[2J\ttwo"],
             warnings=[],
             stopped=self.stopped,
             draining=False,
@@ -85,6 +85,12 @@ async def test_status_shows_why_leasing_has_stopped_and_resume_starts_it_again(
 ) -> None:
     await asyncio.to_thread(cli.status, None, state.root, False)
     shown = capsys.readouterr().out
+    lines = [line.split("\t") for line in shown.splitlines()]
+    assert {len(line) for line in lines} == {2}
+    assert ["discovery", "https://b: down"] in lines
+    assert ["last_answer", "2026-01-01T00:00:00Z"] in lines
+    assert ["interval", "PT10S"] in lines
+    assert "\x1b" not in shown
     assert f"no leasing: {WHY}" in shown
     assert "muster worker resume" in shown
     await asyncio.to_thread(cli.resume, None, state.root)

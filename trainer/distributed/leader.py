@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-import structlog
 import torch
 
 from protocol.errors import MusterError
+from protocol.runtime.logs import get_logger
 from trainer.distributed.channel import Channel, mesh_errors
 from trainer.distributed.commands import GroupCommand, GroupCommandKind
 from trainer.distributed.shutdown import ShutdownSignal
@@ -20,7 +20,7 @@ T = TypeVar("T")
 HEARTBEAT_S = 5.0
 """Maximum pause between commands. After it process 0 sends a heartbeat, so that it soon notices a lost process."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Leader:

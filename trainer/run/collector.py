@@ -6,9 +6,8 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-import structlog
-
 from protocol.errors import MusterError
+from protocol.runtime.logs import get_logger
 from protocol.wire.runs import RunView
 from trainer.errors import NotWritten
 from trainer.run.dependencies import Dependencies, Where
@@ -20,7 +19,7 @@ from trainer.run.orchestrator.demand import step_progress
 from trainer.run.reporting import StepTimes
 from trainer.run.versions import VersionPublisher
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

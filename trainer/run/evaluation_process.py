@@ -16,16 +16,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 import trainer
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.wire.runs import MOST_ANSWER_CHARACTERS, MOST_ANSWERS, NewAnswers, SampledAnswer
 from trainer.run.progress import ProgressLog
 from trainer.run.settings import TrainerSettings
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 LAST_PATIENCE = timedelta(minutes=10)
 """Maximum wait for the last evaluations at the end of a run."""

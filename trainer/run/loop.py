@@ -14,9 +14,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-import structlog
-
 from protocol.identity.signing import unix_ms
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all, run_unless
 from trainer.errors import NothingToLearn
@@ -32,7 +31,7 @@ from trainer.run.state.trainer_state import TrainerState
 from trainer.run.versions import VersionPublisher
 from trainer.saving.files import sync_names
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class TrainingRun:

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import structlog
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 
 PROGRESS_FILE = "progress.jsonl"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ProgressLog:

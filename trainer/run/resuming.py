@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import structlog
-
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
+from protocol.runtime.logs import get_logger
 from rollouts.sandboxed_decoder import Decoder
 from trainer.errors import TrainingDiverged
 from trainer.policy.policy_learner import PolicyLearner
@@ -21,7 +20,7 @@ from trainer.run.state.config_history import adopt
 from trainer.run.state.journal import Journal, Recorded, StepBatch, Value
 from trainer.run.state.trainer_state import TrainerState, load_state, save_state
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _OLD = "journal and state are from different times: restore one complete copy of the state directory"
 _HINT = "restore the files from a copy of the state directory; without them the run can't be resumed"
 

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import structlog
+from protocol.runtime.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @contextmanager

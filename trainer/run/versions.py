@@ -10,8 +10,7 @@ import asyncio
 import time
 from datetime import timedelta
 
-import structlog
-
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import RunView
 from trainer.run.dependencies import Dependencies, Where
@@ -20,7 +19,7 @@ from trainer.run.publishing.folders import Writer
 from trainer.run.reporting import StepTimes
 from trainer.run.state.trainer_state import save_state
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 STOP_TIMEOUT = timedelta(seconds=30)
 """Maximum time for which a stopping trainer waits for an announcement in progress."""

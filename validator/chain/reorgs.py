@@ -11,13 +11,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import structlog
 from cachetools import LRUCache
 
 from ledger.events.cursor_position import BlockRef
 from ledger.events.source import Header
 from protocol.errors import NotFound
 from protocol.identifiers import Digest
+from protocol.runtime.logs import get_logger
 
 MOST_REMEMBERED = 1024
 """Maximum number of entries of one cache."""
@@ -25,7 +25,7 @@ MOST_REMEMBERED = 1024
 K = TypeVar("K")
 V = TypeVar("V")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Blocks(Protocol):

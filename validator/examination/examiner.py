@@ -9,10 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-import structlog
-
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.scratch_folders import remove_abandoned
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all
@@ -33,7 +32,7 @@ MOST_DEATHS = 3
 TRY_OUT_WITHIN = timedelta(seconds=60)
 """Timeout of the self-test, which takes less than a second, or some seconds if a sandbox must be started."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class LocalExaminer:

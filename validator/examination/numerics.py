@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Self
 
-import structlog
-
 from protocol.errors import MusterError, NotFound
 from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all
 from rollouts.precision import Arithmetic
@@ -21,7 +20,7 @@ from rollouts.recompute.vllm_process import VllmPlace
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=1)
 """First and longest pause before a failed search or check is repeated; a check takes ten seconds and up to three GB."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class VerifiableClasses:

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-import structlog
-
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
+from protocol.runtime.logs import get_logger
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits, RolloutCalibration
 from rollouts.checks import EXACT_CHECKS, CheckedVersion, CheckInput, CheckOutcome, CheckResult, SeedParts, SlotFacts
 from rollouts.checks.reward import differing_environments
 from rollouts.errors import EngineFailed, OutOfMemory
-from rollouts.files.schema import ReadLimits
+from rollouts.files.limits import ReadLimits
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute import Recomputer, TorchRecomputer
 from rollouts.recompute.errors import ClassFailed
@@ -51,7 +50,7 @@ _SLACK = 4
 A file that is somewhat too large is decoded, so that a check can name its error.
 """
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 AskCopy = Callable[[Digest], bool]
 """Returns True if another submission has the given fingerprint."""

@@ -10,8 +10,8 @@ from protocol.verdicts import ReasonCode
 from rollouts.checks import CheckResult
 from rollouts.checks.reading import passed, reason_of, refused
 from rollouts.errors import BadRolloutFile, NotDecoded, TooLargeHere
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits
 from rollouts.files.self_test_file import TRIAL_LIMITS, trial_file
 from rollouts.sandbox import Sandboxes
 from rollouts.sandboxed_decoder import BEYOND_LIMITS, LIMIT_OF, Decoder, no_memory

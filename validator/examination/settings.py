@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from protocol.runtime.budgets import KeepRule
-from rollouts.files.schema import ReadLimits
+from rollouts.files.limits import ReadLimits
 from rollouts.precision import Dtype
 from rollouts.recompute.vllm_process import VllmPlace
 

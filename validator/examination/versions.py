@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-import structlog
 from cachetools import LRUCache
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.runtime.budgets import KeepRule, StoredVersion
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
@@ -25,7 +25,7 @@ from rollouts.task.policies import HeldPolicy, PolicyStore, Stamp, stamp_of
 MOST_LOCAL = 256
 """Maximum number of folders in `policies` whose verified digest is cached; other folders are hashed at each use."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)

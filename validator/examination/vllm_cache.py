@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import structlog
-
 from protocol.identifiers import Digest
+from protocol.runtime.logs import get_logger
 from rollouts.checks import CheckedVersion
 from rollouts.engines.vllm.cpu_kernels import check_class
 from rollouts.precision import Arithmetic, Dtype
@@ -21,7 +20,7 @@ takes about 700 MB besides the weights, keys and values of one step, and the log
 
 _BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class VllmCache:

@@ -7,13 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 
-import structlog
-
 from ledger.client import Ledger
 from ledger.client.work import Verdict, WorkRecord, WorkStatus
 from ledger.errors import TransactionReverted
 from ledger.events.types import VerdictGiven
 from protocol.identifiers import Address, Digest
+from protocol.runtime.logs import get_logger
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, AuditFinding
 from validator.audit.rows import (
@@ -33,7 +32,7 @@ from validator.loops.confirmations import Confirmations
 ReadAudit = Callable[[Address, Digest], Awaitable[AuditFile]]
 """Downloads an audit file of a validator and verifies the file's SHA-256."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Followed(StrEnum):

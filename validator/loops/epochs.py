@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-import structlog
-
 from ledger.client import Ledger
 from ledger.client.pools import Terms
 from ledger.errors import TransactionReverted
 from ledger.events.types import SecretCommitted, SecretRevealed
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address
+from protocol.runtime.logs import get_logger
 from validator.audit.epochs import Epochs
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class EpochTooShort(InvalidInput):

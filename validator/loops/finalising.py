@@ -11,18 +11,17 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-import structlog
-
 from ledger.client import Ledger
 from ledger.client.work import WorkRecord, WorkStatus
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.redis.connection import StoreUnavailable
 from protocol.redis.leader_lease import LeaderLease
+from protocol.runtime.logs import get_logger
 from validator.chain.connection import PoolChain
 from validator.store.deadlines import Deadlines
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Finalising:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-import structlog
-
 from ledger.client import Ledger
 from ledger.client.event_follower import EventFollower
 from ledger.events.cursor import EventBatch
@@ -19,6 +17,7 @@ from ledger.events.types import WorkSubmitted
 from protocol.errors import MusterError, NotFound
 from protocol.redis.connection import StoreUnavailable
 from protocol.redis.leader_lease import LeaderLease
+from protocol.runtime.logs import get_logger
 from validator.chain.connection import PoolChain
 from validator.domain.items import ItemKind
 from validator.domain.progress import LoopProgress
@@ -31,7 +30,7 @@ from validator.store.deadlines import Deadlines
 LOST_VERDICT_DELAY = timedelta(seconds=5)
 """Delay before work is examined again after a reorg removed its verdict; usually the verdict is mined again."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class LedgerIntake:

@@ -11,11 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-import structlog
-
 from protocol.errors import MusterError
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import cancel_all
 from protocol.wire.listings import RolloutItem
 from validator.assignment.eligibility import Next, eligibility_of
@@ -41,7 +40,7 @@ If another validator contradicts the first verdict, the turn comes earlier; so t
 CRASHED = "validator-crashed"
 """Error code of an unexpected exception while an item was processed."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Judging:

@@ -12,13 +12,13 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import structlog
 from cachetools import FIFOCache
 
 from ledger.client import Ledger
 from ledger.client.work import WorkRecord, WorkStatus
 from protocol.identifiers import Address, Digest
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from validator.assignment.turns import rank_of
 from validator.audit.second_looks import may_decide
 from validator.chain.connection import PoolChain
@@ -55,7 +55,7 @@ MOST_WATCHED = 4096
 AT_ONCE = 64
 """Maximum number of disputes that one round reads from the ledger."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 
-import structlog
-
 from protocol.errors import MusterError, RateLimited
 from protocol.identifiers import Address
+from protocol.runtime.logs import get_logger
 from validator.chain.connection import NotPoolValidator, PoolChain
 from validator.domain.items import LOOKS, Item, ItemId, Staged
 from validator.health import Health
@@ -19,7 +18,7 @@ from validator.queue.leases import HeldItems
 from validator.queue.retry_policy import STILL_GIVEN_UP, RetryPolicy, Step, next_step
 from validator.queue.store import PutOutcome, WorkQueue
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class LeasedItems:

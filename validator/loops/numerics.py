@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import structlog
-
 from protocol.clients import NodeClient
 from protocol.errors import MusterError, NotFound
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.wire.validators import MOST_VERIFIED, NumericsReport
 from validator.store.members import Members
 
@@ -18,7 +17,7 @@ LONGEST_SILENCE = timedelta(minutes=5)
 RETRY = timedelta(seconds=30)
 """Time after which a failed report is repeated."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class NumericsReports:

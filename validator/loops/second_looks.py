@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import structlog
 from cachetools import FIFOCache, LRUCache
 
 from ledger.client import Ledger
@@ -27,6 +26,7 @@ from ledger.events.types import (
     WorkSubmitted,
 )
 from protocol.identifiers import Address, Digest
+from protocol.runtime.logs import get_logger
 from protocol.verdicts import Outcome, ReasonCode
 from validator.assignment.turns import delay_of, rank_of
 from validator.audit.epochs import Epochs
@@ -38,7 +38,7 @@ from validator.loops.juries import READABLE, Juries
 from validator.queue.store import NewItem, WorkQueue
 from validator.store.records import Judged, NodeRecords
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 FOLLOWED = (VerdictGiven, VerdictContradicted, VerdictConfirmed, WorkDisputed)
 """Events of the contract `WorkLedger` that this loop reads."""

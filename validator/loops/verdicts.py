@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
 from ledger.client import Ledger
 from ledger.client.contract import Refusal
 from ledger.client.work import Verdict, WorkRecord, WorkStatus
 from ledger.errors import TransactionReverted
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from validator.chain.connection import PoolChain
 from validator.domain.items import Item, ItemKind, Staged
 from validator.metrics import ValidatorMetrics
@@ -57,7 +56,7 @@ TURN_CODE = "not-your-turn"
 NOT_OURS = frozenset({"ConflictOfInterest", "NotValidator"})
 """Contract errors if this validator may not judge the work, but another validator may."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

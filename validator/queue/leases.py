@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import structlog
-
+from protocol.runtime.logs import get_logger
 from validator.domain.items import Item, ItemId
 from validator.queue.store import WorkQueue
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class HeldItems:

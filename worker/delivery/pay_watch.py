@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import structlog
-
 from protocol.errors import MusterError
 from protocol.identifiers import address, digest
 from protocol.leases import Lease, WorkKey
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from worker.chain.ledger_chain import LedgerChain, Payment
 from worker.state import StateDirectory
 
@@ -38,7 +37,7 @@ UNPAYABLE = frozenset({"EscrowTooLow", "NotMember", "WrongStatus"})
 """Contract errors that the pool causes: too little escrow, membership ended, pool not active."""
 
 _FILE = "pay"
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-import structlog
-
 from ledger.errors import TransactionReverted
 from protocol.errors import MusterError, NotFound, Unavailable
 from protocol.http.object_transfer import BytesRefused, ObjectTransfer, UrlStale
@@ -26,6 +24,7 @@ from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import ReceiptState, SubmissionReceipt
@@ -50,7 +49,7 @@ The causes of other errors, such as a ban or an empty escrow, may end before the
 """
 
 _TICKET, _STORED, _HANDED_OVER = "ticket", "stored_ms", "handed_over_ms"
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Undeliverable(Unavailable):

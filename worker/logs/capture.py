@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 from datetime import timedelta
 
-import structlog
-
 from protocol.errors import MusterError
+from protocol.runtime.logs import get_logger
 from worker.logs.store import LogStore
 from worker.runtime.interface import OutputLine, Runtime
 
@@ -17,7 +16,7 @@ FINISH_TIMEOUT = timedelta(seconds=5)
 
 _BATCH = 500
 """Maximum number of lines that are collected before they are stored."""
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class OutputCollector:

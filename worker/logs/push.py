@@ -7,21 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
 from protocol.errors import MusterError
 from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
-from protocol.wire.heartbeat import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
+from protocol.wire.logs import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
 from worker.logs.store import LogStore
 from worker.session.orchestrator_client import OrchestratorSession
 
 _LOOK = timedelta(milliseconds=250)
 """Interval at which the pusher checks requested logs for new lines."""
 _LONGEST_PAUSE = timedelta(seconds=15)
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from protocol.wire.heartbeat import LogLine
+from protocol.wire.logs import LogLine
 from worker.runtime.interface import OutputLine
 from worker.state import remove_tree
 

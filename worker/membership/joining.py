@@ -7,8 +7,6 @@ import contextlib
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
-import structlog
-
 from protocol.clients import DiscoveryClient
 from protocol.errors import Forbidden, InvalidInput, MusterError
 from protocol.http.location import check_service_url
@@ -16,6 +14,7 @@ from protocol.identifiers import Address, address
 from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.wire.invites import SignedInvite
 from worker.chain.ledger_chain import LedgerChain, NodeStatus, describe_error
 from worker.membership.registration import Registrar
@@ -29,7 +28,7 @@ _BAD_INVITE_PAUSE = timedelta(milliseconds=250)
 """Pause after an invalid invite."""
 _RECORD_TIMEOUT = timedelta(seconds=10)
 """Time limit for reading the pool's payment record."""
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

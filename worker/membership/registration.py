@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-import structlog
-
 from protocol.clients import DiscoveryClient
 from protocol.errors import MusterError
 from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.invites import SignedInvite
@@ -32,7 +31,7 @@ _LONGEST_LIFE_MS = 7 * 24 * 3600 * 1000
 """Maximum lifetime of a registration in milliseconds; a longer lifetime in a service's answer is cut to this
 maximum."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Registrar:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import httpx
-import structlog
 
 from protocol.clients import ServiceLocation
 from protocol.clients.node import NodeClient
@@ -18,6 +17,7 @@ from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.invites import Join
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.retry import Deadline
 from protocol.wire.invites import SignedInvite
 from protocol.wire.relayed import JoinRequest, ReceiptState
@@ -29,7 +29,7 @@ This time is short, because invites expire within minutes.
 """
 
 _POLL_INTERVAL = timedelta(seconds=1)
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class RelayedJoin:

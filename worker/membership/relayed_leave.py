@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-import structlog
-
 from protocol.clients.node import NodeClient
 from protocol.errors import MusterError
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Leave
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.retry import Deadline
 from protocol.wire.relayed import ReceiptState, SignedLeave
 
@@ -23,7 +22,7 @@ VALID = timedelta(minutes=30)
 leave after a short outage of the chain."""
 
 _POLL_INTERVAL = timedelta(seconds=1)
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 async def leave_by_relay(

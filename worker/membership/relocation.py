@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-import structlog
-
 from protocol.clients import DiscoveryClient
 from protocol.errors import MusterError
 from protocol.identifiers import Address
 from protocol.invites import LONGEST_INVITE
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.wire.invites import SignedInvite
 from worker.chain.ledger_chain import LedgerChain
 from worker.membership.joining import OrchestratorLocation, check_invite
@@ -22,7 +21,7 @@ MOST_INVITES = 16
 """Maximum number of invites that are read from one service. The invites are ordered by expiry, the latest first."""
 
 _NOW = timedelta()
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Relocation:

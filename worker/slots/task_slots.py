@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-import structlog
 from pydantic import ValidationError
 
 from protocol.errors import Conflict, MusterError, NotFound, Unavailable, Unprocessable
@@ -21,6 +20,7 @@ from protocol.identifiers import Address, Digest
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.retry import Backoff, Deadline, retry
 from protocol.wire.leases import SignedLease
@@ -47,7 +47,7 @@ If the limit is exceeded, the task's next request gets the same lease again.
 
 _CHAIN_BACKOFF = Backoff(attempts=20, most=timedelta(seconds=1))
 _FILE = "leases"
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 FaultOf = Callable[[Lease, Digest], Awaitable[str]]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-import structlog
-
 from protocol.identifiers import Address
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.tasks import Assignment
 from worker.runtime.interface import Runtime
@@ -15,7 +14,7 @@ from worker.state import StateDirectory, check_room, make_volume, remove_tree
 from worker.tasks.container_spec import ContainerPlacement, InstalledGpu, Volumes, container_spec
 from worker.tasks.saved_state import RunningTask
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ContainerRunner:

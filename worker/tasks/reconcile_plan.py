@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from protocol.runtime.backoff import backoff
-from protocol.wire.tasks import AssignmentState, RestartKind, RestartRule
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.tasks import RestartKind, RestartRule
 from worker.runtime.interface import Container, ContainerStatus
 
 FIRST_BACKOFF = timedelta(seconds=1)

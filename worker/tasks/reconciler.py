@@ -13,17 +13,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import structlog
-
 from protocol.errors import MusterError
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import unit
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or, wait_first
+from protocol.wire.assignments import AssignmentState
 from protocol.wire.heartbeat import AssignmentReport
-from protocol.wire.tasks import Assignment, AssignmentState
+from protocol.wire.tasks import Assignment
 from worker.logs.store import LogStore
 from worker.logs.task_logs import TaskLogs
 from worker.runtime.interface import Container, ContainerStatus, LaunchRefused, Runtime, RuntimeDown
@@ -40,7 +40,7 @@ POLL_INTERVAL = timedelta(seconds=1)
 _MOST_DETAIL = 2000
 """Maximum number of characters of a report's detail, so that a quote of the task's output still fits."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Reconciler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from protocol.wire.tasks import AssignmentState, GroupPlace
+from protocol.wire.assignments import AssignmentState, GroupPlace
 from worker.state import StateDirectory
 from worker.tasks.reconcile_plan import AssignmentProgress
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -32,6 +31,7 @@ from protocol.http.serving.http import BODY_ACCOUNT
 from protocol.http.serving.problem_answers import CarriedError, http_problem, problem_response, unexpected
 from protocol.http.verification import SENT_METHOD, FastResponse, FastRoute, check_declared_size, too_large
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import generator
 from protocol.versions import AGREED_HEADER, SPOKEN, VERSION_HEADER, VersionRange
 
@@ -44,7 +44,7 @@ SLOW_S = 1.0
 """Duration in seconds from which a successful request is logged at level INFO instead of DEBUG."""
 
 _LOGGER_NAME = "protocol.access"
-_log = structlog.get_logger(_LOGGER_NAME)
+_log = get_logger(_LOGGER_NAME)
 _levels = logging.getLogger(_LOGGER_NAME)
 
 _VERSION = VERSION_HEADER.lower().encode("ascii")

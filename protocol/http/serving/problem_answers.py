@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -13,9 +12,10 @@ from starlette.exceptions import HTTPException
 
 from protocol.errors import MusterError, Unauthenticated, Unprocessable, plain_message
 from protocol.http.problems import MEDIA_TYPE, TYPE_PREFIX, Problem, code_of, hint_of, problem_of, title_of
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import token_hex
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def problem_response(error: MusterError, *, instance: str = "") -> Response:

@@ -15,7 +15,6 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any
 
-import structlog
 import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -35,6 +34,7 @@ from protocol.http.serving.middleware import HttpLimits, HttpMetrics, RequestMid
 from protocol.http.serving.problem_answers import install_problem_answers
 from protocol.http.verification import DEFAULT_BODY_LIMIT, FastRoute
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.loops import BackgroundLoops
 from protocol.versions import SPOKEN, VersionRange
 
@@ -51,7 +51,7 @@ DRAIN = timedelta(seconds=20)
 BACKLOG = 2048
 """Maximum number of connections that wait to be accepted. The kernel's own limit may be lower."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def create_service(

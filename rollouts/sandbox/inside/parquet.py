@@ -10,8 +10,9 @@ import json
 import os
 
 from rollouts.errors import BadRolloutFile, TooLargeHere
+from rollouts.files.limits import ReadLimits
 from rollouts.files.packed_format import pack
-from rollouts.files.schema import ReadLimits, read_rollout_bytes
+from rollouts.files.schema import read_rollout_bytes
 from rollouts.files.self_test_file import trial_file
 
 from .program import OUT_OF_MEMORY

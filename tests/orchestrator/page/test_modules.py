@@ -12,7 +12,7 @@ import pytest
 from orchestrator.api.page import page_files
 from protocol.identity.scopes import Scope
 from protocol.verdicts import Outcome, ReasonCode
-from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import NodeState
 
 HERE = Path(__file__).parent
 MODULES = {name: file.body.decode() for name, file in page_files().items() if name.endswith(".mjs")}

@@ -15,9 +15,10 @@ import pytest
 from protocol.identifiers import ZERO_DIGEST, Digest, digest
 from protocol.verdicts import ReasonCode
 from rollouts.checks import CheckResult
+from rollouts.files.limits import ReadLimits
 from rollouts.files.packed_format import pack
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import ReadLimits, table_of, write_rollouts
+from rollouts.files.schema import table_of, write_rollouts
 from rollouts.sandbox import Job, JobEnding, JobKind, JobOutcome, Sandboxes, SandboxUnavailable
 from rollouts.sandbox.inside.parquet import FILE
 from validator.examination.interface import HashedFile, NotJudged

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-import structlog
-
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import InvalidInput, MusterError, NotFound, TooLarge
 from protocol.http.object_transfer import BytesRefused, ObjectTransfer
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE
@@ -27,7 +26,7 @@ from trainer.run.gathering.rollout_files import FileReader, UnusableFile
 from trainer.run.gathering.verdicts import LedgerVerdicts, NotOnLedger
 from trainer.run.state.journal import JournalFile
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 ROLLOUTS_FOLDER = "rollouts"
 _VANISHED = "vanished"

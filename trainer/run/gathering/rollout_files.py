@@ -21,8 +21,8 @@ from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile, AuditRow
 from rollouts.environments import is_solved
 from rollouts.errors import BadRolloutFile, NotDecoded
+from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample, SlotHeader
-from rollouts.files.schema import ReadLimits
 from rollouts.recipe import Recipe
 from rollouts.sandboxed_decoder import Decoder
 from trainer.learning.groups import TrainingGroup, TrainingSample

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
 import torch
 
 from protocol.errors import Conflict, MusterError
+from protocol.runtime.logs import get_logger
 from rollouts.precision import Dtype
 from trainer.distributed.channel import Channel, mesh_errors
 from trainer.distributed.commands import GroupCommand, GroupCommandKind, groups_of, state_of
@@ -24,7 +24,7 @@ from trainer.policy.base_model import PolicyBase, open_base
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.settings import TrainerSettings
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:

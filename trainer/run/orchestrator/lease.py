@@ -15,11 +15,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
-import structlog
-
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict, MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import TrainerWish
@@ -36,7 +35,7 @@ _FENCED = "trainer-fenced"
 
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class RunLease:

@@ -6,16 +6,15 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
 
-import structlog
-
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.retry import Backoff, Deadline, is_retryable, retry
 from trainer.errors import NotWritten
 
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class OutageRetry:

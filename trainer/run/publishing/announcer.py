@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-import structlog
-
 from ledger.client import Ledger
 from ledger.client.checkpoints import Announcement
 from ledger.errors import TransactionReverted
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
+from protocol.runtime.logs import get_logger
 from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
 from trainer.errors import AnotherTrainer
 from trainer.run.orchestrator.lease import RunLease
 from trainer.run.orchestrator.outages import OutageRetry
 from trainer.run.publishing.folders import VersionFolders
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

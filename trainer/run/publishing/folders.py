@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from ledger.version_needs import VersionNeeds
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict, MusterError
 from protocol.identifiers import Digest
 from protocol.runtime.budgets import KeepRule, Needs, OverBudget, stored_version
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from trainer.run.state.journal import Journal, Written
 from trainer.saving.files import put_in_place
@@ -26,7 +25,7 @@ from trainer.saving.files import put_in_place
 KEPT_VERSIONS = 16
 """Number of version folders kept if the disk has space; relays that were offline fetch them later."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Writer = Callable[[Path], Awaitable[None]]
 """Function that writes a version into the given folder, atomically."""

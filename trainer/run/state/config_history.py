@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import structlog
-
 from protocol.errors import Conflict
+from protocol.runtime.logs import get_logger
 from trainer.run.state.journal import Journal, LearnedUnder, Recorded, Value
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _LEARNING = "learning."
 

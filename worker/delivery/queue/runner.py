@@ -17,12 +17,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
 from protocol.errors import MusterError, RateLimited
 from protocol.identifiers import Digest, digest
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import jittered
 from protocol.runtime.retry import Deadline
 from protocol.runtime.threads import run_in_thread
@@ -48,7 +47,7 @@ _FINAL_POLL_INTERVAL = timedelta(seconds=1)
 """Pause between two attempts to finish items that were already submitted, at shutdown."""
 _IDLE = timedelta(seconds=30)
 """Maximum time until the runner looks for due items again."""
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class StepBack(Exception):

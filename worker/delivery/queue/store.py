@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from protocol.errors import Conflict, NotFound, TooLarge
 from protocol.identifiers import Digest, digest
 from protocol.runtime.files import check_format, sync_path
+from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import token_hex
 from worker.delivery.queue.item import DeliveryStage, FinishedItem, QueueItem
 
@@ -49,7 +48,7 @@ _REQUEST_STAGES = frozenset({DeliveryStage.REQUESTED, DeliveryStage.SUBMITTED})
 _CHUNK = 1 << 20
 
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 MOST_ITEMS = 10_000
 """Maximum number of waiting files. A limit of the total size alone would allow any number of empty files."""
