@@ -5,7 +5,8 @@ batches at the end of every slot. With overlapping slots, a slot begins as soon 
 batch holds, as in the rollout task. Both ways answer the same requests with proofs, in alternating order; the tokens
 are compared. Models have random weights. For vLLM on a CPU use `OMP_NUM_THREADS=1 .tools/vllm/bin/python`.
 
-`--engine`, `--model`, `--slots`, `--batch` and `--shortest` choose others.
+`--engine`, `--model`, `--slots`, `--batch` and `--shortest` choose others. `--simulate` loads no model: it counts
+steps, and prints how full the batch is for each number of slots at once and of slots per version.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ def run(engine: SessionEngine, work: Work, *, slots_at_once: int) -> Measured:
     before, wall, cpu = engine.usage.read(), time.perf_counter(), time.process_time()
     session = engine.open()
     waiting, under_way = list(range(work.slots)), list[Sequence[Future[None]]]()
-    computing = iter(())
+    computing: Iterator[Completion] = iter(())
     while waiting or session.unanswered:
         under_way = [slot for slot in under_way if not all(done.done() for done in slot)]
         room = session.unanswered < engine.max_batch if slots_at_once > 1 else not session.unanswered
@@ -101,6 +102,51 @@ def run(engine: SessionEngine, work: Work, *, slots_at_once: int) -> Measured:
     return Measured(sum(map(len, answers.values())), wall, cpu, engine.usage.read() - before, answers)
 
 
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Steps until all slots of a version are finished, mean fill of the batch, and share of steps under half of it."""
+
+    steps: int
+    fill: float
+    under_half: float
+
+
+def simulate(slots: int, *, batch: int, shortest: int, slots_at_once: int) -> Simulated:
+    """Counts the steps of an engine whose batch has as many rows as a slot has answers."""
+    lengths = [round(times * shortest) for times in _SPREAD for _ in range(batch // len(_SPREAD))]
+    waiting, growing = list[tuple[int, int]](), list[tuple[int, int]]()
+    left, begun, sizes = dict[int, int](), 0, list[int]()
+    while True:
+        while begun < slots and len(left) < slots_at_once and (len(waiting) + len(growing) < batch or not left):
+            waiting += [(begun, length) for length in lengths]
+            left[begun] = len(lengths)
+            begun += 1
+        room = batch - len(growing)
+        growing, waiting = growing + waiting[:room], waiting[room:]
+        if not growing:
+            break
+        sizes.append(len(growing))
+        for slot, length in growing:
+            left[slot] -= length == 1
+        growing = [(slot, length - 1) for slot, length in growing if length > 1]
+        left = {slot: answers for slot, answers in left.items() if answers}
+    under_half = sum(2 * size < batch for size in sizes) / len(sizes)
+    return Simulated(len(sizes), sum(sizes) / len(sizes) / batch, under_half)
+
+
+def print_simulation(batch: int, shortest: int) -> None:
+    """Prints the simulation's figures."""
+    print(
+        "slots per version, slots at once: batch full on average, less than half full, steps of one at a time / these"
+    )
+    for slots in (1, 4, 16, 64):
+        one = simulate(slots, batch=batch, shortest=shortest, slots_at_once=1)
+        for at_once in (1, 2, 3, 4):
+            found = simulate(slots, batch=batch, shortest=shortest, slots_at_once=at_once)
+            ratio = one.steps / found.steps
+            print(f"  {slots:2}, {at_once}: {found.fill:4.0%} {found.under_half:4.0%} {ratio:5.2f}")
+
+
 def main() -> None:
     """Prints the figures of both ways."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -112,7 +158,11 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=6)
     parser.add_argument("--batch", type=int, default=32, help="rows of the engine, and answers of a slot")
     parser.add_argument("--shortest", type=int, default=32, help="tokens of the shortest answers")
+    parser.add_argument("--simulate", action="store_true")
     given = parser.parse_args()
+    if given.simulate:
+        print_simulation(given.batch, given.shortest)
+        return
     torch.set_num_threads(1)
     work = Work(given.slots, given.batch, given.shortest)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,9 +188,8 @@ def main() -> None:
         )
     (first, *_), (second, *_) = passes[1], passes[MOST_SLOTS]
     differing = sum(first.answers[key] != tokens for key, tokens in second.answers.items())
-    print(
-        f"  {two / one:.2f} times, by CPU time {two_cpu / one_cpu:.2f} times; {differing} of {len(first.answers)} answers differ"
-    )
+    print(f"  {two / one:.2f} times, by CPU time {two_cpu / one_cpu:.2f} times")
+    print(f"  {differing} of {len(first.answers)} answers differ")
 
 
 if __name__ == "__main__":

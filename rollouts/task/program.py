@@ -24,7 +24,7 @@ from rollouts.precision import Dtype, EngineName
 from rollouts.recompute.node_self_test import open_proven
 from rollouts.task.bridge import Bridge
 from rollouts.task.fetching import RelayFetch
-from rollouts.task.loop import RolloutTask
+from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import KEPT_VERSIONS, PolicyStore
 
@@ -70,6 +70,7 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
             policies=PolicyStore(shared, fetch=fetch, clock=clock, keep=keep),
             outbox=Outbox(data, bridge=bridge),
             groups=options.groups,
+            most_slots=options.slots,
             clock=clock,
         )
         loop = asyncio.get_running_loop()
@@ -112,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
     parser.add_argument("--groups", type=int, default=8, help="groups to request per lease")
+    slots = f"slots of one version under way at the same time; default: {MOST_SLOTS}"
+    parser.add_argument("--slots", type=_positive, default=MOST_SLOTS, help=slots)
     keep = "versions kept besides those in use; default: 2, or fewer that fit in a tenth of the disk"
     parser.add_argument("--keep-versions", type=_positive, help=keep)
     parser.add_argument("--allow-plain-http", action="store_true", help="allow plain http to relays on other machines")

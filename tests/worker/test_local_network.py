@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from protocol.http.url_safety import is_public
-from protocol.wire.tasks import AssignmentState, NetworkMode
+from protocol.wire.assignments import AssignmentState
+from protocol.wire.tasks import NetworkMode
 from tests.worker.conftest import Engine
 from tests.worker.specs import run_to_end, spec_for, text_of
 from tests.worker.test_reconciler import TICK, asked, reconciler_of, running, state_is, until

@@ -46,8 +46,8 @@ class CheatingTask(RolloutTask):
 
     def __init__(self, *, trick: Trick, data: Path, engine: Any, bridge: Bridge, **rest: Any) -> None:  # noqa: ANN401 - the real task's own arguments
         self._adjustable = AdjustableEngine(engine)
-        rest |= {"outbox": CheatingOutbox(data, bridge=bridge, trick=trick)}
-        super().__init__(bridge=CheatingBridge(bridge, trick), engine=engine, most_slots=1, **rest)
+        rest |= {"outbox": CheatingOutbox(data, bridge=bridge, trick=trick), "most_slots": 1}
+        super().__init__(bridge=CheatingBridge(bridge, trick), engine=engine, **rest)
         self._trick = trick
         self._room = data / "cheats"
         self._history: list[Path] = []
