@@ -52,7 +52,7 @@ class BaseEngine(ABC):
             )
         self.dtype = dtype
         self._device = find_device(device)
-        self._max_batch = max_batch
+        self._max_batch = self._rows = max_batch
         self._cache_bytes = cache_bytes
         self._facts: ModelFacts | None = None
         self._version: Digest | None = None
@@ -71,15 +71,15 @@ class BaseEngine(ABC):
 
     @property
     def max_batch(self) -> int:
-        """Maximum answers in progress."""
-        return self._max_batch
+        """Maximum answers in progress; smaller than at first after memory ran out."""
+        return self._rows
 
     def open(self, *, with_proofs: bool = True) -> EngineSession:
-        """Opens a session on the loaded version: see `Engine.open`."""
+        """Opens a session on the loaded version: see `SessionEngine.open`."""
         self._check_idle()
         if self._facts is None or self._version is None:
             raise NothingLoaded(f"the {self.name.value} engine has no weights loaded")
-        session = EngineSession(self._answers, self._facts, self._version, with_proofs=with_proofs, usage=self.usage)
+        session = EngineSession(self._answers, self._facts, self._version, with_proofs=with_proofs)
         self._session = weakref.ref(session)
         return session
 

@@ -138,7 +138,10 @@ class Job:
     on_token: Callable[[DrawnToken], None] | None = None
     done: Future[None] = field(default_factory=Future, init=False)
     """Ends when all requests are answered. Its exception is `GenerationStopped` if `should_stop` returned true or the
-    session was closed, otherwise the engine's error, which all jobs of the session share."""
+    session was closed, an error that a function of this job raised, or the engine's error, which all jobs of the
+    session share. It can't be cancelled."""
+    failure: Exception | None = field(default=None, init=False)
+    """Error that a function of this job raised; it ends the job."""
 
 
 class Session(Protocol):
@@ -242,7 +245,7 @@ class SessionEngine(Engine, Protocol):
 
     @property
     def max_batch(self) -> int:
-        """Maximum answers in progress."""
+        """Maximum answers in progress; smaller than at first after memory ran out."""
 
     @property
     def usage(self) -> BatchUsage:

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
-from rollouts.engines.batch_usage import BatchUsage
 from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Completion, DrawnToken, Job, SampleRequest, check_requests
 from rollouts.models.facts import ModelFacts
@@ -44,30 +43,30 @@ class QueuedRequest:
 
     def report(self, position: int, token: int, logprob: float) -> None:
         """Reports a drawn token to the job, if the job wants tokens."""
-        if self.job.on_token is not None:
-            self.job.on_token(DrawnToken(self.request.sample, position, token, logprob))
+        if self.job.on_token is not None and self.job.failure is None:
+            try:
+                self.job.on_token(DrawnToken(self.request.sample, position, token, logprob))
+            except Exception as error:  # noqa: BLE001 - a caller's error ends the caller's job only
+                self.job.failure = error
 
 
 class RequestQueue:
     """The unanswered requests of a session.
 
     Only `add` and `unanswered` may be used by other threads than the computing one.
-
-    Args:
-        usage: Receives the size of the batch before every step.
     """
 
-    def __init__(self, usage: BatchUsage) -> None:
+    def __init__(self) -> None:
         self.waiting: deque[QueuedRequest] = deque()
         """Requests that are not in the batch; requests of a job with equal prompts are adjacent."""
         self.left: dict[int, QueuedRequest] = {}
         """Requests without an answer, by ticket, including those in the batch."""
-        self._usage = usage
         self._tickets = count()
         self._lock = threading.Lock()
         self._added: list[Job] = []
         self._jobs: dict[Job, int] = {}
         self._unanswered = 0
+        self._closed = False
 
     @property
     def unanswered(self) -> int:
@@ -75,38 +74,41 @@ class RequestQueue:
         return self._unanswered
 
     def add(self, job: Job) -> None:
-        """Adds a job; its requests join at the next `poll`."""
+        """Adds a job; its requests join at the next `poll`.
+
+        Raises:
+            Conflict: The queue is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise Conflict("the session is closed", hint="open another session")
+            job.done.set_running_or_notify_cancel()  # so that nobody can cancel it
+            if job.requests:
+                self._added.append(job)
+                self._unanswered += len(job.requests)
         if not job.requests:
             job.done.set_result(None)
-            return
-        with self._lock:
-            self._added.append(job)
-            self._unanswered += len(job.requests)
 
-    def poll(self, growing: int) -> list[int]:
+    def poll(self) -> list[int]:
         """Takes added jobs, and drops the requests of stopped jobs.
-
-        Args:
-            growing: Number of answers in the batch.
 
         Returns:
             Tickets of the dropped requests. The engine removes those that are in its batch.
         """
-        self._usage.note(growing)
         with self._lock:
             added, self._added = self._added, []
         for job in added:
             self._take(job)
-        stopped = {job for job in self._jobs if job.should_stop()}
+        stopped = {job for job in self._jobs if _wants_to_stop(job)}
         return self._drop(stopped) if stopped else []
 
     def check(self) -> None:
         """Checks that a job wants to go on; called between two parts of a long step.
 
         Raises:
-            GenerationStopped: All jobs want to stop.
+            GenerationStopped: All jobs want to stop; the next `poll` drops them.
         """
-        if self._jobs and all(job.should_stop() for job in self._jobs):
+        if self._jobs and all(_wants_to_stop(job) for job in self._jobs):
             raise GenerationStopped("all jobs of the session were stopped")
 
     def answer(self, ticket: int, completion: Completion) -> None:
@@ -115,18 +117,26 @@ class RequestQueue:
         with self._lock:
             self._unanswered -= 1
         self._jobs[job] -= 1
-        job.on_answer(completion)
+        try:
+            job.on_answer(completion)
+        except Exception as error:  # noqa: BLE001 - a caller's error ends the caller's job only
+            job.failure = error
         if not self._jobs[job]:
             del self._jobs[job]
-            job.done.set_result(None)
+            if job.failure is None:
+                job.done.set_result(None)
+            else:
+                job.done.set_exception(job.failure)
 
     def requeue(self) -> None:
         """Lets all unanswered requests wait again, after the batch was lost."""
         self.waiting = deque(self.left.values())
 
-    def stop(self) -> None:
-        """Stops all jobs."""
-        self.poll(0)
+    def close(self) -> None:
+        """Stops all jobs, and refuses further ones."""
+        with self._lock:
+            self._closed = True
+        self.poll()
         self._drop(set(self._jobs))
 
     def fail(self, error: BaseException) -> None:
@@ -158,8 +168,18 @@ class RequestQueue:
             self._unanswered -= len(dropped)
         for job in jobs:
             missing = self._jobs.pop(job)
-            job.done.set_exception(GenerationStopped(f"stopped with {missing} of {len(job.requests)} answers missing"))
+            stopped = GenerationStopped(f"stopped with {missing} of {len(job.requests)} answers missing")
+            job.done.set_exception(job.failure or stopped)
         return dropped
+
+
+def _wants_to_stop(job: Job) -> bool:
+    if job.failure is None:
+        try:
+            return job.should_stop()
+        except Exception as error:  # noqa: BLE001 - a caller's error ends the caller's job only
+            job.failure = error
+    return True
 
 
 class Answers(Protocol):
@@ -186,17 +206,13 @@ class EngineSession:
         facts: Facts of the loaded model.
         version: The version digest of the loaded model.
         with_proofs: Whether to build proofs.
-        usage: Receives the size of the batch.
     """
 
-    def __init__(
-        self, answers: Answers, facts: ModelFacts, version: Digest, *, with_proofs: bool, usage: BatchUsage
-    ) -> None:
+    def __init__(self, answers: Answers, facts: ModelFacts, version: Digest, *, with_proofs: bool) -> None:
         self._answers = answers
         self._facts = facts
         self._version = version
-        self._queue = RequestQueue(usage)
-        self._usage = usage
+        self._queue = RequestQueue()
         self._stack = ExitStack()
         self._builder = self._stack.enter_context(ProofBuilder()) if with_proofs else None
         self._computing: Generator[tuple[int, Completion]] | None = None
@@ -209,34 +225,31 @@ class EngineSession:
 
     def add(self, job: Job) -> None:
         """Adds requests: see `Session.add`."""
-        if self.closed:
-            raise Conflict("the session is closed", hint="open another session")
         check_requests(job.requests, job.parameters, vocabulary=self._facts.vocabulary, context=self._facts.context)
         self._queue.add(job)
 
     def completions(self) -> Iterator[Completion]:
         """Computes until no request is left: see `Session.completions`."""
         queue = self._queue
+        queue.poll()
         try:
-            queue.poll(0)
             while queue.left:
                 self._computing = self._answers(self._facts, self._version, queue, self._builder)
-                for ticket, completion in self._computing:
-                    queue.answer(ticket, completion)
-                    yield completion
-                queue.poll(0)
-        except GenerationStopped:
-            queue.stop()
+                try:
+                    for ticket, completion in self._computing:
+                        queue.answer(ticket, completion)
+                        yield completion
+                except GenerationStopped:
+                    pass  # all jobs of that moment were stopped; others may have been added since
+                finally:
+                    self._computing.close()
+                    queue.requeue()
+                queue.poll()
         except GeneratorExit:
             raise
         except BaseException as error:
             queue.fail(error)
             raise
-        finally:
-            self._usage.note(0)
-            if self._computing is not None:
-                self._computing.close()
-            queue.requeue()
 
     def close(self) -> None:
         """Stops all jobs and frees the engine: see `Session.close`."""
@@ -244,5 +257,5 @@ class EngineSession:
             self.closed = True
             if self._computing is not None:
                 self._computing.close()
-            self._queue.stop()
+            self._queue.close()
             self._stack.close()

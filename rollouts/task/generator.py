@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -56,6 +58,27 @@ class Generates(HasArithmetics, Protocol):
         """Yields one completion per request, with proofs: see `Engine.generate`."""
 
 
+class EnvironmentUse:
+    """Lets one thread at a time use an environment; planning a slot goes before the rewards that wait."""
+
+    def __init__(self) -> None:
+        self._entry, self._use = threading.Lock(), threading.Lock()
+
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        """Waits at most for one reward; rewards that have not begun wait until the end."""
+        with self._entry, self._use:
+            yield
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Waits for planning that has begun or waits."""
+        with self._entry:
+            pass
+        with self._use:
+            yield
+
+
 class SlotGenerator:
     """Produces files with one version of the policy.
 
@@ -87,6 +110,7 @@ class SlotGenerator:
             environment=self._environment,
             tokenizer=FolderTokenizer(policy.folder),
         )
+        self._environment_use = EnvironmentUse()
 
     @property
     def version(self) -> Digest:
@@ -129,7 +153,8 @@ class SlotGenerator:
         """
         lease = grant.lease.lease
         self.check_lease(lease)
-        return self._planner.plan(seed_of_grant(grant), groups=lease.groups)
+        with self._environment_use.planning():
+            return self._planner.plan(seed_of_grant(grant), groups=lease.groups)
 
     def begin(self, grant: SlotGrant, plan: SlotPlan, *, should_stop: Callable[[], bool]) -> SlotInProgress:
         """Requests the answers of a slot; does not wait for them.
@@ -149,7 +174,11 @@ class SlotGenerator:
             arithmetic=self._arithmetic,
         )
         answers = self._engine.generate(plan.requests(), self._recipe.sampling.parameters, should_stop=should_stop)
-        return SlotInProgress(header, plan, answers, planner=self._planner, scorer=self._scorer, clock=self._clock)
+        return SlotInProgress(header, plan, answers, score=self._reward, scorer=self._scorer, clock=self._clock)
+
+    def _reward(self, group: PlannedGroup, completion: Completion) -> Reward:
+        with self._environment_use.scoring():
+            return self._planner.reward(group.prompt, completion.tokens, completion.finish)
 
     def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:
         """Generates and scores a slot's file, alone.
@@ -169,7 +198,7 @@ class SlotInProgress:
         header: Header of the file.
         plan: The slot's prompts.
         answers: The completions, as they finish.
-        planner: Planner of the version.
+        score: Returns the reward of an answer.
         scorer: Executor that scores answers while others are generated.
         clock: Clock for measuring time.
     """
@@ -180,14 +209,14 @@ class SlotInProgress:
         plan: SlotPlan,
         answers: Iterator[Completion],
         *,
-        planner: SlotPlanner,
+        score: Callable[[PlannedGroup, Completion], Reward],
         scorer: Executor,
         clock: Clock,
     ) -> None:
         self._header = header
         self._plan = plan
         self._answers = answers
-        self._planner = planner
+        self._score = score
         self._scorer = scorer
         self._clock = clock
         self._began = clock.monotonic()
@@ -210,14 +239,11 @@ class SlotInProgress:
         try:
             for completion in self._answers:
                 drawn[completion.sample] = completion
-                rewards[completion.sample] = self._scorer.submit(self._reward, groups[completion.sample], completion)
+                rewards[completion.sample] = self._scorer.submit(self._score, groups[completion.sample], completion)
             return [_sample(groups[number], drawn[number], rewards[number].result()) for number in sorted(drawn)]
         finally:
             for waiting in rewards.values():
                 waiting.cancel()
-
-    def _reward(self, group: PlannedGroup, completion: Completion) -> Reward:
-        return self._planner.reward(group.prompt, completion.tokens, completion.finish)
 
 
 def _sample(group: PlannedGroup, completion: Completion, reward: Reward) -> Sample:

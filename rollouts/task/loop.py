@@ -59,7 +59,7 @@ _ROOM_POLL = timedelta(milliseconds=50)
 """Time after which the task looks again whether the engine has room for another slot."""
 _LAST_TIMEOUT = timedelta(milliseconds=700)
 _CLOSE_TIMEOUT = timedelta(milliseconds=200)
-"""These time-outs together keep the shutdown below the second within which a task must stop."""
+"""A task should stop within a second. If the bridge does not answer, releasing slots adds `_CLOSE_TIMEOUT` twice."""
 
 _T = TypeVar("_T")
 _log = get_logger(__name__)
@@ -94,7 +94,8 @@ class TaskTotals:
     samples: int = 0
     tokens: int = 0
     abandoned: int = 0
-    """Slots that ended unfinished, because the lease expired or the task was stopped."""
+    """Slots that ended unfinished, because the lease expired or the task was stopped; without those that did not end in
+    time at the stop."""
 
 
 class RecentRate:
@@ -273,14 +274,10 @@ class RolloutTask:
         return False
 
     async def _drained(self) -> None:
-        """Waits until no slot is under way.
-
-        Raises:
-            Exception: A slot under way failed with this error.
-        """
-        if self._slots:
-            await asyncio.wait(self._slots)
-        self._collect()
+        """Waits until no slot is under way; `_collect` raises their errors later."""
+        running = [slot for slot in self._slots if not slot.done()]
+        if running:
+            await asyncio.wait(running)
 
     def _collect(self) -> None:
         """Forgets ended slots; raises the error of the first one that failed."""
@@ -336,7 +333,9 @@ class RolloutTask:
             yield
         except ends:
             with suppress(MusterError, TimeoutError):
-                async with asyncio.timeout(_LAST_TIMEOUT.total_seconds()):
+                stopping = self._halt.is_set()
+                limit = max(self._seconds_to_stop(), _CLOSE_TIMEOUT.total_seconds())
+                async with asyncio.timeout(limit if stopping else _LAST_TIMEOUT.total_seconds()):
                     await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
             raise
 
@@ -414,7 +413,7 @@ class RolloutTask:
         """
         loop = asyncio.get_running_loop()
         try:
-            plan = await loop.run_in_executor(self._scorer, generator.plan, grant)  # environments need no second thread
+            plan = await loop.run_in_executor(self._slot_threads, generator.plan, grant)
             slot = generator.begin(grant, plan, should_stop=partial(self._should_stop, ends))
         except InvalidInput as error:
             raise self._give_up_on(generator.version, error) from error

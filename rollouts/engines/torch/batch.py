@@ -71,7 +71,7 @@ class GenerationBatch:
         self.answers: list[GrowingCompletion] = []
         self._tickets: tuple[int, ...] | None = None
         self._policy = policy
-        self._most = rows
+        self.most = rows
         self._cache = RowCache(layers, rows=rows, budget=budget)
         self._prompts: dict[tuple[int, ...], list[Layer]] = {}
 
@@ -95,7 +95,7 @@ class GenerationBatch:
         Raises:
             CacheFull: Keys and values do not fit.
         """
-        taken = [waiting.popleft() for _ in range(min(self._most - len(self.answers), len(waiting)))]
+        taken = [waiting.popleft() for _ in range(min(self.most - len(self.answers), len(waiting)))]
         if not taken:
             return
         longest = max(len(queued.request.prompt_tokens) for queued in taken)

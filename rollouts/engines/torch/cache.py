@@ -38,7 +38,7 @@ class RowCache(Cache):
 
     Args:
         layers: For each layer, keys and values of any token, [1, heads, 1, width] each; they define shapes and types.
-        rows: Maximum rows; the cache has as many as were used at once.
+        rows: Maximum rows; the cache has as many as were used at once, or fewer if memory is short.
         budget: Maximum bytes.
     """
 
@@ -73,7 +73,7 @@ class RowCache(Cache):
         return (places[None, :] <= positions[:, None])[:, None, None, :]
 
     def reserve(self, length: int, *, rows: int) -> None:
-        """Grows the cache for this many sequences of this length.
+        """Resizes the cache for this many sequences of this length.
 
         Raises:
             CacheFull: The cache would exceed its memory budget.
@@ -85,14 +85,14 @@ class RowCache(Cache):
         if length > self._room:
             more_room = -(-max(length, self._room * 3 // 2) // _STRETCH) * _STRETCH
         if self._size(more_rows, more_room) > self._budget:
-            more_rows, more_room = max(rows, self._rows), max(length, self._room)
+            more_rows, more_room = rows, max(length, self._room)  # rows that are not in use any more are dropped
         if (size := self._size(more_rows, more_room)) > self._budget:
             raise CacheFull(
                 f"{more_room} positions need {size >> 20} MiB for {more_rows} answers, "
                 f"but the cache may use {self._budget >> 20} MiB"
             )
         for at, pair in enumerate(self._pairs):
-            self._pairs[at] = tuple(_larger(one, more_rows, more_room) for one in pair)
+            self._pairs[at] = tuple(_resized(one, more_rows, more_room) for one in pair)
         self._rows, self._room = more_rows, more_room
 
     def _size(self, rows: int, room: int) -> int:
@@ -132,11 +132,11 @@ class RowCache(Cache):
         return self._seen
 
 
-def _larger(one: torch.Tensor, rows: int, room: int) -> torch.Tensor:
-    """Returns a copy with more rows and positions.
+def _resized(one: torch.Tensor, rows: int, room: int) -> torch.Tensor:
+    """Returns a copy with more or fewer rows, and with as many positions or more.
 
     The new positions are zero, because attention becomes NaN if the values at masked positions are not finite.
     """
-    larger = one.new_zeros(rows, one.shape[1], room, one.shape[3])
-    larger[: one.shape[0], :, : one.shape[2]] = one
-    return larger
+    resized = one.new_zeros(rows, one.shape[1], room, one.shape[3])
+    resized[: one.shape[0], :, : one.shape[2]] = one[:rows]
+    return resized

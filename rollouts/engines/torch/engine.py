@@ -45,7 +45,7 @@ class TorchEngine(BaseEngine):
         earlier, self._policy, self._facts, self._version = self._policy, None, None, None
         self._policy = load_policy(folder, dtype=self.dtype, device=self._device, instead_of=earlier)
         self._layers = _layers_of_one_token(self._policy)
-        self._facts, self._version = self._policy.facts, version
+        self._facts, self._version, self._rows = self._policy.facts, version, self._max_batch
 
     def close(self) -> None:
         """Frees all resources."""
@@ -63,21 +63,49 @@ class TorchEngine(BaseEngine):
         policy = self._policy
         if policy is None:
             raise NothingLoaded("the torch engine has no weights loaded")
-        rows = self._max_batch
         while queue.left:
-            batch = GenerationBatch(policy, layers=self._layers, rows=rows, budget=self._budget())
+            batch = GenerationBatch(policy, layers=self._layers, rows=self._rows, budget=self._budget())
             try:
-                yield from _completions(batch, queue, version, builder)
+                yield from self._completions(batch, queue, version, builder)
             except (NotANumber, Unprovable) as error:
                 raise EngineFailed(error.detail, hint=error.hint) from error
             except (MemoryError, RuntimeError) as error:
-                rows = fewer(min(rows, len(queue.left)), error, engine=self.name)
-                if builder is not None:
-                    for answer in batch.answers:
-                        builder.discard(answer.ticket)
+                self._rows = fewer(min(self._rows, len(queue.left)), error, engine=self.name)
+                _discard([answer.ticket for answer in batch.answers], builder)
                 del batch, error  # both still reference the memory that must be freed
                 self._free()
                 queue.requeue()
+            except BaseException:
+                _discard([answer.ticket for answer in batch.answers], builder)
+                raise
+            finally:
+                self.usage.note(0)
+
+    def _completions(
+        self, batch: GenerationBatch, queue: RequestQueue, version: Digest, builder: ProofBuilder | None
+    ) -> Iterator[tuple[int, Completion]]:
+        """Yields tickets and completions until no request is left.
+
+        The builder makes the proofs of a finished answer while other answers grow.
+        """
+        proving: deque[tuple[GrowingCompletion, _Pending]] = deque()
+        while True:
+            if dropped := queue.poll():
+                batch.drop(frozenset(dropped))
+                _discard(dropped, builder)
+                proving = deque(pair for pair in proving if pair[0].ticket in queue.left)
+            if not (queue.waiting or batch.answers):
+                break
+            self.usage.note(min(batch.most, len(batch.answers) + len(queue.waiting)))
+            batch.admit(queue.waiting, check=queue.check)
+            states = batch.step()
+            if builder is not None:
+                builder.add(batch.tickets, states, copy=False)
+            proving.extend((answer, _proofs(builder, answer)) for answer in batch.take_finished())
+            while proving and proving[0][1].done():
+                yield _completion(*proving.popleft(), version)
+        while proving:
+            yield _completion(*proving.popleft(), version)
 
     def _budget(self) -> int:
         free = int(available_memory(self._device) * _SHARE_FOR_CACHE)
@@ -101,33 +129,7 @@ def _layers_of_one_token(policy: Policy) -> list[Layer]:
     return layers_of(cache)
 
 
-def _completions(
-    batch: GenerationBatch, queue: RequestQueue, version: Digest, builder: ProofBuilder | None
-) -> Iterator[tuple[int, Completion]]:
-    """Yields tickets and completions until no request is left.
-
-    The builder makes the proofs of a finished answer while other answers grow.
-    """
-    proving: deque[tuple[GrowingCompletion, _Pending]] = deque()
-    while True:
-        if dropped := queue.poll(len(batch.answers)):
-            _drop(dropped, batch, builder)
-            proving = deque(pair for pair in proving if pair[0].ticket in queue.left)
-        if not (queue.waiting or batch.answers):
-            break
-        batch.admit(queue.waiting, check=queue.check)
-        states = batch.step()
-        if builder is not None:
-            builder.add(batch.tickets, states, copy=False)
-        proving.extend((answer, _proofs(builder, answer)) for answer in batch.take_finished())
-        while proving and proving[0][1].done():
-            yield _completion(*proving.popleft(), version)
-    while proving:
-        yield _completion(*proving.popleft(), version)
-
-
-def _drop(tickets: Sequence[int], batch: GenerationBatch, builder: ProofBuilder | None) -> None:
-    batch.drop(frozenset(tickets))
+def _discard(tickets: Sequence[int], builder: ProofBuilder | None) -> None:
     if builder is not None:
         for ticket in tickets:
             builder.discard(ticket)

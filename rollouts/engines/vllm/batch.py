@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.identifiers import Digest
+from rollouts.engines.batch_usage import BatchUsage
 from rollouts.engines.interface import Completion, FinishReason
 from rollouts.engines.session import QueuedRequest, RequestQueue
 from rollouts.engines.vllm.running import RunningVllm
@@ -37,6 +38,7 @@ class VllmBatch:
     Args:
         running: The vLLM wrapper.
         queue: The session's requests.
+        usage: Receives the size of the batch in every step.
         end_tokens: Tokens that end an answer.
         builder: The proof builder; None if no proofs are requested.
         rows: Maximum answers at once.
@@ -47,6 +49,7 @@ class VllmBatch:
         self,
         running: RunningVllm,
         queue: RequestQueue,
+        usage: BatchUsage,
         *,
         end_tokens: frozenset[int],
         builder: ProofBuilder | None,
@@ -55,6 +58,7 @@ class VllmBatch:
     ) -> None:
         self._running = running
         self._queue = queue
+        self._usage = usage
         self._end_tokens = end_tokens
         self._builder = builder
         self._rows = rows
@@ -77,12 +81,13 @@ class VllmBatch:
         """
         proving: deque[_Ended] = deque()
         while True:
-            if dropped := self._queue.poll(len(self._growing)):
+            if dropped := self._queue.poll():
                 self._drop(dropped)
                 proving = deque(ended for ended in proving if ended.queued.ticket in self._queue.left)
             if not (self._queue.waiting or self._growing):
                 break
             self._feed(version)
+            self._usage.note(len(self._growing))
             ended = [self._end(ticket, tokens) for ticket, tokens in self._running.step()]
             if self._drawing.broken:
                 raise EngineFailed("a row of logits has no finite log-sum", hint="load the version again")

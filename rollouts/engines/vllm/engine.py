@@ -19,7 +19,6 @@ from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.runtime.extras import installation
 from rollouts.engines.base import BaseEngine
 from rollouts.engines.batch_size import fewer, first_line_of, is_of_memory
-from rollouts.engines.batch_usage import BatchUsage
 from rollouts.engines.errors import EngineBusy, NothingLoaded
 from rollouts.engines.interface import SEED_BYTES, Completion, Job, SampleRequest
 from rollouts.engines.session import RequestQueue
@@ -92,7 +91,6 @@ class VllmEngine(BaseEngine):
             )
         self._prompt_tokens_at_once = _TOKENS_AT_ONCE.get(self._device.type, _TOKENS_AT_ONCE_ELSEWHERE)
         self._prefill_only = prefill_only
-        self._rows = max_batch
         self._running: RunningVllm | None = None
         self._as_read: object = None
 
@@ -211,7 +209,7 @@ class VllmEngine(BaseEngine):
     def _try_out(self, facts: ModelFacts) -> None:
         """Draws one token, because vLLM reports missing kernels for a model only in the first step."""
         request = SampleRequest(sample=0, prompt_tokens=(0,), seed=bytes(SEED_BYTES))
-        queue = RequestQueue(BatchUsage(1))
+        queue = RequestQueue()
         queue.add(Job(requests=(request,), parameters=SamplingParameters(max_new_tokens=1)))
         list(self._batch(facts, queue, None).completions(ZERO_DIGEST))
 
@@ -238,6 +236,7 @@ class VllmEngine(BaseEngine):
         return VllmBatch(
             self._held(),
             queue,
+            self.usage,
             end_tokens=facts.end_tokens,
             builder=builder,
             rows=self._rows,
@@ -262,6 +261,8 @@ class VllmEngine(BaseEngine):
             except BaseException:
                 self._end()  # KeyboardInterrupt within a step
                 raise
+            finally:
+                self.usage.note(0)
 
     def _shrink(self, error: Exception, *, rows: int) -> None:
         """Reduces the batch size after an error within a step, or ends vLLM and raises."""

@@ -10,7 +10,7 @@ import torch
 
 from protocol.errors import InvalidInput
 from rollouts.engines.vllm.numerics import bind_process, check_used
-from rollouts.engines.vllm.prefix_sharing import SHARED, share_prompts_only
+from rollouts.engines.vllm.prefix_sharing import SHARED, limit_sharing
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.engines.vllm.settings import engine_arguments, prepare_process
 from rollouts.engines.vllm.step_states import StepStates
@@ -78,8 +78,7 @@ class RunningVllm:
             prefill_only=prefill_only,
         )
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[SeededDraws]))
-        if prefill_only:
-            share_prompts_only(self._engine.engine_core.engine_core)
+        limit_sharing(self._engine.engine_core.engine_core)
         (self._draws,) = self._engine.collective_rpc(attach)
         if device_class is not None:
             check_used(device, device_class)
@@ -100,7 +99,7 @@ class RunningVllm:
         new_tokens: int,
         end_tokens: Iterable[int] = (),
         salt: str | None = None,
-        shared: int = 0,
+        shared: int | None = None,
     ) -> None:
         """Queues an answer; it joins the batch as soon as there is room.
 
@@ -110,8 +109,8 @@ class RunningVllm:
             new_tokens: Maximum tokens of the answer.
             end_tokens: Tokens that end the answer.
             salt: Answers share keys and values of equal beginnings only if their salts are equal.
-            shared: Tokens at the start whose states are not needed, in a process that only prefills. vLLM may skip them
-                if another request has computed their keys and values.
+            shared: Tokens at the start that vLLM may skip if another request has computed their keys and values; None
+                for all but the last one. A prefill needs the states of the others.
         """
         from vllm import SamplingParams  # noqa: PLC0415
         from vllm.inputs import tokens_input  # noqa: PLC0415
@@ -126,7 +125,7 @@ class RunningVllm:
             stop_token_ids=sorted(end_tokens),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={TICKET: ticket, SHARED: shared},
+            extra_args={TICKET: ticket} if shared is None else {TICKET: ticket, SHARED: shared},
         )
         self._engine.add_request(str(ticket), tokens_input(list(tokens), cache_salt=salt), params)
 

@@ -20,7 +20,9 @@ from rollouts.engines.batch_usage import BatchUsage, UsageSeconds
 from rollouts.engines.errors import EngineBusy, GenerationStopped
 from rollouts.engines.interface import Completion, Job, SampleRequest
 from rollouts.engines.shared import SharedEngine
+from rollouts.engines.torch import batch as batch_module
 from rollouts.engines.torch.batch import GenerationBatch
+from rollouts.engines.torch.cache import CacheFull, RowCache
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.errors import EngineFailed
 from rollouts.models.policy import Policy
@@ -148,6 +150,76 @@ def test_an_open_session_refuses_another_one_and_a_closed_one_refuses_jobs(engin
         session.add(Job(requests=requests(1), parameters=PLAIN))
     assert isinstance(job.done.exception(timeout=0), GenerationStopped)
     assert len(list(engine.generate(requests(2), PLAIN))) == 2
+
+
+def fail(*_: object) -> bool:
+    raise ValueError("the caller's error")
+
+
+@pytest.mark.parametrize("name", ["on_token", "on_answer", "should_stop"])
+def test_an_error_in_a_function_of_a_job_ends_this_job_only(engine: TorchEngine, name: str) -> None:
+    session, answers = engine.open(), list[Completion]()
+    good = Job(requests=requests(4, seed=1), parameters=PLAIN, on_answer=answers.append)
+    bad = Job(requests=requests(4, seed=2), parameters=PLAIN)
+    setattr(bad, name, fail)
+    session.add(bad)
+    session.add(good)
+    list(session.completions())
+    assert isinstance(bad.done.exception(timeout=0), ValueError)
+    assert good.done.exception(timeout=0) is None
+    assert not good.done.cancel()
+    session.close()
+    check_equal(answers, list(engine.generate(good.requests, PLAIN)))
+
+
+def test_a_job_that_joins_when_all_others_stop_within_a_long_step_is_answered(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt is computed in several parts; between two of them the first job stops, and another is added."""
+    monkeypatch.setitem(batch_module._TOKENS_AT_ONCE, "cpu", 8)
+    session = engine.open()
+    asked = 0
+
+    def should_stop() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            session.add(second)
+        return asked >= 3
+
+    first = Job(requests=requests(1, length=40), parameters=PLAIN, should_stop=should_stop)
+    second = Job(requests=requests(2, seed=2), parameters=PLAIN)
+    session.add(first)
+    assert len(list(session.completions())) == 2
+    session.close()
+    assert isinstance(first.done.exception(timeout=0), GenerationStopped)
+    assert second.done.exception(timeout=0) is None
+
+
+def test_answers_that_were_abandoned_are_computed_again(engine: TorchEngine) -> None:
+    asked = requests(8)
+    expected = list(engine.generate(asked, PLAIN))
+    session, answers = engine.open(), list[Completion]()
+    session.add(Job(requests=asked, parameters=PLAIN, on_answer=answers.append))
+    abandoned = session.completions()
+    next(abandoned)
+    abandoned.close()  # type: ignore[attr-defined]  # the iterator is a generator
+    list(session.completions())
+    check_equal(answers, expected)
+    session.close()
+
+
+def test_a_full_cache_gives_up_unused_rows_before_the_batch_gets_smaller() -> None:
+    one_token = (torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1, 4))
+    cache = RowCache([one_token], rows=64, budget=64 * 100 * 32)
+    cache.put(0, [(torch.ones(1, 50, 4), torch.ones(1, 50, 4))], length=50)
+    cache.reserve(60, rows=64)
+    cache.aim(torch.tensor([700, 20]), furthest=700)
+    keys, _ = cache.update(torch.zeros(2, 1, 1, 4), torch.zeros(2, 1, 1, 4), 0)
+    assert keys.shape[:1] == (2,)
+    assert bool((keys[0, :, :50] == 1).all())
+    with pytest.raises(CacheFull):
+        cache.reserve(4000, rows=2)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rollouts.engines.vllm.prefix_sharing import SHARED, share_prompts_only
+from rollouts.engines.vllm.prefix_sharing import SHARED, limit_sharing
 from rollouts.engines.vllm.settings import engine_arguments
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.precision import Dtype
@@ -69,7 +69,7 @@ def test_blocks_with_a_needed_token_are_never_found(shared: int, blocks: int) ->
         request_block_hasher=lambda request: request.vllms,
         vllm_config=SimpleNamespace(cache_config=SimpleNamespace(block_size=32)),
     )
-    share_prompts_only(core)
+    limit_sharing(core)
 
     def hashes() -> list[bytes]:
         """Returns the hashes of a request with four full blocks, three at first and one later."""
