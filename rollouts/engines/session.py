@@ -6,6 +6,7 @@ The computing thread polls the queue before every step. Other threads may add jo
 from __future__ import annotations
 
 import threading
+import traceback
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
@@ -248,6 +249,7 @@ class EngineSession:
         except GeneratorExit:
             raise
         except BaseException as error:
+            _free_frames(error)
             queue.fail(error)
             raise
 
@@ -259,3 +261,14 @@ class EngineSession:
                 self._computing.close()
             self._queue.close()
             self._stack.close()
+
+
+def _free_frames(error: BaseException | None) -> None:
+    """Drops the local variables of an error's frames, because callers may keep the error.
+
+    They include the batch with its keys and values. No other thread has the error yet, so all its frames but this
+    session's have ended.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

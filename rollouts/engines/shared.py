@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -122,12 +121,4 @@ class SharedEngine:
             with self._lock:
                 self._session, self._failure = None, error
                 session.close()
-            _free_frames(error)
             raise
-
-
-def _free_frames(error: BaseException | None) -> None:
-    """Drops the local variables of the frames of an error that is kept, such as the batch with its keys and values."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
