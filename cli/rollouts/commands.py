@@ -27,7 +27,12 @@ File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A rollo
 @app.command()
 @reads("sandbox")
 def verify(
-    file: File,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, help="A rollout file (Parquet), or a JSON answer of `muster serve`."
+        ),
+    ],
     model: Annotated[
         Path, typer.Option(exists=True, file_okay=False, help="Folder of the version that generated the file.")
     ],
@@ -59,6 +64,9 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check a file against its version: prompts, draws, proofs, rewards and all other fields.
+
+    For an answer of `muster serve`, the command checks draws, proofs, log-probabilities and text. It takes the seed
+    from the answer.
 
     Without --lease, the command takes run, step, index and node from the file. It checks prompts and draws against the
     slot's seed only with --lease, or with all of --chain-id, --pool, --beacon and --salt. The ledger's event

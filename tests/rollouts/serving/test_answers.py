@@ -129,6 +129,29 @@ def test_a_chat_is_rendered_by_the_template(model: ServedModel) -> None:
     assert (said, streamed[-1].muster) == (without.choices[0].message.content, without.muster)
 
 
+def test_the_train_client_of_verifiers_gets_tokens_with_log_probabilities(model: ServedModel) -> None:
+    """The requests are those that verifiers 0.4.0 sends with renderers 0.1.12, and the checks those of its parser."""
+    card = model.openai.get("/models", cast_to=object)
+    assert next(one["max_model_len"] for one in card["data"] if one["id"] == NAME) == CONTEXT  # type: ignore[index]
+    sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 6, "routed_experts_prompt_start": 3}
+    fixed = {"stop_token_ids": [END], "logprobs": 1, "skip_special_tokens": False}
+    body = {"model": NAME, "token_ids": [4, 5, 6], "sampling_params": sampling | fixed, "cache_salt": "run-1"}
+    answer = model.post("/inference/v1/generate", body).json()
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] in {"stop", "length"}
+    assert [one["token"] for one in choice["logprobs"]["content"]] == [f"token_id:{one}" for one in choice["token_ids"]]
+    assert all(one["logprob"] < 0 for one in choice["logprobs"]["content"])
+    assert choice["token_ids"] == answer["muster"]["samples"][0]["token_ids"]
+    assert answer["request_id"]
+    whole = model.post("/inference/v1/generate", body | {"sampling_params": {}, "request_id": "mine"}).json()
+    assert whole["request_id"] == "mine"
+    assert whole["muster"]["sampling"]["max_new_tokens"] == CONTEXT - 3, "by default an answer may fill the context"
+    refused = model.post("/inference/v1/generate", body | {"sampling_params": {"min_p": 0.1}}).json()["error"]
+    assert (refused["param"], refused["code"]) == ("sampling_params.min_p", "unsupported_option")
+    images = model.post("/inference/v1/generate", body | {"features": {"mm_hashes": {}}}).json()["error"]
+    assert images["param"] == "features"
+
+
 # Refusals
 
 
