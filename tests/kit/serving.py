@@ -34,9 +34,9 @@ TEMPLATE = (
 )
 
 
-def chat_folder(folder: Path, *, seed: int = 0) -> Path:
-    """Writes a tiny model with a chat template."""
-    tiny_folder(folder, kind="qwen2", seed=seed)
+def chat_folder(folder: Path, *, seed: int = 0, **config: Any) -> Path:
+    """Writes a tiny model with a chat template; `config` changes its config."""
+    tiny_folder(folder, kind="qwen2", seed=seed, **config)
     rewrite_json(folder / "tokenizer_config.json", chat_template=TEMPLATE)
     return folder
 
