@@ -97,6 +97,12 @@ class ServedModel:
         wait_for(lambda: self.backend.answers == 0 and self.backend.unanswered == 0)
 
 
+def record_of(answer: Any) -> dict[str, Any]:
+    """Returns the field `muster` of an answer of OpenAI's client."""
+    record: dict[str, Any] = answer.muster
+    return record
+
+
 def wait_for(condition: Callable[[], bool], *, seconds: float = 30) -> None:
     """Polls until a condition holds."""
     until = time.monotonic() + seconds

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from rollouts.serving.requests import CompletionBody
-from tests.kit.serving import NAME, ServedModel
+from tests.kit.serving import NAME, ServedModel, record_of
 from tests.kit.tiny_model import CHARACTERS, CONTEXT, END
 
 
@@ -40,13 +40,13 @@ def test_a_completion_has_text_usage_and_a_record(model: ServedModel) -> None:
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, drawn)
     again = model.complete("ab", n=3, max_tokens=40, seed=7).muster
     assert again == record, "the same seed gives the same answer"
-    assert model.complete("ab", n=3, max_tokens=40).muster["seed"] != record["seed"]
+    assert record_of(model.complete("ab", n=3, max_tokens=40))["seed"] != record["seed"]
 
 
 def test_prompts_are_texts_or_tokens_one_or_many(model: ServedModel) -> None:
     both = model.complete([[4, 5], [6]], n=2, seed=1)
-    assert both.muster["prompts"] == [[4, 5], [6]]
-    assert [one["prompt"] for one in both.muster["samples"]] == [0, 0, 1, 1]
+    assert record_of(both)["prompts"] == [[4, 5], [6]]
+    assert [one["prompt"] for one in record_of(both)["samples"]] == [0, 0, 1, 1]
     assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
     assert model.complete(["ab", "c"], n=2, seed=1).muster == both.muster
     assert model.complete("ab", seed=1).choices[0].text == both.choices[0].text
@@ -56,7 +56,7 @@ def test_a_temperature_of_0_means_the_most_probable_tokens(model: ServedModel) -
     texts = {model.complete(temperature=0).choices[0].text for _ in range(3)}
     assert len(texts) == 1
     assert model.complete(extra_body={"top_k": 1}).choices[0].text in texts
-    assert model.complete(temperature=0).muster["sampling"] == {
+    assert record_of(model.complete(temperature=0))["sampling"] == {
         "max_new_tokens": 8,
         "temperature": 1.0,
         "top_p": 1.0,
@@ -66,12 +66,12 @@ def test_a_temperature_of_0_means_the_most_probable_tokens(model: ServedModel) -
 
 def test_log_probabilities_are_those_of_the_drawn_tokens(model: ServedModel) -> None:
     answer = model.complete(logprobs=0)
-    [sample] = answer.muster["samples"]
+    [sample] = record_of(answer)["samples"]
     shown = answer.choices[0].logprobs
     assert shown.token_logprobs == sample["logprobs"]
     assert shown.tokens == [[*CHARACTERS, *[""] * 64][token] for token in sample["token_ids"]]
     chat = model.chat(logprobs=True)
-    [sample] = chat.muster["samples"]
+    [sample] = record_of(chat)["samples"]
     assert [one.logprob for one in chat.choices[0].logprobs.content] == sample["logprobs"]
     assert all(bytes(one.bytes).decode() == one.token for one in chat.choices[0].logprobs.content)
 
@@ -116,13 +116,13 @@ def test_a_chat_is_rendered_by_the_template(model: ServedModel) -> None:
     body = {"messages": turns, "tools": tools, "max_tokens": 2, "seed": 1, "model": NAME}
     create: Any = model.openai.chat.completions.create
     answer = create(**body, extra_body={"chat_template_kwargs": {"mood": "glad"}})
-    prompt = answer.muster["prompts"][0]
+    prompt = record_of(answer)["prompts"][0]
     shown = "".join(CHARACTERS[token] for token in prompt)
     assert shown == ("tool add\nsystem: be brief<end>user: a<end>b<end>assistant: add x<end><end>tool: 3<end>glad> ")
     assert prompt.count(END) == 4, "only the template ends turns"
-    assert answer.choices[0].message.content == text_of(answer.muster["samples"][0]["token_ids"])
+    assert answer.choices[0].message.content == text_of(record_of(answer)["samples"][0]["token_ids"])
     without = create(**body, tool_choice="none")
-    assert "".join(CHARACTERS[token] for token in without.muster["prompts"][0]).startswith("system")
+    assert "".join(CHARACTERS[token] for token in record_of(without)["prompts"][0]).startswith("system")
     streamed = list(create(**body, tool_choice="none", stream=True))
     assert streamed[0].choices[0].delta.role == "assistant"
     said = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)

@@ -24,7 +24,7 @@ from protocol.checkpoints import folder_files, version_digest
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.errors import EngineFailed
 from rollouts.serving.limits import RequestLimits
-from tests.kit.serving import NAME, ServedModel, chat_folder, served_model, wait_for
+from tests.kit.serving import NAME, ServedModel, chat_folder, record_of, served_model, wait_for
 
 LONG = {"max_tokens": 240, "n": 24}
 """An answer that takes the tiny model a second or more."""
@@ -169,7 +169,7 @@ def test_only_the_admin_token_changes_what_is_served(model: ServedModel, second:
         answer = model.post(path, body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admin_token_needed")
         assert httpx.post(model.url + path, json=body).status_code == 401
-    assert model.complete().muster["version"] == digest_of(model.folder)
+    assert record_of(model.complete())["version"] == digest_of(model.folder)
 
 
 def test_requests_wait_while_the_service_is_paused(model: ServedModel) -> None:
@@ -199,10 +199,10 @@ def test_weights_are_updated_between_answers(model: ServedModel, second: Path) -
         changing = clients.submit(update, model, second, version=new)
         wait_for(lambda: model.backend._loading)
         later = clients.submit(model.complete, seed=1)
-        assert answer.result(30).muster["version"] == former
+        assert record_of(answer.result(30))["version"] == former
         assert changing.result(30).json() == {"status": "ok", "version": new}
         after = later.result(30)
-    assert after.muster["version"] == new
+    assert record_of(after)["version"] == new
     assert after.choices[0].text != before.choices[0].text
     assert model.openai.models.retrieve(NAME).to_dict()["muster"]["version"] == new  # type: ignore[index]
     # prime-rl's sequence: it pauses, puts a mark into the folder, sends only the folder, and resumes

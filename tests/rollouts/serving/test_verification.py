@@ -16,7 +16,7 @@ from protocol.errors import InvalidInput
 from rollouts.checks import CheckOutcome
 from rollouts.verify_answer import Answer, BadAnswer, verify_answer
 from tests.kit.devnet import run_muster
-from tests.kit.serving import ServedModel, chat_folder, served_model
+from tests.kit.serving import ServedModel, chat_folder, record_of, served_model
 
 torch.set_num_threads(1)
 
@@ -27,7 +27,7 @@ def answers(model: ServedModel) -> dict[str, Any]:
     options: dict[str, Any] = {"max_tokens": 70, "n": 3, "temperature": 0.9}
     for seed in range(1000):  # some random answers end early
         completion = model.complete(["ab", "c"], **options, logprobs=0, seed=seed)
-        if all(len(sample["token_ids"]) > 40 for sample in completion.muster["samples"][:3]):
+        if all(len(sample["token_ids"]) > 40 for sample in record_of(completion)["samples"][:3]):
             break
     stream = list(model.chat(**options, stream=True, logprobs=True))
     generate = {"token_ids": [4, 5], "sampling_params": {"max_tokens": 50, "n": 2, "logprobs": 1, "top_p": 0.8}}

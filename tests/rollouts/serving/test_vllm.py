@@ -16,7 +16,7 @@ import torch
 from rollouts.checks import CheckOutcome
 from rollouts.precision import EngineName
 from rollouts.verify_answer import Answer, verify_answer
-from tests.kit.serving import chat_folder
+from tests.kit.serving import chat_folder, record_of
 from tests.kit.vllm_engine import PYTHON, ROOT
 
 torch.set_num_threads(1)
@@ -60,6 +60,6 @@ def test_vllm_serves_answers_that_torch_verifies(tmp_path: Path) -> None:
         text = "".join(one.text for chunk in streamed for one in chunk.choices if one.index == index)
         assert text == answers[3].choices[index].text
     for answer in answers[:2]:
-        assert answer.muster["arithmetic"].startswith("vllm")
+        assert record_of(answer)["arithmetic"].startswith("vllm")
         found = verify_answer(Answer.parse(answer.model_dump_json().encode()), folder, engine=EngineName.TORCH)
         assert {one.state for one in found.results} == {CheckOutcome.PASSED}, found.results
