@@ -47,7 +47,9 @@ from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
 from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.serving.errors import InvalidRequest
 from rollouts.serving.record import AnswerRecord
+from rollouts.serving.requests import request_differences
 from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic
 
 MOST_BYTES = 64 << 20
@@ -55,6 +57,8 @@ MOST_BYTES = 64 << 20
 
 _CONTENT = "content"
 """Name of the check that compares the visible part of an answer with its tokens."""
+_REQUEST = "request"
+"""Name of the check that compares the answer with the request."""
 _UNUSED_ENVIRONMENT = "arithmetic"
 """Environment of the recipe with which answers are checked. No check that runs on an answer reads it."""
 
@@ -113,6 +117,7 @@ def verify_answer(
     answer: Answer,
     folder: Path,
     *,
+    request: bytes | None = None,
     calibration: RolloutCalibration | None = None,
     dtype: Dtype | None = None,
     device: torch.device | None = None,
@@ -124,6 +129,7 @@ def verify_answer(
     Args:
         answer: The answer, by an untrusted service.
         folder: The version's folder, which needs no recipe.
+        request: Body of the request that the client sent; None to believe the answer's prompts and parameters.
         calibration: As for `verify_file`, like the following arguments.
         dtype: Data type of torch's prefill.
         device: Device of torch's prefill.
@@ -156,6 +162,8 @@ def verify_answer(
     limits = limits_of(file, version, calibration=calibration or RolloutCalibration.shipped(), verifier=verifier)
     case = CheckInput(file=file, facts=SlotFacts.of_file(file), version=version, limits=limits)
     results = [run_check(check, case) for check in (bounds.CHECK, termination.CHECK)]
+    if request is not None:
+        results.append(_check_request(request, record, version))
     if not fits_model(case):
         skipped = "not run, because tokens or lengths are out of bounds"
         results += [unknown(name, skipped) for name in (_CONTENT, *(check.name for check in PREFILL_CHECKS))]
@@ -203,6 +211,16 @@ def _open(folder: Path, record: AnswerRecord) -> CheckedVersion:
         model=model,
         tokenizer=tokenizer,
     )
+
+
+def _check_request(request: bytes, record: AnswerRecord, version: CheckedVersion) -> CheckResult:
+    """Compares the record with the request: prompts, parameters, number of choices, and the seed if it names one."""
+    try:
+        found = request_differences(request, record, version)
+    except InvalidRequest as error:
+        raise InvalidInput(f"the request is not valid: {error.detail}", hint="give the body that was sent") from None
+    findings = [CheckFinding(reason=ReasonCode.SEED_PROMPTS, what=what) for what in found]
+    return concluded(_REQUEST, findings, fails=Fails.EXACT)
 
 
 def _check_content(answer: Answer, case: CheckInput) -> CheckResult:

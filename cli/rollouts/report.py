@@ -45,6 +45,7 @@ def verify(
     lease: Path | None,
     parts: GivenParts,
     units: int | None,
+    request: Path | None,
     calibration: Path | None,
     dtype: Dtype | None,
     device: str | None,
@@ -66,12 +67,15 @@ def verify(
         return verify_answer(
             Answer.parse(_read(file)),
             model,
+            request=None if request is None else _read(request),
             calibration=None if calibration is None else RolloutCalibration.read(calibration),
             dtype=dtype,
             device=None if device is None else find_device(device),
             engine=engine,
             vllm=VllmPlace(python=vllm_python, device=device),
         )
+    if request is not None:
+        raise InvalidInput("--request belongs to an answer of `muster serve`", hint="leave it out for a rollout file")
     seed = None if lease is not None else _seed_parts(parts)
     if lease is not None and parts.given:
         raise InvalidInput(f"--lease and {', '.join(parts.given)} exclude each other", hint="give --lease alone")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictInt, StrictStr, ValidationError
 
@@ -19,9 +19,11 @@ from protocol.runtime.randomness import token_bytes
 from rollouts.engines.interface import SEED_BYTES, SampleRequest
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
+from rollouts.models.facts import ModelFacts
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.serving.errors import InvalidRequest
-from rollouts.serving.version import ServedVersion
+from rollouts.serving.record import AnswerRecord, RecordedSampling
 
 SEED_TAG = b"muster-serving-seed-v1"
 """Domain separation tag of seeds that clients give as a number."""
@@ -91,6 +93,18 @@ _IGNORED = frozenset(
 _Int64 = Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)]
 _Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
 _Tokens = Annotated[list[_Token], Field(min_length=1, max_length=1 << 20)]
+
+
+class ModelFolder(Protocol):
+    """The parts of a version that encode a request."""
+
+    @property
+    def model(self) -> ModelFacts:
+        """Facts of the model."""
+
+    @property
+    def tokenizer(self) -> FolderTokenizer:
+        """The model's tokenizer."""
 
 
 class Body(BaseModel):
@@ -173,7 +187,7 @@ class Sampling(Body):
         except InvalidInput as error:
             raise InvalidRequest(error.detail.split(" ", 1)[0], error.detail, hint=error.hint) from None
 
-    def check_stop_tokens(self, version: ServedVersion) -> None:
+    def check_stop_tokens(self, version: ModelFolder) -> None:
         """Accepts end tokens of the model as stop tokens, because they end every answer.
 
         Raises:
@@ -220,6 +234,27 @@ class CompletionBody(OpenAiBody):
     prompt: StrictStr | _Tokens | Annotated[list[StrictStr] | list[_Tokens], Field(min_length=1, max_length=4096)]
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     logprobs: Annotated[StrictInt, Field(ge=0)] | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling options."""
+        return self
+
+    @property
+    def new_tokens(self) -> int:
+        """Maximum number of new tokens; OpenAI's default is 16."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+    def encode(self, version: ModelFolder) -> list[list[int]]:
+        """Returns the token ids of the prompts.
+
+        Raises:
+            InvalidRequest: The tokenizer can't encode a prompt.
+        """
+        try:
+            return [version.tokenizer.encode(one) if isinstance(one, str) else one for one in self.prompts]
+        except BadVersionFolder as error:
+            raise InvalidRequest("prompt", error.detail) from None
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
@@ -315,12 +350,17 @@ class ChatBody(OpenAiBody):
     add_generation_prompt: Literal[True] | None = None
 
     @property
+    def sampling(self) -> Sampling:
+        """The sampling options."""
+        return self
+
+    @property
     def new_tokens(self) -> int | None:
         """Maximum number of new tokens; None for all that fit the model's context."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def encode(self, version: ServedVersion) -> list[int]:
-        """Returns the token ids of the chat.
+    def encode(self, version: ModelFolder) -> list[list[int]]:
+        """Returns the token ids of the chat, which is one prompt.
 
         Raises:
             InvalidRequest: The model has no chat template, or it refuses these turns.
@@ -338,9 +378,8 @@ class ChatBody(OpenAiBody):
             raise InvalidRequest("chat_template_kwargs", error.errors()[0]["msg"]) from None
         tools = [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
         try:
-            return version.tokenizer.encode_turns(
-                [message.turn() for message in self.messages], tools=tools, options=options
-            )
+            turns = [message.turn() for message in self.messages]
+            return [version.tokenizer.encode_turns(turns, tools=tools, options=options)]
         except BadVersionFolder as error:
             raise InvalidRequest("messages", error.detail, hint="check roles and order of the messages") from None
 
@@ -370,6 +409,20 @@ class GenerateBody(Body):
     features: None = None
     content_parts: None = None
 
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling options."""
+        return self.sampling_params
+
+    @property
+    def new_tokens(self) -> int | None:
+        """Maximum number of new tokens; None for all that fit the model's context."""
+        return self.sampling_params.max_tokens
+
+    def encode(self, _version: ModelFolder) -> list[list[int]]:
+        """Returns the token ids, which are one prompt."""
+        return [self.token_ids]
+
     @classmethod
     def of(cls, values: Mapping[str, Any], *, at: str) -> Self:
         """Checks the inner options first, so that errors name them."""
@@ -379,8 +432,41 @@ class GenerateBody(Body):
         return super().of(values, at=at)
 
 
+def request_differences(content: bytes, record: AnswerRecord, version: ModelFolder) -> list[str]:
+    """Compares an answer with the request that the client sent; returns what the request did not ask for.
+
+    Args:
+        content: The request's body.
+        record: The answer's field `muster`.
+        version: The answer's version.
+
+    Raises:
+        InvalidRequest: The service would have refused the request.
+    """
+    try:
+        given = json.loads(content)
+    except (ValueError, RecursionError):
+        given = None  # `parse` describes the error
+    keys = given if isinstance(given, dict) else {}
+    kind = ChatBody if "messages" in keys else GenerateBody if "token_ids" in keys else CompletionBody
+    body = kind.parse(content)
+    prompts = body.encode(version)
+    each = body.sampling.n or 1
+    wanted = body.sampling.parameters(room(prompts, version) if body.new_tokens is None else body.new_tokens)
+    found = []
+    if prompts != record.prompts:
+        found.append("the prompts are not those of the request")
+    if [one.prompt for one in record.samples] != [place for place in range(len(prompts)) for _ in range(each)]:
+        found.append(f"the answer has {len(record.samples)} choices, but the request asks for {len(prompts) * each}")
+    if RecordedSampling.of(wanted) != record.sampling:
+        found.append("the sampling parameters are not those of the request")
+    if body.sampling.seed is not None and body.sampling.seed_bytes() != record.seed_bytes:
+        found.append("the seed is not that of the request")
+    return found
+
+
 def sample_requests(
-    prompts: Sequence[Sequence[int]], *, each: int, seed: bytes, version: ServedVersion, new_tokens: int, param: str
+    prompts: Sequence[Sequence[int]], *, each: int, seed: bytes, version: ModelFolder, new_tokens: int, param: str
 ) -> tuple[SampleRequest, ...]:
     """Returns the requests for several answers to each prompt.
 
@@ -417,7 +503,7 @@ def sample_requests(
     )
 
 
-def room(prompts: Sequence[Sequence[int]], version: ServedVersion) -> int:
+def room(prompts: Sequence[Sequence[int]], version: ModelFolder) -> int:
     """Returns the number of new tokens that fit the model's context after the longest prompt, at least 1."""
     return max(1, version.model.context - max((len(tokens) for tokens in prompts), default=0))
 

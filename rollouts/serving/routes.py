@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, StrictStr
 
+from protocol.http.openapi import json_body
 from protocol.http.verification import read_body
 from protocol.identifiers import WireDigest
 from protocol.identity.scopes import Scope
@@ -18,7 +19,6 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from rollouts.engines.interface import Completion
-from rollouts.errors import BadVersionFolder
 from rollouts.serving.access import needs
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.errors import InvalidRequest, UnknownModel
@@ -37,9 +37,6 @@ from rollouts.serving.requests import (
     sample_requests,
 )
 from rollouts.serving.version import ServedVersion
-
-_DEFAULT_COMPLETION = 16
-"""OpenAI's default of `max_tokens` for completions."""
 
 router = APIRouter()
 client = Depends(needs(Scope.OPERATE))
@@ -105,7 +102,7 @@ async def get_model(request: Request, model: str) -> JSONResponse:
     return JSONResponse(_card(service))
 
 
-@router.post("/v1/completions", dependencies=[client], tags=["serving"])
+@router.post("/v1/completions", dependencies=[client], tags=["serving"], openapi_extra=json_body(CompletionBody))
 async def create_completion(request: Request) -> Response:
     """Complete texts or token ids."""
     service = service_of(request)
@@ -118,20 +115,12 @@ async def create_completion(request: Request) -> Response:
             hint="set logprobs to 0",
             code="unsupported-option",
         )
-    prompts = body.prompts
-
-    def encode(version: ServedVersion) -> list[list[int]]:
-        try:
-            return [version.tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
-        except BadVersionFolder as error:
-            raise InvalidRequest("prompt", error.detail) from None
-
     plan = _Plan(
         body=body,
-        count=len(prompts) * (body.n or 1),
-        encode=encode,
-        inline=is_short(prompts),
-        new_tokens=_DEFAULT_COMPLETION if body.max_tokens is None else body.max_tokens,
+        count=len(body.prompts) * (body.n or 1),
+        encode=body.encode,
+        inline=is_short(body.prompts),
+        new_tokens=body.new_tokens,
         param="prompt",
     )
     return await _answer(
@@ -139,7 +128,7 @@ async def create_completion(request: Request) -> Response:
     )
 
 
-@router.post("/v1/chat/completions", dependencies=[client], tags=["serving"])
+@router.post("/v1/chat/completions", dependencies=[client], tags=["serving"], openapi_extra=json_body(ChatBody))
 async def create_chat_completion(request: Request) -> Response:
     """Answer a chat."""
     service = service_of(request)
@@ -148,7 +137,7 @@ async def create_chat_completion(request: Request) -> Response:
     plan = _Plan(
         body=body,
         count=body.n or 1,
-        encode=lambda version: [body.encode(version)],
+        encode=body.encode,
         inline=body.is_short,
         new_tokens=body.new_tokens,
         param="messages",
@@ -158,7 +147,7 @@ async def create_chat_completion(request: Request) -> Response:
     )
 
 
-@router.post("/inference/v1/generate", dependencies=[client], tags=["serving"])
+@router.post("/inference/v1/generate", dependencies=[client], tags=["serving"], openapi_extra=json_body(GenerateBody))
 async def generate_tokens(request: Request) -> Response:
     """Continue token ids; the answer has token ids."""
     service = service_of(request)
@@ -168,9 +157,9 @@ async def generate_tokens(request: Request) -> Response:
     plan = _Plan(
         body=sampling,
         count=sampling.n or 1,
-        encode=lambda _: [body.token_ids],
+        encode=body.encode,
         inline=True,
-        new_tokens=sampling.max_tokens,
+        new_tokens=body.new_tokens,
         param="token_ids",
     )
 
@@ -215,7 +204,7 @@ async def is_paused(request: Request) -> JSONResponse:
     return JSONResponse({"is_paused": service_of(request).backend.paused})
 
 
-@router.post("/update_weights", dependencies=[admin], tags=["administration"])
+@router.post("/update_weights", dependencies=[admin], tags=["administration"], openapi_extra=json_body(UpdateBody))
 async def update_weights(request: Request) -> JSONResponse:
     """Serve another version.
 

@@ -24,6 +24,7 @@ from protocol.checkpoints import folder_files, version_digest
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.errors import EngineFailed
 from rollouts.serving.limits import RequestLimits
+from tests.kit.openapi import dangling_references, lenient_requests
 from tests.kit.serving import NAME, ServedModel, chat_folder, record_of, served_model, wait_for
 
 LONG = {"max_tokens": 240, "n": 24}
@@ -159,6 +160,12 @@ def test_metrics_and_readiness_name_the_engines_state(model: ServedModel) -> Non
     assert model.token not in page
     assert httpx.get(f"{model.url}/readyz").json() == {"ready": True, "checks": {"engine": "ok"}}
     assert httpx.get(f"{model.url}/health").status_code == 200
+
+
+def test_the_schema_declares_all_bodies(model: ServedModel) -> None:
+    schema = httpx.get(f"{model.url}/openapi.json").json()
+    assert not dangling_references(schema)
+    assert not lenient_requests(schema)
 
 
 # Administration

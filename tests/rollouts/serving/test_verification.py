@@ -163,6 +163,22 @@ def test_the_command_verifies_a_saved_answer(answers: dict[str, Any], folder: Pa
     assert honest.code == 0, honest.err
     assert "nothing is wrong with it" in honest.out
     assert answers["completion"]["muster"]["version"] in honest.out
+    asked = {"model": "tiny", "prompt": ["ab", "c"], "n": 3, "max_tokens": 70, "temperature": 0.9}
+    request = tmp_path / "request.json"
+    for change, words in (
+        ({}, "nothing is wrong"),
+        ({"prompt": ["ab", "d"]}, "prompts are not those of the request"),
+        ({"n": 2}, "has 6 choices, but the request asks for 4"),
+        ({"temperature": 1}, "sampling parameters are not those"),
+        ({"seed": 1 << 40}, "seed is not that of the request"),
+    ):
+        request.write_text(json.dumps(asked | change))
+        said = run_muster("rollouts", "verify", str(saved), "--model", str(folder), "--request", str(request))
+        assert words in said.out, said.err
+        assert said.code == (1 if change else 0)
+    request.write_text("{}")
+    refused = run_muster("rollouts", "verify", str(saved), "--model", str(folder), "--request", str(request))
+    assert "the request is not valid: model: Field required" in refused.err
     forged = copy.deepcopy(answers["completion"])
     _token(forged)
     saved.write_text(json.dumps(forged))
