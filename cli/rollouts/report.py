@@ -45,7 +45,7 @@ def verify(
     lease: Path | None,
     parts: GivenParts,
     units: int | None,
-    request: Path | None,
+    request: Path | None = None,
     calibration: Path | None,
     dtype: Dtype | None,
     device: str | None,
