@@ -230,7 +230,7 @@ class Backend:
                 await self._drain()
                 try:
                     await self._load(new)
-                except MusterError:
+                except Exception:
                     if former is not None:
                         await self._restore(former)
                     raise
@@ -253,10 +253,11 @@ class Backend:
             await run_in_thread(version.check_unchanged)
             await self._load(version)
             self._failure = None
-        except MusterError as error:
-            _log.error("version-lost", version=version.digest, why=error.detail, hint=error.hint)
+        except Exception as error:  # noqa: BLE001 - whatever the cause, the service has no version now
+            _log.error("version-lost", version=version.digest, exc_info=error)
+            why = error.detail if isinstance(error, MusterError) else type(error).__name__
             self._failure = NotServing(
-                f"the engine can't load its version again: {error.detail}", hint="update the weights, or restart"
+                f"the engine can't load its version again: {why}", hint="update the weights, or restart"
             )
 
     async def _recover(self) -> None:

@@ -376,12 +376,14 @@ class ChatBody(OpenAiBody):
             options = ChatFormat(template=self.chat_template_kwargs or {}).template
         except ValidationError as error:
             raise InvalidRequest("chat_template_kwargs", error.errors()[0]["msg"]) from None
-        tools = [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
         try:
+            tools = [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
             turns = [message.turn() for message in self.messages]
             return [version.tokenizer.encode_turns(turns, tools=tools, options=options)]
         except BadVersionFolder as error:
             raise InvalidRequest("messages", error.detail, hint="check roles and order of the messages") from None
+        except (RecursionError, ValueError):  # pydantic raises ValueError for values that are nested too deeply
+            raise InvalidRequest("tools", "messages or tools are nested too deeply") from None
 
     @property
     def is_short(self) -> bool:

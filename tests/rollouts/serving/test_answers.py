@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -222,6 +223,17 @@ def test_a_request_that_cannot_be_met_is_refused_by_name(
     assert (error["type"], error["code"]) == ("invalid_request_error", code)
     assert error["param"].startswith(param)
     assert words.lower() in error["message"].lower()
+
+
+@pytest.mark.parametrize("depth", [50, 250, 900, 50_000])
+def test_a_deeply_nested_request_is_answered_or_refused(model: ServedModel, depth: int) -> None:
+    nested = '{"a":' * depth + "1" + "}" * depth
+    tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {nested}}}}}]'
+    body = f'{{"model": "{NAME}", "max_tokens": 1, "messages": [{{"role": "user", "content": "a"}}], "tools": {tools}}}'
+    answer = httpx.post(
+        f"{model.url}/v1/chat/completions", content=body, headers={"Authorization": f"Bearer {model.token}"}, timeout=60
+    )
+    assert answer.status_code in ({200} if depth == 50 else {200, 400}), answer.text
 
 
 def test_neutral_values_of_unsupported_options_are_accepted(model: ServedModel) -> None:
