@@ -32,7 +32,7 @@ def serve(
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="File with the token of clients; made if it does not exist. Default: in the home folder.",
+            help="File with the token of clients; made if it does not exist. Default: in Muster's data folder.",
         ),
     ] = None,
     admin_token_file: Annotated[

@@ -82,19 +82,18 @@ def test_a_client_that_disconnects_frees_its_rows(model: ServedModel, stream: bo
                 call.result()
     since = time.monotonic()
     model.wait_until_idle()
-    assert time.monotonic() - since < 2, "a session asks every step whether a job goes on"
+    assert time.monotonic() - since < 4, "a session asks every step whether a job goes on"
     assert model.complete().choices[0].finish_reason
 
 
 def test_a_client_that_does_not_read_its_stream_loses_it(model: ServedModel) -> None:
     model.wait_until_idle()
     sent: list[bytes] = []
-    ended = threading.Event()
+    reads, ended = asyncio.Event(), threading.Event()
 
     async def call() -> None:
         """Calls the application as a server does whose client has stopped reading after the first event."""
         body = json.dumps({"model": NAME, "prompt": "a", "stream": True} | LONG).encode()
-        reads = asyncio.Event()
         messages = [{"type": "http.request", "body": body}]
 
         async def receive() -> Any:
@@ -105,7 +104,6 @@ def test_a_client_that_does_not_read_its_stream_loses_it(model: ServedModel) -> 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.body" and message.get("body"):
                 if len(sent) == 1:
-                    asyncio.get_running_loop().call_later(3, reads.set)
                     await reads.wait()
                 sent.append(message["body"])
 
@@ -123,8 +121,9 @@ def test_a_client_that_does_not_read_its_stream_loses_it(model: ServedModel) -> 
 
     on_loop = asyncio.run_coroutine_threadsafe(call(), model.loop)
     wait_for(lambda: model.backend.unanswered > 0)
-    wait_for(lambda: model.backend.unanswered == 0, seconds=2.5)
+    model.wait_until_idle()
     assert not ended.is_set(), "the rows are free before the client reads again"
+    model.loop.call_soon_threadsafe(reads.set)
     on_loop.result(30)
     error = json.loads(sent[-1].removeprefix(b"data: "))["error"]
     assert (error["code"], "200 tokens" in error["message"]) == ("slow_reader", True)
