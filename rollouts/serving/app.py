@@ -19,6 +19,8 @@ from rollouts.serving.routes import Service, router
 DESCRIPTION = """One model behind OpenAI's API. Every answer has the field `muster`, from which
 `muster rollouts verify` checks with the model's folder that the named version drew it.
 
+Errors have OpenAI's form: `{"error": {"message", "type", "param", "code"}}`.
+
 Requests need a bearer token. Only an admin token may pause the service and update weights."""
 
 

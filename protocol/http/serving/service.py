@@ -158,7 +158,7 @@ def create_service(
     )
     install_problem_answers(app, form=form)
     _add_health(app, checks, registry)
-    complete_openapi(app)
+    complete_openapi(app, with_problems=form is problem_json)
     add_docs(app)
     return app
 

@@ -165,6 +165,7 @@ def test_the_schema_declares_all_bodies(model: ServedModel) -> None:
     schema = httpx.get(f"{model.url}/openapi.json").json()
     assert not dangling_references(schema)
     assert not lenient_requests(schema)
+    assert "problem+json" not in json.dumps(schema)
 
 
 # Administration
