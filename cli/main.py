@@ -44,6 +44,7 @@ PARTS: Parts = {
     "trainer": ("cli.trainer.commands", "Warm up, train and evaluate models."),
     "shardcast": ("cli.shardcast.commands", "Publish, relay and fetch checkpoints."),
     "rollouts": ("cli.rollouts.commands", "Show and verify rollout files."),
+    "serve": ("cli.serve", "Serve a model through OpenAI's API until SIGTERM or SIGINT."),
     "env": ("cli.environments.commands", "Environments: families of tasks with checkable answers."),
     "recipe": ("cli.environments.recipe", "Recipes: how rollouts of a model are generated."),
     "keys": ("cli.keys", "Make, import and show keys."),

@@ -167,8 +167,22 @@ class SlotPlanner:
         """
         finished = finish is FinishReason.EOS
         answer = output_tokens[:-1] if finished else output_tokens
-        score = self._environment.score(prompt, self._tokenizer.decode(answer), finished=finished)
-        return reward_of(score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=len(answer))
+        return self.text_reward(prompt, self._tokenizer.decode(answer), tokens=len(answer), finished=finished)
+
+    def text_reward(self, prompt: Prompt, text: str, *, tokens: int, finished: bool) -> Reward:
+        """Returns the reward of an answer that is known as text.
+
+        Args:
+            prompt: A planned prompt.
+            text: The answer without its end token.
+            tokens: Number of its tokens without the end token.
+            finished: Whether the model ended the answer by itself.
+
+        Raises:
+            SandboxUnavailable: This machine has no sandbox for scoring the answer.
+        """
+        score = self._environment.score(prompt, text, finished=finished)
+        return reward_of(score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True)

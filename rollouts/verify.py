@@ -7,6 +7,8 @@ The validator judges submissions by the same checks, and adds row selection, rep
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -130,9 +132,7 @@ def verify_file(
         )
     facts = facts or SlotFacts.of_file(file, parts=parts, units=units)
     made_in = file.header.arithmetic
-    verifier = Arithmetic(engine=EngineName.TORCH, dtype=dtype or made_in.dtype)
-    if engine is EngineName.VLLM or (engine is None and made_in.is_class):
-        verifier = checked_class(made_in)
+    verifier = verifying_arithmetic(made_in, dtype=dtype, engine=engine)
     calibration = calibration or RolloutCalibration.shipped()
     limits = limits_of(file, version, calibration=calibration, verifier=verifier)
     case = CheckInput(file=file, facts=facts, version=version, limits=limits)
@@ -141,21 +141,60 @@ def verify_file(
     if reason is not None:
         results += [unknown(check.name, reason) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
         return Verification(file=file, results=tuple(results), limits=limits, not_accepted=_not_accepted(case))
-    if verifier.is_class:
-        with VllmProcess(vllm or VllmPlace(), verifier) as process:
-            if found := differences(process):
-                raise InvalidInput(
-                    f"this machine does not reproduce {verifier}; first difference in the recorded file: {found[0]}",
-                    hint="--engine torch checks the file within the wider limits of a calibration",
-                )
-            process.load(version.folder, version=version.digest)
-            recomputer = VllmRecomputer(process, folder=version.folder, version=version.digest)
-            case = with_evidence(case, recomputer)
-    else:
-        policy = load_policy(version.folder, dtype=verifier.dtype, device=find_device(device))
-        case = with_evidence(case, TorchRecomputer(policy, made_in=made_in.dtype))
+    with open_recomputer(version, verifier, made_in=made_in, device=device, vllm=vllm) as recomputer:
+        case = with_evidence(case, recomputer)
     results += [run_check(check, case) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
     return Verification(file=file, results=tuple(results), limits=limits, not_accepted=_not_accepted(case))
+
+
+def verifying_arithmetic(made_in: Arithmetic, *, dtype: Dtype | None, engine: EngineName | None) -> Arithmetic:
+    """Returns the arithmetic in which work is recomputed; see `verify_file` for the arguments.
+
+    Raises:
+        InvalidInput: vLLM shall recompute work of no numerics class.
+    """
+    if engine is EngineName.VLLM or (engine is None and made_in.is_class):
+        return checked_class(made_in)
+    return Arithmetic(engine=EngineName.TORCH, dtype=dtype or made_in.dtype)
+
+
+@contextmanager
+def open_recomputer(
+    version: CheckedVersion,
+    verifier: Arithmetic,
+    *,
+    made_in: Arithmetic,
+    device: torch.device | None,
+    vllm: VllmPlace | None,
+) -> Iterator[Recomputer]:
+    """Loads a version for recomputation.
+
+    Args:
+        version: The version.
+        verifier: Arithmetic of the recomputation.
+        made_in: Arithmetic of the work.
+        device: Device of torch's prefill; None for an accelerator if there is one.
+        vllm: The vLLM installation to use; None for the installation in this process's environment.
+
+    Raises:
+        InvalidInput: This machine does not reproduce the numerics class.
+        BadVersionFolder: The weights can't be loaded.
+        OutOfMemory: The weights do not fit into memory.
+        NotFound: vLLM is not installed at the given place.
+        EngineFailed: vLLM failed.
+    """
+    if not verifier.is_class:
+        policy = load_policy(version.folder, dtype=verifier.dtype, device=find_device(device))
+        yield TorchRecomputer(policy, made_in=made_in.dtype)
+        return
+    with VllmProcess(vllm or VllmPlace(), verifier) as process:
+        if found := differences(process):
+            raise InvalidInput(
+                f"this machine does not reproduce {verifier}; first difference in the recorded file: {found[0]}",
+                hint="--engine torch checks the file within the wider limits of a calibration",
+            )
+        process.load(version.folder, version=version.digest)
+        yield VllmRecomputer(process, folder=version.folder, version=version.digest)
 
 
 def checked_class(arithmetic: Arithmetic) -> Arithmetic:

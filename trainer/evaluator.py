@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import Completion, Engine, FinishReason, SampleRequest
+from rollouts.engines.interface import Engine, FinishReason, SampleRequest
 from rollouts.environments import Environment, is_held_out
 from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt
 from rollouts.recipe import Recipe
@@ -82,6 +83,63 @@ class Evaluation:
     sampled_environments: Mapping[str, EnvironmentResult] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedAnswer:
+    """One answer to a prompt.
+
+    Args:
+        place: Position of the prompt.
+        text: The answer without its end token.
+        tokens: Number of its tokens without the end token.
+        finished: Whether the model ended the answer by itself.
+    """
+
+    place: int
+    text: str
+    tokens: int
+    finished: bool
+
+
+class AnswerSource(Protocol):
+    """Source of the answers that are evaluated: an engine or an endpoint."""
+
+    def answers(
+        self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, *, each: int
+    ) -> Iterator[EvaluatedAnswer]:
+        """Yields `each` answers to each prompt, in any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAnswers:
+    """Answers of the version that an engine has loaded.
+
+    Args:
+        engine: The engine.
+        tokenizer: The model's tokenizer.
+        should_stop: See `Engine.generate`.
+    """
+
+    engine: Engine
+    tokenizer: Tokenizer
+    should_stop: Callable[[], bool] | None = None
+
+    def answers(
+        self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, *, each: int
+    ) -> Iterator[EvaluatedAnswer]:
+        """Generates with each prompt's seed: see `AnswerSource.answers`."""
+        requests = [
+            SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
+            for place, one in enumerate(planned)
+            for sample in range(each)
+        ]
+        for one in self.engine.generate(requests, parameters, with_proofs=False, should_stop=self.should_stop):
+            finished = one.finish is FinishReason.EOS
+            tokens = one.tokens[:-1] if finished else one.tokens
+            yield EvaluatedAnswer(
+                place=one.sample // each, text=self.tokenizer.decode(tokens), tokens=len(tokens), finished=finished
+            )
+
+
 def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, share: float | None = None) -> list[int]:
     """Returns the indices of the first held-out prompts with distinct texts; fewer if there are not enough.
 
@@ -149,11 +207,19 @@ class Evaluator:
             SandboxUnavailable: Answers can't be checked on this machine.
             GenerationStopped: `should_stop` returned True.
         """
+        return self.measure(EngineAnswers(engine=engine, tokenizer=self.tokenizer, should_stop=should_stop))
+
+    def measure(self, source: AnswerSource) -> Evaluation:
+        """Evaluates the answers of a source.
+
+        Raises:
+            MusterError: As for `evaluate`, or the source failed.
+        """
         planned = [self._plan(index) for index in self.indices]
         sampling = self.recipe.sampling.parameters
         at_best = SamplingParameters(max_new_tokens=sampling.max_new_tokens, top_k=1)
-        greedy = self._generate(engine, planned, at_best, each=1, shown=True, should_stop=should_stop)
-        drawn = self._generate(engine, planned, sampling, each=self.samples, should_stop=should_stop)
+        greedy = self._tally(source, planned, at_best, each=1, shown=True)
+        drawn = self._tally(source, planned, sampling, each=self.samples)
         measured = drawn if self.samples else greedy
         return Evaluation(
             prompts=len(planned),
@@ -180,29 +246,20 @@ class Evaluator:
         recipe = self.recipe.model_copy(update={"held_out": 0.0})  # the recipe's own share would exclude this prompt
         return plan_prompt(index, tag=_TAG, recipe=recipe, environment=self.environment, tokenizer=self.tokenizer)
 
-    def _generate(
+    def _tally(
         self,
-        engine: Engine,
+        source: AnswerSource,
         planned: Sequence[PlannedPrompt],
         parameters: SamplingParameters,
         *,
         each: int,
         shown: bool = False,
-        should_stop: Callable[[], bool] | None,
     ) -> _Tally:
-        """Generates answers and accumulates their results.
-
-        If `shown`, the answers to the first prompts are kept as text.
-        """
-        requests = [
-            SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
-            for place, one in enumerate(planned)
-            for sample in range(each)
-        ]
-        tally = _Tally(environments=results_of(self.recipe), decode=self.tokenizer.decode if shown else None)
-        if requests:
-            for answer in engine.generate(requests, parameters, with_proofs=False, should_stop=should_stop):
-                tally.add(answer.sample // each, planned[answer.sample // each], answer)
+        """Accumulates the results of answers; if `shown`, the answers to the first prompts are kept as text."""
+        tally = _Tally(environments=results_of(self.recipe), keeps_examples=shown)
+        if planned and each:
+            for answer in source.answers(planned, parameters, each=each):
+                tally.add(planned[answer.place], answer)
         return tally
 
 
@@ -211,8 +268,8 @@ class _Tally:
     """Accumulates the results of answers."""
 
     environments: ResultsByEnvironment
-    decode: Callable[[Sequence[int]], str] | None = None
-    """Decodes the answers that are kept as examples; None to keep none."""
+    keeps_examples: bool
+    """Whether answers are kept as text."""
     solved: Counter[int] = field(default_factory=Counter)
     tokens: int = 0
     finished: int = 0
@@ -223,22 +280,23 @@ class _Tally:
     examples: dict[int, AnswerExample] = field(default_factory=dict)
     """The last answer to each of the first `EXAMPLES` prompts, by the prompt's position."""
 
-    def add(self, place: int, planned: PlannedPrompt, answer: Completion) -> None:
-        reward = planned.planner.reward(planned.group.prompt, answer.tokens, answer.finish)
+    def add(self, planned: PlannedPrompt, answer: EvaluatedAnswer) -> None:
+        prompt, place = planned.group.prompt, answer.place
+        reward = planned.planner.text_reward(prompt, answer.text, tokens=answer.tokens, finished=answer.finished)
         self.solved[place] += reward.solved
-        self.tokens += len(answer.tokens)
-        self.finished += answer.finish is FinishReason.EOS
+        self.tokens += answer.tokens + answer.finished
+        self.finished += answer.finished
         self.rewards.append(reward.total)
-        self.environments.add(planned.group.prompt.index, reward=reward.total, solved=reward.solved)
+        self.environments.add(prompt.index, reward=reward.total, solved=reward.solved)
         if reward.target is not None:
             self.lengths.setdefault(reward.target, []).append(reward.length)
         self.undecided += reward.undecided
-        if self.decode is not None and place < EXAMPLES:
+        if self.keeps_examples and place < EXAMPLES:
             self.examples[place] = AnswerExample(
-                prompt=planned.group.prompt.text[:_EXAMPLE_CHARACTERS],
-                answer=self.decode(answer.tokens)[:_EXAMPLE_CHARACTERS],
+                prompt=prompt.text[:_EXAMPLE_CHARACTERS],
+                answer=answer.text[:_EXAMPLE_CHARACTERS],
                 correct=reward.solved,
-                finished=answer.finish is FinishReason.EOS,
+                finished=answer.finished,
             )
 
     @property

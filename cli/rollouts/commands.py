@@ -27,7 +27,12 @@ File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A rollo
 @app.command()
 @reads("sandbox")
 def verify(
-    file: File,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, help="A rollout file (Parquet), or a JSON answer of `muster serve`."
+        ),
+    ],
     model: Annotated[
         Path, typer.Option(exists=True, file_okay=False, help="Folder of the version that generated the file.")
     ],
@@ -40,6 +45,10 @@ def verify(
     beacon: Annotated[str | None, typer.Option(help="Hash of the beacon block, if there is no --lease.")] = None,
     salt: Annotated[str | None, typer.Option(help="Salt of the lease, if there is no --lease.")] = None,
     units: Annotated[int | None, typer.Option(min=0, help="Work units that the node claimed for the file.")] = None,
+    request: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="JSON body of the request, if the file is an answer to it."),
+    ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Calibration file, with the limits of the statistical checks."),
@@ -60,6 +69,9 @@ def verify(
 ) -> None:
     """Check a file against its version: prompts, draws, proofs, rewards and all other fields.
 
+    For an answer of `muster serve`, the command checks draws, proofs, log-probabilities and text. It takes the seed
+    from the answer. With --request, it also compares the answer with what was asked.
+
     Without --lease, the command takes run, step, index and node from the file. It checks prompts and draws against the
     slot's seed only with --lease, or with all of --chain-id, --pool, --beacon and --salt. The ledger's event
     `WorkSubmitted` has the beacon block and the salt of every submission.
@@ -75,6 +87,7 @@ def verify(
                 lease=lease,
                 parts=GivenParts(chain_id=chain_id, pool=pool, beacon=beacon, salt=salt),
                 units=units,
+                request=request,
                 calibration=calibration,
                 dtype=dtype,
                 device=device,

@@ -18,6 +18,7 @@ from rollouts.models.devices import find_device
 from rollouts.precision import Dtype, EngineName
 from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.verify import Verification, verify_file
+from rollouts.verify_answer import MOST_BYTES, Answer, verify_answer
 
 CHECKS = Columns.of("check", Column("result", least=20), Column("figures", least=20))
 
@@ -44,6 +45,7 @@ def verify(
     lease: Path | None,
     parts: GivenParts,
     units: int | None,
+    request: Path | None = None,
     calibration: Path | None,
     dtype: Dtype | None,
     device: str | None,
@@ -55,6 +57,25 @@ def verify(
     Raises:
         MusterError: The file could not be checked.
     """
+    if is_answer(file):
+        if slot := [
+            *parts.given,
+            *(["--lease"] if lease is not None else []),
+            *(["--units"] if units is not None else []),
+        ]:
+            raise InvalidInput(f"an answer has no slot, so {', '.join(slot)} can't be given", hint="leave it out")
+        return verify_answer(
+            Answer.parse(_read(file)),
+            model,
+            request=None if request is None else _read(request),
+            calibration=None if calibration is None else RolloutCalibration.read(calibration),
+            dtype=dtype,
+            device=None if device is None else find_device(device),
+            engine=engine,
+            vllm=VllmPlace(python=vllm_python, device=device),
+        )
+    if request is not None:
+        raise InvalidInput("--request belongs to an answer of `muster serve`", hint="leave it out for a rollout file")
     seed = None if lease is not None else _seed_parts(parts)
     if lease is not None and parts.given:
         raise InvalidInput(f"--lease and {', '.join(parts.given)} exclude each other", hint="give --lease alone")
@@ -73,6 +94,17 @@ def verify(
             read_limits=READ_LIMITS,
             decoder=decoder,
         )
+
+
+def is_answer(file: Path) -> bool:
+    """Returns whether a file is JSON and not Parquet, by its first byte that is no white space."""
+    with file.open("rb") as opened:
+        return opened.read(64).lstrip()[:1] == b"{"
+
+
+def _read(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(MOST_BYTES + 1)
 
 
 def show_verification(verification: Verification, *, as_json: bool) -> None:

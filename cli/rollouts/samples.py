@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cli.output import note, say, show_fields, show_json
 from protocol.errors import InvalidInput
+from protocol.identifiers import ZERO_DIGEST
 from rollouts.errors import BadRolloutFile
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample
@@ -69,6 +70,13 @@ def header_fields(file: RolloutFile) -> dict[str, object]:
     """Returns what the commands print about a whole file."""
     header = file.header
     rewards = [sample.reward for sample in file.samples]
+    if header.run == ZERO_DIGEST:  # an answer of `muster serve`
+        return {
+            "version": header.checkpoint,
+            "made by": str(header.arithmetic),
+            "answers": f"{len(file.samples)} to {len({sample.group for sample in file.samples})} prompts",
+            "tokens": file.units,
+        }
     return {
         "run": header.run,
         "slot": f"step {header.step}, index {header.index}",

@@ -17,6 +17,7 @@ from cli.trainer.export import export
 from cli.trainer.results import solved_by_environment
 from cli.trainer.run import run
 from cli.trainer.trial import try_
+from protocol.errors import InvalidInput
 from protocol.runtime.configuration_file import reads
 
 if TYPE_CHECKING:
@@ -118,13 +119,46 @@ def eval_(
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     device: Device = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Base URL of an OpenAI-compatible endpoint that answers instead.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Name of the endpoint's model. Default: the name of the folder.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="File with the endpoint's token. Default: MUSTER_ENDPOINT_TOKEN."
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Maximum requests to the endpoint at a time.")] = 16,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate versions on held-out prompts: one greedy answer and several sampled ones per prompt."""
-    from cli.trainer.work import EvaluationChoices, run_evaluation  # noqa: PLC0415 - loads torch
+    """Evaluate versions on held-out prompts: one greedy answer and several sampled ones per prompt.
 
+    With --endpoint, a service answers; the folder gives the recipe and the tokenizer, and needs no weights.
+    """
+    from cli.trainer.work import Endpoint, EvaluationChoices, run_evaluation  # noqa: PLC0415 - loads torch
+
+    if endpoint is not None and len(folders) > 1:
+        raise InvalidInput(f"one endpoint can't answer for {len(folders)} folders", hint="name one folder")
+    if endpoint is None and (model is not None or token_file is not None):
+        raise InvalidInput("--model and --token-file belong to --endpoint", hint="give --endpoint URL too")
     choices = EvaluationChoices(
-        prompts=prompts, samples=samples, held_out=held_out, engine=engine, dtype=dtype, device=device
+        prompts=prompts,
+        samples=samples,
+        held_out=held_out,
+        engine=engine,
+        dtype=dtype,
+        device=device,
+        endpoint=None
+        if endpoint is None
+        else Endpoint(
+            url=endpoint,
+            model=folders[0].resolve().name if model is None else model,
+            token_file=token_file,
+            concurrency=concurrency,
+        ),
     )
     found = [(folder, run_evaluation(folder, choices)) for folder in folders]
     if as_json:

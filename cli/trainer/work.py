@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,15 @@ from rollouts.models.devices import find_device
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import read_recipe
+from trainer.endpoint import EndpointAnswers
 from trainer.errors import BadSettings
 from trainer.evaluator import Evaluation, Evaluator, held_out_prompts
 from trainer.presets import preset_file
 from trainer.sft.settings import WarmUpSettings, check_settings, read_settings_file
 from trainer.sft.warm_up import WarmUpStep, warm_up
+
+ENDPOINT_VARIABLE = "MUSTER_ENDPOINT_TOKEN"
+_LONGEST_TOKEN = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,36 @@ class EvaluationChoices:
     engine: str
     dtype: str
     device: str | None
+    endpoint: Endpoint | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An OpenAI-compatible endpoint that answers instead of an engine."""
+
+    url: str
+    model: str
+    token_file: Path | None
+    concurrency: int
+
+    def answers(self, evaluator: Evaluator) -> EndpointAnswers:
+        """Returns the endpoint as a source of answers; the token is in the file or in `MUSTER_ENDPOINT_TOKEN`.
+
+        Raises:
+            InvalidInput: The token file can't be read, or the endpoint can't be used for this recipe.
+        """
+        token = os.environ.get(ENDPOINT_VARIABLE)
+        if self.token_file is not None:
+            with self.token_file.open("rb") as file:
+                token = file.read(_LONGEST_TOKEN).decode("ascii", "replace").strip()
+        return EndpointAnswers(
+            url=self.url,
+            model=self.model,
+            token=token or None,
+            recipe=evaluator.recipe,
+            tokenizer=evaluator.tokenizer,
+            concurrency=self.concurrency,
+        )
 
 
 def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> Evaluation | None:
@@ -119,6 +154,8 @@ def run_evaluation(folder: Path, choices: EvaluationChoices) -> Evaluation:
         indices=held_out_prompts(environment, recipe, count=choices.prompts, share=choices.held_out),
         samples=choices.samples,
     )
+    if choices.endpoint is not None:
+        return evaluator.measure(choices.endpoint.answers(evaluator))
     engine = open_engine(one_of(EngineName, choices.engine), dtype=one_of(Dtype, choices.dtype), device=choices.device)
     try:
         engine.load(folder, version=version_digest(folder_files(folder)))

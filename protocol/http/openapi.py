@@ -108,10 +108,14 @@ def json_body(
     return BodyDeclaration(model, required=required, security=security)
 
 
-def complete_openapi(app: FastAPI) -> None:
+def complete_openapi(app: FastAPI, *, with_problems: bool = True) -> None:
     """Makes the application's schema complete; see the module's docstring.
 
     Without the declaration of problems, OpenAPI would show FastAPI's own error format.
+
+    Args:
+        app: The application.
+        with_problems: Whether errors are problems (RFC 9457); otherwise the application describes its errors itself.
     """
     plain = app.openapi
 
@@ -119,7 +123,8 @@ def complete_openapi(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = plain()
             _declare_bodies(schema, _body_models(app))
-            _declare_problems(schema)
+            if with_problems:
+                _declare_problems(schema)
             _declare_security(schema, app)
             _declare_integers(schema)
             add_examples(schema)

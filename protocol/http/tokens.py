@@ -183,7 +183,7 @@ def owner_access(
             signed = await verifier_of(request).verify(request, authorize=authorize, body_limit=body_limit)
             return OwnerRequest(name=signed.address, scope=Scope.ADMIN, address=signed.address, body=signed.body)
         check_declared_size(request.headers.get("content-length"), body_limit)
-        token = await book_of(request).check(_bearer(request))
+        token = await book_of(request).check(bearer(request))
         if not token.scope.includes(scope):
             raise Forbidden(
                 f"the token {token.name} has the scope {token.scope}; this request needs {scope}",
@@ -204,7 +204,12 @@ def book_of(request: Request) -> TokenBook:
     return book
 
 
-def _bearer(request: Request) -> str:
+def bearer(request: Request) -> str:
+    """Returns the bearer token of a request.
+
+    Raises:
+        Unauthenticated: The request has none.
+    """
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token:
         raise Unauthenticated(

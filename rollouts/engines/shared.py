@@ -22,10 +22,12 @@ class SharedEngine:
     Args:
         engine: The engine; while a session is open, only this object may use it.
         thread: Executor with one thread, the engine's.
+        with_proofs: Whether to build proofs.
     """
 
-    def __init__(self, engine: SessionEngine, *, thread: Executor) -> None:
+    def __init__(self, engine: SessionEngine, *, thread: Executor, with_proofs: bool = True) -> None:
         self._engine = engine
+        self._with_proofs = with_proofs
         self._thread = thread
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -98,7 +100,7 @@ class SharedEngine:
             if self._session is not None:
                 self._session.add(job)
                 return
-            session = self._engine.open()
+            session = self._engine.open(with_proofs=self._with_proofs)
             try:
                 session.add(job)
             except BaseException:

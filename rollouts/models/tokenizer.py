@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import JsonValue
 from tokenizers import Encoding
+from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerFast
 
 from rollouts.errors import BadVersionFolder
@@ -75,8 +76,40 @@ class FolderTokenizer:
                 hint="add chat_template to tokenizer_config.json, or set chat to false in the recipe",
             )
         form = chat if isinstance(chat, ChatFormat) else ChatFormat()
-        (hidden, system), mark, found = self._hide_control_tokens([text, form.system])
-        templated = self._templated(hidden, system=system, options=form.template)
+        turns: list[dict[str, JsonValue]] = [{"role": "system", "content": form.system}] if form.system else []
+        return self.encode_turns([*turns, {"role": "user", "content": text}], options=form.template)
+
+    def encode_turns(
+        self,
+        turns: Sequence[dict[str, JsonValue]],
+        *,
+        tools: Sequence[JsonValue] = (),
+        options: Mapping[str, JsonValue] | None = None,
+    ) -> list[int]:
+        """Returns the token ids of a chat and of the beginning of the next answer.
+
+        Control tokens in any text of the turns and tools are encoded as ordinary text; see `encode`.
+
+        Args:
+            turns: Turns as the template reads them: objects with `role` and `content`, perhaps with further fields.
+            tools: Tools that the template describes, as JSON schemas in OpenAI's form.
+            options: Options of the template.
+
+        Raises:
+            BadVersionFolder: The template is missing or broken, or refuses these turns. Or the tokenizer encodes
+                ordinary characters as a control token.
+        """
+        texts = [text for value in (*turns, *tools) for text in _texts(value)]
+        mark = next((each for each in _MARKS if not any(each in text for text in texts)), None)
+        if mark is None:
+            raise BadVersionFolder(f"a prompt contains all {len(_MARKS)} characters for private use")
+        found: list[str] = []
+
+        def hide(text: str) -> str:
+            return self._hidden(text, mark, found)
+
+        hidden = [_mapped(turn, hide) for turn in turns]
+        templated = self._templated(hidden, tools=[_mapped(tool, hide) for tool in tools], options=options or {})
         tokens: list[int] = []
         for place, piece in enumerate(re.split(f"{mark}([0-9]+){mark}", templated)):
             if place % 2:
@@ -109,6 +142,14 @@ class FolderTokenizer:
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
+    def token_text(self, token: int) -> str:
+        """Returns the text of one token, also of a control token; a part of a character is a replacement character."""
+        return str(self._backend.decode([token], skip_special_tokens=False))
+
+    def text_stream(self) -> TextStream:
+        """Returns a decoder for an answer whose tokens arrive one by one."""
+        return TextStream(self)
+
     def _encode(self, text: str, *, split: bool, framed: bool = False) -> Encoding:
         """Encodes a text, with control tokens either split into characters or recognised.
 
@@ -135,21 +176,11 @@ class FolderTokenizer:
                 )
         return list(encoding.ids)
 
-    def _hide_control_tokens(self, texts: Sequence[str]) -> tuple[list[str], str, list[str]]:
-        """Replaces control tokens in texts by numbers between marks.
+    def _hidden(self, text: str, mark: str, found: list[str]) -> str:
+        """Replaces control tokens in a text by numbers between marks; appends the replaced strings to `found`.
 
         The tokenizer itself finds the control tokens, so that its rules about case, spaces and normal forms apply.
-
-        Returns: The texts with the replacements, the mark, and the replaced strings.
         """
-        mark = next((each for each in _MARKS if not any(each in text for text in texts)), None)
-        if mark is None:
-            raise BadVersionFolder(f"a prompt contains all {len(_MARKS)} characters for private use")
-        found: list[str] = []
-        return [self._hidden(text, mark, found) for text in texts], mark, found
-
-    def _hidden(self, text: str, mark: str, found: list[str]) -> str:
-        """Returns a text with its control tokens replaced; appends the replaced strings to `found`."""
         encoding = self._encode(text, split=False)
         parts: list[str] = []
         end = 0
@@ -163,13 +194,15 @@ class FolderTokenizer:
             end = stop
         return "".join([*parts, text[end:]])
 
-    def _templated(self, text: str, *, system: str, options: Mapping[str, JsonValue]) -> str:
-        """Returns the text as a user turn in the chat template, after a system turn if there is one."""
-        turns = [{"role": "system", "content": system}] if system else []
+    def _templated(
+        self, turns: Sequence[JsonValue], *, tools: Sequence[JsonValue], options: Mapping[str, JsonValue]
+    ) -> str:
+        """Returns the text of a chat in the chat template, up to the beginning of the next answer."""
         try:
             templated = self._tokenizer.apply_chat_template(
-                [*turns, {"role": "user", "content": text}],
-                chat_template=f"{_WITHOUT_CLOCK}{self._tokenizer.get_chat_template()}",
+                turns,
+                tools=list(tools) or None,
+                chat_template=f"{_WITHOUT_CLOCK}{self._tokenizer.get_chat_template(tools=list(tools) or None)}",
                 tokenize=False,
                 add_generation_prompt=True,
                 **options,
@@ -177,3 +210,50 @@ class FolderTokenizer:
         except Exception as error:  # templates are programs and may raise anything
             raise BadVersionFolder(f"the tokenizer's chat template fails: {error}") from error
         return str(templated)
+
+
+class TextStream:
+    """Decodes an answer whose tokens arrive one by one.
+
+    The pieces together are the text that `FolderTokenizer.decode` returns. A character of several tokens is returned
+    with its last token.
+    """
+
+    def __init__(self, tokenizer: FolderTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._tokens: list[int] = []
+        self._given = 0
+
+    def add(self, token: int) -> str:
+        """Returns the text that a further token completes; empty if the last character is incomplete."""
+        self._tokens.append(token)
+        piece = self._stream.step(self._tokenizer._backend, token) or ""
+        self._given += len(piece)
+        return piece
+
+    def end(self) -> str:
+        """Returns the rest of the text, with replacement characters for an incomplete character."""
+        return self._tokenizer.decode(self._tokens)[self._given :]
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    """Yields all strings in a JSON value, also the names of fields."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield name
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+
+
+def _mapped(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    """Returns a JSON value with all strings changed, also the names of fields."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(name): _mapped(one, change) for name, one in value.items()}
+    return [_mapped(one, change) for one in value] if isinstance(value, list) else value

@@ -26,6 +26,7 @@ ALL = [*SECTIONS, *PLACES]
 NOT_CONFIGURED = {
     "env list",
     "files",
+    "serve",
     "settings",
     "token hash",
     "token new",

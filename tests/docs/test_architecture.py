@@ -121,6 +121,7 @@ SEAMS: dict[str, tuple[set[str], dict[str, str]]] = {
             "protocol/runtime/threads.py": "the seam",
             "shardcast/download/transfer.py": "blocking sockets, one thread per connection",
             "trainer/run/learner/thread.py": "one heap for all learning steps",
+            "trainer/endpoint.py": "an evaluation, in a command's process",
             "trainer/distributed/leader.py": "heartbeats of the mesh while the learner computes",
             **COMMANDS,
             **TASKS,

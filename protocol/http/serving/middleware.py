@@ -28,7 +28,14 @@ from protocol.http.deprecation import Deprecation
 from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
 from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
 from protocol.http.serving.http import BODY_ACCOUNT
-from protocol.http.serving.problem_answers import CarriedError, http_problem, problem_response, unexpected
+from protocol.http.serving.problem_answers import (
+    CarriedError,
+    ProblemForm,
+    http_problem,
+    problem_json,
+    problem_response,
+    unexpected,
+)
 from protocol.http.verification import SENT_METHOD, FastResponse, FastRoute, check_declared_size, too_large
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
@@ -71,6 +78,8 @@ class HttpLimits:
     """Routes and protocol versions that will end."""
     fast_routes: Mapping[tuple[str, str], FastRoute] = field(default_factory=dict)
     """Routes by method and path that the middleware calls itself, without the web framework."""
+    form: ProblemForm = problem_json
+    """Form of error responses."""
 
 
 class HttpMetrics:
@@ -136,6 +145,7 @@ class RequestMiddleware:
             send,
             spoken=self._spoken,
             limit=self._limit_of(scope["path"]),
+            form=self._settings.form,
             deprecations=self._settings.deprecations,
         )
         started = self._clock.monotonic()
@@ -159,7 +169,7 @@ class RequestMiddleware:
         except MusterError as error:
             await context.refuse(error)
         except HTTPException as error:  # from a fast route: for other routes, the framework answers these errors
-            await context.respond(http_problem(error, instance=context.instance))
+            await context.respond(http_problem(error, instance=context.instance, form=self._settings.form))
         except ClientDisconnect:
             context.status = 499  # the status that nginx logs when the client has disconnected
         except Exception as error:  # noqa: BLE001 - any unexpected error is logged and answered with a 500
@@ -220,6 +230,7 @@ class _RequestContext:
 
     __slots__ = (
         "_deprecations",
+        "_form",
         "_receive",
         "_received",
         "_send",
@@ -245,6 +256,7 @@ class _RequestContext:
         *,
         spoken: str,
         limit: int,
+        form: ProblemForm,
         deprecations: Sequence[Deprecation],
     ) -> None:
         self.method: str = scope["method"]
@@ -263,6 +275,7 @@ class _RequestContext:
         self._receive, self._send = receive, send
         self._spoken, self._size = spoken, 0
         self._deprecations = deprecations
+        self._form = form
         self.scope["muster.request_id"] = self.identifier
 
     def agree(self, version: int) -> None:
@@ -348,7 +361,7 @@ class _RequestContext:
         """
         if self.started:
             raise error
-        await self.respond(problem_response(error, instance=self.instance))
+        await self.respond(problem_response(error, instance=self.instance, form=self._form))
 
     async def respond(self, response: Response) -> None:
         """Sends a response that the middleware itself made."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import timedelta
 
 from fastapi import FastAPI, Request
@@ -17,8 +18,16 @@ from protocol.runtime.randomness import token_hex
 
 _log = get_logger(__name__)
 
+ProblemForm = Callable[[Problem], tuple[str, str]]
+"""Returns the body of an error response and its media type."""
 
-def problem_response(error: MusterError, *, instance: str = "") -> Response:
+
+def problem_json(problem: Problem) -> tuple[str, str]:
+    """Returns a problem in the form of RFC 9457, which all of Muster's own services use."""
+    return problem.model_dump_json(exclude_none=True), MEDIA_TYPE
+
+
+def problem_response(error: MusterError, *, instance: str = "", form: ProblemForm = problem_json) -> Response:
     """Returns the HTTP response for an error."""
     problem = problem_of(error, instance=instance)
     headers = {"Cache-Control": "no-store"}
@@ -26,7 +35,8 @@ def problem_response(error: MusterError, *, instance: str = "") -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(problem.retry_after)))
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer, Muster"
-    return Response(problem.model_dump_json(exclude_none=True), error.status, headers, media_type=MEDIA_TYPE)
+    body, media_type = form(problem)
+    return Response(body, error.status, headers, media_type=media_type)
 
 
 def unexpected(error: BaseException) -> MusterError:
@@ -59,13 +69,13 @@ class CarriedError(HTTPException):
         self.error = error
 
 
-def install_problem_answers(app: FastAPI) -> None:
-    """Registers handlers that convert every error of a route to a problem response."""
+def install_problem_answers(app: FastAPI, *, form: ProblemForm = problem_json) -> None:
+    """Registers handlers that convert every error of a route to a problem response in this form."""
 
     async def ours(request: Request, error: Exception) -> Response:
         if not isinstance(error, MusterError):  # only for the type checker: Starlette passes no others
             raise error
-        return problem_response(error, instance=instance_of(request))
+        return problem_response(error, instance=instance_of(request), form=form)
 
     async def invalid(request: Request, error: Exception) -> Response:
         if not isinstance(error, RequestValidationError):
@@ -79,25 +89,25 @@ def install_problem_answers(app: FastAPI) -> None:
             fields=fields,
             hint="see the service's /docs for the format of this request",
         )
-        return problem_response(complaint, instance=instance_of(request))
+        return problem_response(complaint, instance=instance_of(request), form=form)
 
     async def framework(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
-        return http_problem(error, instance=instance_of(request))
+        return http_problem(error, instance=instance_of(request), form=form)
 
     app.add_exception_handler(MusterError, ours)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, framework)
 
 
-def http_problem(error: HTTPException, *, instance: str) -> Response:
+def http_problem(error: HTTPException, *, instance: str, form: ProblemForm = problem_json) -> Response:
     """Converts an exception of the web framework to a problem response.
 
     The framework raises one for an unknown route or method. A `CarriedError` is converted to the error that it carries.
     """
     if isinstance(error, CarriedError):
-        response = problem_response(error.error, instance=instance)
+        response = problem_response(error.error, instance=instance, form=form)
         response.headers.update(error.headers or {})
         return response
     problem = Problem(
@@ -110,12 +120,9 @@ def http_problem(error: HTTPException, *, instance: str) -> Response:
         instance=instance,
         hint=hint_of(error.status_code),
     )
-    return Response(
-        problem.model_dump_json(exclude_none=True),
-        error.status_code,
-        dict(error.headers or {}) | {"Cache-Control": "no-store"},
-        media_type=MEDIA_TYPE,
-    )
+    body, media_type = form(problem)
+    headers = dict(error.headers or {}) | {"Cache-Control": "no-store"}
+    return Response(body, error.status_code, headers, media_type=media_type)
 
 
 def instance_of(request: Request) -> str:

@@ -31,7 +31,7 @@ from protocol.http.serving.docs_page import add_docs
 from protocol.http.serving.http import BoundedServer, Serving
 from protocol.http.serving.metrics_page import MetricsPage
 from protocol.http.serving.middleware import HttpLimits, HttpMetrics, RequestMiddleware
-from protocol.http.serving.problem_answers import install_problem_answers
+from protocol.http.serving.problem_answers import ProblemForm, install_problem_answers, problem_json
 from protocol.http.verification import DEFAULT_BODY_LIMIT, FastRoute
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.logs import get_logger
@@ -72,6 +72,7 @@ def create_service(
     versions: VersionRange = SPOKEN,
     deprecations: Sequence[Deprecation] = (),
     tags: Sequence[Mapping[str, Any]] = (),
+    form: ProblemForm = problem_json,
 ) -> FastAPI:
     """Builds the application to which a service adds its routes.
 
@@ -96,6 +97,7 @@ def create_service(
         versions: Protocol versions that the service supports.
         deprecations: Routes and protocol versions whose end responses announce; the first match applies.
         tags: Descriptions of the tags in OpenAPI.
+        form: Form of error responses, for a service that follows the API of another product.
     """
     clock = SystemClock() if clock is None else clock
     registry = CollectorRegistry()
@@ -149,13 +151,14 @@ def create_service(
             fast_routes=dict(fast_routes or {}),
             spoken=versions,
             deprecations=tuple(deprecations),
+            form=form,
         ),
         metrics=metrics,
         clock=clock,
     )
-    install_problem_answers(app)
+    install_problem_answers(app, form=form)
     _add_health(app, checks, registry)
-    complete_openapi(app)
+    complete_openapi(app, with_problems=form is problem_json)
     add_docs(app)
     return app
 

@@ -1,0 +1,32 @@
+"""Bounds on what clients can make the service do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from protocol.http.serving.connections import ConnectionLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """Limits of the service.
+
+    Args:
+        answers: Maximum number of answers in the engine or waiting for it; further requests get a 429.
+        choices: Maximum number of answers to one request.
+        body_bytes: Maximum size of a request's body.
+        unread_tokens: Maximum number of a streamed request's tokens that its client has not read yet. Beyond this
+            number, the request is stopped.
+        pause: Time that a request waits while the service is paused or loads weights; then it gets a 503.
+        drain: Time that a pause or a weight update waits for answers in progress.
+        connections: Maximum numbers of open connections.
+    """
+
+    answers: int = 1024
+    choices: int = 128
+    body_bytes: int = 4 << 20
+    unread_tokens: int = 4096
+    pause: timedelta = timedelta(minutes=10)
+    drain: timedelta = timedelta(minutes=10)
+    connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits(connections=2048, per_address=1024))

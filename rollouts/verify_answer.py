@@ -1,0 +1,264 @@
+"""Runs the checks of a rollout file on an answer of `muster serve`.
+
+    muster rollouts verify ANSWER.json --model FOLDER
+
+The answer's field `muster` has the seed, so that every token can be replayed. The checks are those of rollout files;
+left out are those of slots and rewards, which an answer does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.errors import InvalidInput, MusterError
+from protocol.identifiers import Digest
+from protocol.verdicts import ReasonCode
+from rollouts.calibration.limits import RolloutCalibration
+from rollouts.checks import (
+    PREFILL_CHECKS,
+    CheckedVersion,
+    CheckFinding,
+    CheckInput,
+    CheckResult,
+    Fails,
+    SlotFacts,
+    bounds,
+    computation,
+    termination,
+)
+from rollouts.checks.bounds import fits_model
+from rollouts.checks.result import concluded, unknown
+from rollouts.environments import load_environment
+from rollouts.errors import BadVersionFolder
+from rollouts.files.samples import RolloutFile
+from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
+from rollouts.models.facts import read_model
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.plan import SlotPlanner
+from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
+from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.serving.errors import InvalidRequest
+from rollouts.serving.record import AnswerRecord
+from rollouts.serving.requests import request_differences
+from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic
+
+MOST_BYTES = 64 << 20
+"""Maximum size of an answer's JSON."""
+
+_CONTENT = "content"
+"""Name of the check that compares the visible part of an answer with its tokens."""
+_REQUEST = "request"
+"""Name of the check that compares the answer with the request."""
+_UNUSED_ENVIRONMENT = "arithmetic"
+"""Environment of the recipe with which answers are checked. No check that runs on an answer reads it."""
+
+
+class BadAnswer(InvalidInput):
+    """The file is not an answer of `muster serve`."""
+
+    code = "bad-answer"
+    default_hint = "save the whole JSON answer of `muster serve`, or the last chunk of a stream before [DONE]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer of `muster serve`.
+
+    Args:
+        record: Its field `muster`.
+        choices: Its choices, as the client sees them; empty for a chunk of a stream, which has only a part of them.
+    """
+
+    record: AnswerRecord
+    choices: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def parse(cls, content: bytes) -> Answer:
+        """Parses an answer's JSON.
+
+        Raises:
+            BadAnswer: It is too long, not JSON, or not an answer with a valid field `muster`.
+        """
+        if len(content) > MOST_BYTES:
+            raise BadAnswer(f"the answer has {len(content)} bytes; the limit is {MOST_BYTES}")
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise BadAnswer(f"the answer is not JSON: {error}") from None
+        if not isinstance(value, dict) or "muster" not in value:
+            raise BadAnswer("the answer has no field `muster`")
+        try:
+            record = AnswerRecord.model_validate(value["muster"])
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            path = ".".join(str(part) for part in first["loc"])
+            raise BadAnswer(f"muster.{path}: {first['msg']}") from None
+        for number, sample in enumerate(record.samples):
+            if sample.sample != number or sample.prompt >= len(record.prompts):
+                raise BadAnswer(f"sample {number} of the answer has another number, or a prompt that is missing")
+            if not all(map(math.isfinite, sample.logprobs)):
+                raise BadAnswer(f"a log-probability of sample {number} is not finite")
+        choices = value.get("choices") if value.get("usage") is not None else None
+        is_list = isinstance(choices, list) and all(isinstance(one, dict) for one in choices)
+        return cls(record=record, choices=choices if is_list and choices is not None else ())
+
+
+def verify_answer(
+    answer: Answer,
+    folder: Path,
+    *,
+    request: bytes | None = None,
+    calibration: RolloutCalibration | None = None,
+    dtype: Dtype | None = None,
+    device: torch.device | None = None,
+    engine: EngineName | None = None,
+    vllm: VllmPlace | None = None,
+) -> Verification:
+    """Checks an answer against the folder of its version.
+
+    Args:
+        answer: The answer, by an untrusted service.
+        folder: The version's folder, which needs no recipe.
+        request: Body of the request that the client sent; None to believe the answer's prompts and parameters.
+        calibration: As for `verify_file`, like the following arguments.
+        dtype: Data type of torch's prefill.
+        device: Device of torch's prefill.
+        engine: Engine of the prefill.
+        vllm: The vLLM installation to use.
+
+    Raises:
+        BadAnswer: A value of the answer is impossible.
+        InvalidInput: The folder is another version, or this machine can't recompute the answer.
+        BadVersionFolder: The folder is not a usable version.
+        OutOfMemory: The weights do not fit into memory.
+        NotFound: vLLM is not installed at the given place.
+        EngineFailed: vLLM failed.
+    """
+    record = answer.record
+    try:
+        made_in, parameters = Arithmetic.parse(record.arithmetic), record.sampling.parameters
+        completions = [sample.completion(record.version) for sample in record.samples]
+    except (ValueError, InvalidInput) as error:
+        raise BadAnswer(f"a value of the answer is impossible: {error}") from None
+    version = _open(folder, record)
+    file = RolloutFile(
+        unleased_header(arithmetic=made_in, checkpoint=record.version),
+        tuple(
+            unrewarded_sample(one, prompt=record.prompts[sample.prompt], group=sample.prompt)
+            for one, sample in zip(completions, record.samples, strict=True)
+        ),
+    )
+    verifier = verifying_arithmetic(made_in, dtype=dtype, engine=engine)
+    limits = limits_of(file, version, calibration=calibration or RolloutCalibration.shipped(), verifier=verifier)
+    case = CheckInput(file=file, facts=SlotFacts.of_file(file), version=version, limits=limits)
+    results = [run_check(check, case) for check in (bounds.CHECK, termination.CHECK)]
+    if request is not None:
+        results.append(_check_request(request, record, version))
+    if not fits_model(case):
+        skipped = "not run, because tokens or lengths are out of bounds"
+        results += [unknown(name, skipped) for name in (_CONTENT, *(check.name for check in PREFILL_CHECKS))]
+        return Verification(file=file, results=tuple(results), limits=limits)
+    results.append(_check_content(answer, case))
+    with open_recomputer(version, verifier, made_in=made_in, device=device, vllm=vllm) as recomputer:
+        rows = range(len(file.samples))
+        evidence = recomputer.evidence(file, rows, seed=record.seed_bytes, parameters=parameters)
+    case = replace(case, evidence=evidence)
+    has_proofs = all(sample.proofs is not None for sample in record.samples)
+    for check in PREFILL_CHECKS:
+        if check is computation.CHECK and not has_proofs:
+            results.append(unknown(check.name, "the answer has no proofs: the service was started with --no-proofs"))
+        else:
+            results.append(run_check(check, case))
+    return Verification(file=file, results=tuple(results), limits=limits)
+
+
+def _open(folder: Path, record: AnswerRecord) -> CheckedVersion:
+    """Opens the answer's version with a recipe that has the answer's sampling parameters."""
+    model = read_model(folder)
+    try:
+        digest: Digest = version_digest(folder_files(folder))
+    except (MusterError, OSError) as error:
+        raise BadVersionFolder(f"{folder} is not a version: {error}") from error
+    if digest != record.version:
+        raise InvalidInput(
+            f"{folder} is not the answer's version: the answer names {record.version}, the folder is {digest}",
+            hint="name the folder of the version that answered; an update of the service's weights changes its version",
+        )
+    environment, tokenizer = load_environment(_UNUSED_ENVIRONMENT), FolderTokenizer(folder)
+    recipe = Recipe(
+        environment=EnvironmentChoice(name=environment.name, version=environment.version),
+        sampling=SamplingChoice.model_validate(record.sampling.model_dump()),
+        group_size=len(record.samples),
+        max_prompt_tokens=max(len(tokens) for tokens in record.prompts),
+        prompts=PromptRange(count=1),
+    )
+    return CheckedVersion(
+        digest=digest,
+        folder=folder,
+        recipe=recipe,
+        environment=environment,
+        planner=SlotPlanner(recipe=recipe, eligible=range(1), environment=environment, tokenizer=tokenizer),
+        model=model,
+        tokenizer=tokenizer,
+    )
+
+
+def _check_request(request: bytes, record: AnswerRecord, version: CheckedVersion) -> CheckResult:
+    """Compares the record with the request: prompts, parameters, number of choices, and the seed if it names one."""
+    try:
+        found = request_differences(request, record, version)
+    except InvalidRequest as error:
+        raise InvalidInput(f"the request is not valid: {error.detail}", hint="give the body that was sent") from None
+    findings = [CheckFinding(reason=ReasonCode.SEED_PROMPTS, what=what) for what in found]
+    return concluded(_REQUEST, findings, fails=Fails.EXACT)
+
+
+def _check_content(answer: Answer, case: CheckInput) -> CheckResult:
+    """Compares text, tokens and log-probabilities that the client sees with those of the record."""
+    if not answer.choices:
+        return unknown(_CONTENT, "the file is a chunk of a stream, which has only a part of the text")
+    findings = [
+        CheckFinding(reason=ReasonCode.FORMAT_SCHEMA, what=what, row=row, sample=row)
+        for row, what in _differences(answer, case)
+    ]
+    return concluded(_CONTENT, findings, fails=Fails.EXACT)
+
+
+def _differences(answer: Answer, case: CheckInput) -> Iterator[tuple[int | None, str]]:
+    samples = answer.record.samples
+    if [choice.get("index") for choice in answer.choices] != list(range(len(samples))):
+        yield None, f"the answer does not have the choices 0 to {len(samples) - 1}"
+        return
+    for row, (choice, sample) in enumerate(zip(answer.choices, samples, strict=True)):
+        message = choice.get("message")
+        text = message.get("content") if isinstance(message, dict) else choice.get("text")
+        tokens = choice.get("token_ids")
+        if text is None and tokens is None:
+            yield row, "the choice has neither text nor token ids"
+        if text is not None and text != case.version.tokenizer.decode(sample.token_ids):
+            yield row, "the text is not that of the tokens"
+        if tokens is not None and tokens != sample.token_ids:
+            yield row, "the token ids are not those of the record"
+        shown = _shown_logprobs(choice.get("logprobs"))
+        if shown is not None and shown != sample.logprobs:
+            yield row, "the log-probabilities are not those of the record"
+
+
+def _shown_logprobs(logprobs: object) -> list[object] | None:
+    """Returns the log-probabilities of a choice in the form of completions or chats; None if it has none."""
+    if not isinstance(logprobs, dict):
+        return None
+    if isinstance(content := logprobs.get("content"), list):
+        return [one.get("logprob") if isinstance(one, dict) else None for one in content]
+    shown = logprobs.get("token_logprobs")
+    return shown if isinstance(shown, list) else []

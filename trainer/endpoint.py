@@ -1,0 +1,225 @@
+"""Answers of an OpenAI-compatible endpoint, for an evaluation.
+
+A recipe without a chat sends its prompt's text to `/completions`; a recipe with a chat sends messages to
+`/chat/completions`. The endpoint tokenizes, so its model may be any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import Any
+
+import httpx
+
+from protocol.errors import InvalidInput, MusterError, Unavailable
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.retry import Backoff, retry
+from rollouts.models.chat import ChatFormat
+from rollouts.plan import PlannedPrompt, Tokenizer
+from rollouts.recipe import Recipe
+from rollouts.sampling.parameters import SamplingParameters
+from trainer.evaluator import EvaluatedAnswer
+
+_MOST_BYTES = 16 << 20
+_MOST_SHOWN = 300
+_BACKOFF = Backoff(attempts=5, first=timedelta(seconds=1), most=timedelta(seconds=20))
+_FINISHED = {"stop": True, "length": False}
+
+
+class EndpointRefused(MusterError):
+    """The endpoint refused a request, or its answer is not that of OpenAI's API."""
+
+    code = "endpoint-refused"
+    default_hint = "check the URL, the model's name and the token; the endpoint must have OpenAI's API"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointAnswers:
+    """Answers of a model behind OpenAI's API; see `trainer.evaluator.AnswerSource`.
+
+    Args:
+        url: Base URL, such as `http://127.0.0.1:8000/v1`.
+        model: Name of the model.
+        token: Bearer token; None if the endpoint needs none.
+        recipe: The recipe, whose chat format the prompts have.
+        tokenizer: Counts the tokens of answers if the endpoint does not.
+        concurrency: Maximum number of requests at a time.
+        timeout: Time limit of one answer.
+        clock: Clock of retries.
+        transport: HTTP transport; None for the network.
+
+    Raises:
+        InvalidInput: The URL is not valid, or would send the token in plain text to another machine; or the recipe
+            rewards lengths in tokens, which the text of an answer does not determine.
+    """
+
+    url: str
+    model: str
+    token: str | None
+    recipe: Recipe
+    tokenizer: Tokenizer
+    concurrency: int = 16
+    timeout: timedelta = timedelta(minutes=10)
+    clock: Clock = field(default_factory=SystemClock)
+    transport: httpx.AsyncBaseTransport | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            url = httpx.URL(self.url)
+        except httpx.InvalidURL:
+            url = httpx.URL("")
+        if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.query:
+            raise InvalidInput(
+                "the endpoint's URL is not valid", hint="give a URL such as https://host/v1, without user and query"
+            )
+        if url.scheme == "http" and self.token is not None and not _is_loopback(url.host):
+            raise InvalidInput(
+                f"the token would travel to {url.host} unencrypted", hint="give an https URL, or leave the token out"
+            )
+        if self.recipe.length is not None:
+            raise InvalidInput(
+                "the recipe rewards the length of answers in tokens, but an endpoint returns text",
+                hint="evaluate the model's folder without --endpoint",
+            )
+
+    def answers(
+        self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, *, each: int
+    ) -> Iterator[EvaluatedAnswer]:
+        """Requests `each` answers to each prompt: see `AnswerSource.answers`.
+
+        Raises:
+            EndpointRefused: The endpoint refused a request, or answered with something else.
+            Unavailable: It could not be reached, or is too busy, after several attempts.
+        """
+        with ThreadPoolExecutor(1) as thread:  # because the caller's thread may run an event loop
+            yield from thread.submit(asyncio.run, self._answers(planned, parameters, each)).result()
+
+    async def _answers(
+        self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, each: int
+    ) -> list[EvaluatedAnswer]:
+        turns = asyncio.Semaphore(self.concurrency)
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        limits = httpx.Limits(max_connections=self.concurrency)
+        timeout = self.timeout.total_seconds()
+        async with httpx.AsyncClient(
+            headers=headers, limits=limits, timeout=timeout, transport=self.transport
+        ) as client:
+
+            async def one(place: int, number: int) -> EvaluatedAnswer:
+                body = self._body(planned[place], parameters, number)
+                async with turns:
+                    found = await retry(lambda: self._ask(client, body), clock=self.clock, backoff=_BACKOFF)
+                return self._answer(place, found)
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(one(place, number)) for place in range(len(planned)) for number in range(each)
+                    ]
+            except* MusterError as errors:
+                raise _first(errors) from None
+        return [task.result() for task in tasks]
+
+    @property
+    def _is_chat(self) -> bool:
+        return self.recipe.chat is not False
+
+    def _body(self, planned: PlannedPrompt, parameters: SamplingParameters, number: int) -> dict[str, object]:
+        seed = hashlib.sha256(planned.seed + number.to_bytes(4, "big")).digest()
+        greedy = parameters.top_k == 1
+        body: dict[str, object] = {
+            "model": self.model,
+            "max_tokens": parameters.max_new_tokens,
+            "temperature": 0 if greedy else parameters.temperature,
+            "seed": int.from_bytes(seed[:4], "big") >> 1,
+        }
+        if parameters.top_p < 1:
+            body["top_p"] = parameters.top_p
+        if parameters.top_k and not greedy:
+            body["top_k"] = parameters.top_k  # not OpenAI's, but vLLM's and Muster's; others refuse it
+        text = planned.group.prompt.text
+        if not self._is_chat:
+            return body | {"prompt": text}
+        form = self.recipe.chat if isinstance(self.recipe.chat, ChatFormat) else ChatFormat()
+        system = [{"role": "system", "content": form.system}] if form.system else []
+        if form.template:
+            body["chat_template_kwargs"] = form.template
+        return body | {"messages": [*system, {"role": "user", "content": text}]}
+
+    async def _ask(self, client: httpx.AsyncClient, body: dict[str, object]) -> dict[str, Any]:
+        path = "/chat/completions" if self._is_chat else "/completions"
+        try:
+            async with client.stream("POST", self.url.rstrip("/") + path, json=body) as answer:
+                content = bytearray()
+                async for part in answer.aiter_bytes():
+                    content += part
+                    if len(content) > _MOST_BYTES:
+                        raise EndpointRefused(f"the endpoint's answer has more than {_MOST_BYTES} bytes")
+        except httpx.HTTPError as error:
+            raise Unavailable(
+                f"the endpoint {self.url} does not answer: {type(error).__name__}", hint="check that it runs"
+            ) from error
+        if answer.status_code != httpx.codes.OK:
+            _refuse(answer.status_code, bytes(content), answer.headers.get("Retry-After"))
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise EndpointRefused("the endpoint's answer is not a JSON object")
+        return value
+
+    def _answer(self, place: int, value: dict[str, Any]) -> EvaluatedAnswer:
+        try:
+            [choice] = value["choices"]
+            text = choice["message"]["content"] or "" if self._is_chat else choice["text"]
+            finish = choice["finish_reason"]
+            if not isinstance(text, str) or finish not in _FINISHED:
+                raise EndpointRefused(f"the endpoint's answer ended with {str(finish)[:40]!r}, not with stop or length")
+        except (KeyError, TypeError, ValueError):
+            raise EndpointRefused("the endpoint's answer has no text") from None
+        finished = _FINISHED[finish]
+        usage = value.get("usage")
+        counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        if isinstance(counted, int) and counted >= finished:
+            return EvaluatedAnswer(place=place, text=text, tokens=counted - finished, finished=finished)
+        return EvaluatedAnswer(place=place, text=text, tokens=len(self.tokenizer.encode(text)), finished=finished)
+
+
+def _refuse(status: int, content: bytes, after: str | None) -> None:
+    """Raises the error of a refused request, with the endpoint's message cut to one short line."""
+    try:
+        error = json.loads(content)["error"]
+        said = str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        said = "without a message"
+    what = f"the endpoint answered {status}: {' '.join(said.split())[:_MOST_SHOWN]}"
+    if status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        busy = Unavailable(what, hint="lower --concurrency, or try again later")
+        if after is not None and after.isdigit() and len(after) < 6:
+            busy.retry_after = timedelta(seconds=int(after))
+        raise busy
+    raise EndpointRefused(what)
+
+
+def _first(errors: BaseExceptionGroup[MusterError]) -> MusterError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if not isinstance(error, MusterError):
+        raise TypeError("the group has another error")
+    return error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
