@@ -14,10 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-import structlog
-
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
+from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import SampleRequest, SessionEngine
@@ -29,7 +28,7 @@ from rollouts.serving.generation import Generation, Mailbox
 from rollouts.serving.limits import RequestLimits
 from rollouts.serving.version import ServedVersion
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
