@@ -116,9 +116,9 @@ async def test_the_assignments_of_an_older_release_are_listed_after_a_migration(
 ) -> None:
     monkeypatch.setattr("orchestrator.store.migrations._NODES_AT_ONCE", 1)
     members = [await pool.member() for _ in range(2)]
-    await pool.member()  # holds no assignment
     task = await pool.run(replicas=2)
     before = await listed(pool)
+    await pool.member()  # holds no assignment
     redis, keys = pool.dependencies.redis, pool_keys(POOL)
     indexes = [name async for name in redis.scan_iter(keys.of("assignments") + "*")]
     assert len(before) == 2
