@@ -50,12 +50,11 @@ from worker.runtime.network_holder import (
     start_holder,
     try_filter,
 )
+from worker.runtime.registries import pull_error, require_public_registry
 
 DEFAULT_SOCKET = Path("/var/run/docker.sock")
 
 _CALL_TIMEOUT_SECONDS = 60
-_MISSING = ("not found", "does not exist", "manifest unknown", "pull access denied", "name unknown", "no such image")
-_DENIED = ("unauthorized", "denied", "authentication required")
 
 T = TypeVar("T")
 
@@ -131,7 +130,10 @@ class DockerRuntime:
 
         An image with the tag `latest` is pulled every time. If that pull fails, the copy on this machine is used.
 
+        With a network filter, only public registries and those in the filter's allowed networks are asked.
+
         Raises:
+            LaunchRefused: The registry is this machine or in a private network, which the filter denies.
             ImageMissing: The image does not exist or access is denied.
             PullFailed: The registry could not be reached.
         """
@@ -139,8 +141,10 @@ class DockerRuntime:
         if present and not _is_latest(image):
             return
         try:
+            if self._filter is not None:
+                await require_public_registry(image, self._filter.allowed)
             await self._call(lambda sdk: _pull(sdk, image, credentials, progress))
-        except (ImageMissing, PullFailed):
+        except (ImageMissing, PullFailed, LaunchRefused):
             if not present:
                 raise
             progress(f"{image} could not be pulled again; the copy on this machine is used")
@@ -397,11 +401,11 @@ def _pull(sdk: docker.DockerClient, image: str, credentials: RegistryCredentials
         tag = None if _is_pinned(image) else "latest"  # without a tag the engine pulls all tags
         for event in sdk.api.pull(image, tag=tag, stream=True, decode=True, auth_config=login):
             if "error" in event:
-                raise _pull_error(image, str(event["error"]))
+                raise pull_error(image, str(event["error"]))
             if status := event.get("status"):
                 progress(f"pulling {image}: {status}")
     except APIError as error:
-        raise _pull_error(image, _explain(error)) from error
+        raise pull_error(image, _explain(error)) from error
 
 
 def _is_pinned(image: str) -> bool:
@@ -411,19 +415,6 @@ def _is_pinned(image: str) -> bool:
 def _is_latest(image: str) -> bool:
     """Returns whether the reference means the tag `latest`, explicitly or by default."""
     return not _is_pinned(image) or ("@" not in image and image.endswith(":latest"))
-
-
-def _pull_error(image: str, text: str) -> ImageMissing | PullFailed:
-    lower = text.lower()
-    if any(sign in lower for sign in _MISSING):
-        return ImageMissing(f"the image {image} does not exist, or access is denied: {text}")
-    if any(sign in lower for sign in _DENIED):
-        return ImageMissing(
-            f"the registry refuses access to the image {image}: {text}",
-            hint="give the task credentials that can read the image",
-            code="registry-denied",
-        )
-    return PullFailed(f"the image {image} could not be pulled: {text}")
 
 
 def _explain(error: APIError) -> str:

@@ -163,6 +163,7 @@ class Runtime(Protocol):
         """Pulls the image if necessary.
 
         Raises:
+            LaunchRefused: The contributor does not allow the image's registry.
             ImageMissing: The image does not exist or access is denied.
             PullFailed: The registry can't be reached, or failed.
             RuntimeDown: The engine does not answer.
