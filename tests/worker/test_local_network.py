@@ -237,7 +237,7 @@ async def test_a_worker_without_its_filter_does_not_start_and_leaves_no_unfilter
             return runtime
 
         with pytest.raises(FilterFailed, match=r"the worker does not start: .* iptables") as failed:
-            await run_worker(settings_of(tmp_path), choose=choose)
+            await run_worker(settings_of(tmp_path, state=tmp_path / "state"), choose=choose)
         assert exit_code_of(failed.value) == FAILED
         assert left_of(engine, runtime) == set()
     silent = DockerRuntime(docker_runtime._node, socket=tmp_path / "no.sock", network_filter=NetworkFilter())

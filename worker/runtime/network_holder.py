@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import secrets
 import tarfile
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +25,8 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 from protocol.identifiers import Address
 from protocol.runtime.bubblewrap import LIBRARY_LINKS
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.randomness import token_hex
 from worker.runtime.docker_arguments import LABEL_WORKER, holder_arguments
 from worker.runtime.interface import FilterFailed
 from worker.runtime.network_filter import FilterRules
@@ -129,7 +129,7 @@ def try_filter(sdk: docker.DockerClient, rules: FilterRules) -> None:
         FilterFailed: As for `start_holder`.
     """
     _remove_interrupted(sdk)
-    name = f"{_CHECK}{int(time.time())}-{secrets.token_hex(8)}"
+    name = f"{_CHECK}{int(SystemClock().now().timestamp())}-{token_hex(8)}"
     try:
         try:
             sdk.networks.create(name, driver="bridge", labels={LABEL_WORKER: _CHECK_OWNER})
@@ -182,7 +182,7 @@ def _failed(detail: str, *, retryable: bool = True) -> FilterFailed:
 def _remove_interrupted(sdk: docker.DockerClient) -> None:
     """Removes networks and holders that interrupted calls of `try_filter` left."""
     label = {"label": f"{LABEL_WORKER}={_CHECK_OWNER}"}
-    oldest = time.time() - _LONGEST_CHECK.total_seconds()
+    oldest = (SystemClock().now() - _LONGEST_CHECK).timestamp()
     for summary in sdk.api.containers(all=True, filters=label):
         name = str(summary["Names"][0]).removeprefix("/")
         if _started_at(name) < oldest:
