@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import subprocess
 import sys
@@ -262,6 +263,25 @@ async def test_an_unfiltered_container_is_stopped_before_the_orchestrator_answer
         await until(partial(running_as_chosen, engine, reconciler, docker_runtime, None), "it runs unfiltered")
     async with filtering(docker_runtime, NetworkFilter()) as runtime, running(reconciler_of(runtime, state)):
         await until(lambda: not left_of(engine, runtime), "it is stopped without an answer")
+
+
+async def test_a_container_of_another_program_keeps_its_name_and_its_network(
+    docker_runtime: DockerRuntime, engine: Engine
+) -> None:
+    await docker_runtime.start(
+        spec := spec_for(docker_runtime._node, engine.image, ["sleep", "60"], network=NetworkMode.BRIDGE)
+    )
+    # An image can bring the label; the engine then lists the container as the worker's.
+    other = engine.client.containers.create(
+        engine.image, "true", name=f"{secrets.token_hex(8)}-network", labels={LABEL_WORKER: docker_runtime._node}
+    )
+    try:
+        assert [container.name for container in await docker_runtime.containers()] == [spec.name]
+        other.reload()
+        await docker_runtime.remove_network()  # the task's container is still connected
+        assert engine.client.networks.list(names=[docker_runtime._network_name])
+    finally:
+        other.remove()
 
 
 def running_as_chosen(
