@@ -25,7 +25,7 @@ from worker.dependencies import Dependencies
 from worker.machine.gpus import GpuInventory, read_gpus
 from worker.machine.hardware import read_hardware, read_software
 from worker.runtime.docker import DockerRuntime, engine_socket
-from worker.runtime.interface import Runtime, RuntimeDown
+from worker.runtime.interface import FilterFailed, Runtime, RuntimeDown
 from worker.runtime.network_filter import NetworkFilter
 from worker.runtime.process import WARNING, ProcessRuntime
 from worker.settings import WorkerSettings
@@ -98,6 +98,30 @@ async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDi
     return process
 
 
+async def require_filter(runtime: Runtime) -> None:
+    """Tries the packet filter of the Docker runtime once, so that a machine without it joins no pool.
+
+    Containers that an earlier start left and whose network contradicts the settings are removed if the filter fails.
+    If the engine does not answer, nothing is checked: the worker waits for the engine.
+
+    Raises:
+        FilterFailed: Tasks can't be kept away from the local network, as the settings demand.
+    """
+    if not isinstance(runtime, DockerRuntime):
+        return
+    try:
+        await runtime.check_filter()
+    except FilterFailed as error:
+        for container in await runtime.containers():
+            if container.network_denied:
+                await runtime.remove(container.name)
+        raise FilterFailed(
+            f"the worker does not start: {error.detail}", hint=error.hint, retryable=error.retryable
+        ) from error
+    except RuntimeDown as error:
+        _log.warning("filter-not-checked", detail=error.detail, hint=error.hint)
+
+
 async def describe_software(runtime: Runtime, inventory: GpuInventory) -> tuple[str | None, bool]:
     """Returns the Docker engine's version and whether containers can use GPUs.
 
@@ -126,8 +150,8 @@ async def run_worker(
         deliver: Class that delivers files to the pool. The attacks of the devnet pass another class.
 
     Raises:
-        MusterError: The worker can't start: there is no key or no runtime, another worker uses the state directory, or
-            the deployment file is malformed.
+        MusterError: The worker can't start: there is no key or no runtime, tasks can't be kept away from the local
+            network, another worker uses the state directory, or the deployment file is malformed.
     """
     key = node_key(settings)
     clock = SystemClock()
@@ -136,6 +160,7 @@ async def run_worker(
     async with AsyncExitStack() as stack:
         stack.enter_context(StateLock(state, key.address))
         runtime = await choose(settings, key.address, state)
+        await require_filter(runtime)
         inventory = await run_in_thread(read_gpus)
         docker_version, gpu_containers = await describe_software(runtime, inventory)
         software = read_software([runtime.kind], docker_version=docker_version, gpu_containers=gpu_containers)

@@ -363,6 +363,7 @@ class Daemon:
             membership.url,
             clock=dependencies.clock,
             allow_plain_http=dependencies.settings.allow_plain_http,
+            private=dependencies.settings.allow_networks if dependencies.settings.denies_local_network else None,
             transport=dependencies.transport,
         )
 

@@ -71,7 +71,10 @@ class WorkerSettings(Settings):
         "allow with allow_host_network or allow_plain_http",
     )
     allow_networks: tuple[IPv4Network, ...] = Field(
-        (), max_length=64, description="Networks that tasks reach although local_network is deny, such as 10.0.0.5/32"
+        (),
+        max_length=64,
+        description="Networks that tasks reach, and where registries and stores may be, although local_network is "
+        "deny, such as 10.0.0.5/32",
     )
     labels: Labels = Field({}, description="Labels by which tasks can select this machine")
     most_file_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Maximum bytes of a file that a task delivers")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import getpass
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
@@ -33,8 +34,8 @@ from ledger.client import Ledger
 from ledger.client.pools import PoolStatus
 from ledger.errors import InsufficientFunds
 from ledger.transactions.receipts import Receipt
-from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound
-from protocol.http.url_safety import parse_http_url
+from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
+from protocol.http.url_safety import addresses_of, is_public, parse_http_url
 from protocol.identifiers import Address, address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import write_keystore
@@ -210,13 +211,19 @@ async def init(
         _target(verified, setup, capacity=chosen)
         earnings = await read_earnings(ledger, verified.pool_id)
         record = await read_pool_record(ledger, verified.pool_id)
-        show_fields(_about_pool(verified, setup, earnings, record, verified_code=not unverified_contracts))
+        networks = await private_networks(verified.url) if allow_plain_http else ()
+        show_fields(
+            {
+                **_about_pool(verified, setup, earnings, record, verified_code=not unverified_contracts),
+                "local network": _about_local_network(setup, networks),
+            }
+        )
         if dry_run:
             await _show_plan(ledger, verified, setup, capacity=chosen)
             return
         if may_ask:
             _ask_to_go_on(f"Make keys and write the configuration in {setup.folder.path}?")
-        password, made = _write_files(verified, setup)
+        password, made = _write_files(verified, setup, networks)
         configuration = _configuration(setup, password)
         provider, node = (made.get(name) or open_key(configuration, name) for name in ("provider", "node"))
         await _check_node(ledger, verified.pool_id, provider.address, node.address)
@@ -280,6 +287,33 @@ def _about_pool(
     }
 
 
+async def private_networks(url: str | None) -> tuple[IPv4Network, ...]:
+    """Returns the private IPv4 addresses of a URL's host as networks, without those of this machine and of its links.
+
+    It returns none if the host has a public address too: the pool is then not in a private network.
+    """
+    parts = urlsplit(url or "")
+    try:
+        found = await addresses_of(parts.hostname or "localhost", parts.port or 443)
+    except Unavailable:
+        return ()
+    if any(is_public(each) for each in found):
+        return ()
+    addresses = [IPv4Address(each) for each in found if ":" not in each]
+    return tuple(
+        IPv4Network(each)
+        for each in addresses
+        if not (each.is_loopback or each.is_link_local or each.is_multicast or each.is_reserved or each.is_unspecified)
+    )
+
+
+def _about_local_network(setup: _Setup, networks: Sequence[IPv4Network]) -> str:
+    if setup.folder.configuration.exists():
+        return f"as {setup.folder.configuration} says, which is kept"
+    named = ", ".join(map(str, networks))
+    return f"tasks in Docker reach {named} and nothing else in it" if named else "tasks in Docker don't reach it"
+
+
 def _about_money(provider: Address, node: Address, needs: _Needs) -> dict[str, object]:
     money = format_amount
     return {
@@ -318,7 +352,9 @@ async def _show_plan(ledger: Ledger, pool: VerifiedPool, setup: _Setup, *, capac
     note("dry run: nothing was changed")
 
 
-def _write_files(pool: VerifiedPool, setup: _Setup) -> tuple[Path | None, dict[str, Key]]:
+def _write_files(
+    pool: VerifiedPool, setup: _Setup, networks: Sequence[IPv4Network]
+) -> tuple[Path | None, dict[str, Key]]:
     """Makes keys, deployment file and configuration, as far as they are missing.
 
     Returns:
@@ -353,6 +389,7 @@ def _write_files(pool: VerifiedPool, setup: _Setup) -> tuple[Path | None, dict[s
         rpc=setup.rpc,
         password_file=file,
         allow_plain_http=setup.allow_plain_http,
+        allow_networks=networks,
     ):
         say(f"wrote {folder.configuration}")
     else:

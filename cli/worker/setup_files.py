@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from cli.pool.joining import VerifiedPool
@@ -100,7 +102,13 @@ class WorkerFolder:
         return _create(self.deployment, json.dumps(asdict(deployment), indent=2) + "\n")
 
     def write_configuration(
-        self, pool: VerifiedPool, *, rpc: str, password_file: Path | None, allow_plain_http: bool
+        self,
+        pool: VerifiedPool,
+        *,
+        rpc: str,
+        password_file: Path | None,
+        allow_plain_http: bool,
+        allow_networks: Sequence[IPv4Network] = (),
     ) -> bool:
         """Writes `muster.toml`, which the worker and all commands read; returns False if it existed.
 
@@ -111,6 +119,7 @@ class WorkerFolder:
             rpc: JSON-RPC endpoint of the chain.
             password_file: Password of the keystores; None if the user types it.
             allow_plain_http: Whether plain http to other machines is allowed.
+            allow_networks: Private networks that tasks may reach.
         """
         password = [] if password_file is None else [f"password_file = {self._quoted(password_file)}"]
         discovery = f"discovery = [{', '.join(map(_quoted, pool.discovery))}]"
@@ -139,10 +148,12 @@ class WorkerFolder:
             *([f"keystore = {self._quoted(keystore)}"] if keystore.exists() else []),
             *password,
             'state = "state"  # volumes, logs, queue; one per worker',
+            *(["allow_plain_http = true"] if allow_plain_http else []),
+            'local_network = "deny"  # tasks in Docker reach no private network but those in allow_networks',
             *(
-                ["allow_plain_http = true", 'local_network = "allow"  # the pool is in a private network']
-                if allow_plain_http
-                else ['local_network = "deny"  # tasks in Docker reach no private network; see allow_networks']
+                [f"allow_networks = [{', '.join(_quoted(str(each)) for each in allow_networks)}]"]
+                if allow_networks
+                else []
             ),
         ]
         return _create(self.configuration, "\n".join(lines) + "\n")

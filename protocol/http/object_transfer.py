@@ -1,9 +1,9 @@
 """Uploads files to an object store and downloads them, through presigned URLs.
 
 The pool's orchestrator issues the URLs; the client does not trust them. A URL must be https unless it has the same
-origin as the orchestrator's URL. It must not lead into a private network, unless the orchestrator itself is in one or
-the settings allow plain http. Redirects are refused. Downloads are hashed while they arrive, and kept only if size and
-hash are the expected ones. `verify` hashes a file without storing it.
+origin as the orchestrator's URL. It must not lead into a private network, unless the orchestrator itself is in one, the
+settings allow plain http, or they name the network. Redirects are refused. Downloads are hashed while they arrive, and
+kept only if size and hash are the expected ones. `verify` hashes a file without storing it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from datetime import timedelta
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ import httpx
 
 from protocol.errors import MusterError, TooLarge
 from protocol.http.object_store_errors import BytesRefused, TransferError, UrlRefused, UrlStale, refusal
-from protocol.http.url_safety import addresses_of, is_link_local, is_loopback, is_public
+from protocol.http.url_safety import addresses_of, is_in, is_link_local, is_loopback, is_public
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
 from protocol.runtime.disk import DiskClaim
@@ -55,7 +56,10 @@ class ObjectTransfer:
     Args:
         orchestrator_url: URL of the pool's orchestrator. URLs of the same origin are allowed without further checks.
         clock: Clock that measures time limits.
-        allow_plain_http: Whether plain http URLs, and URLs into private networks, are allowed.
+        allow_plain_http: Whether plain http URLs are allowed; and URLs into private networks, if `private` is None.
+        private: The only private networks in which stores may be. None: stores may be in private networks if all
+            addresses of the orchestrator are private. With networks, even if there are none in the list, a store may
+            also be on loopback if the orchestrator's URL names loopback; its name is not resolved for that.
         timeout: Time limit for the store's next bytes.
         transport: Transport that replaces the network when tests run the orchestrator in the same process.
     """
@@ -66,12 +70,14 @@ class ObjectTransfer:
         *,
         clock: Clock,
         allow_plain_http: bool = False,
+        private: Sequence[IPv4Network] | None = None,
         timeout: timedelta = SILENCE_TIMEOUT,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._own = httpx.URL(orchestrator_url)
         self._clock = clock
         self._allow_plain_http = allow_plain_http
+        self._private = private
         self._http = httpx.AsyncClient(
             transport=transport,
             follow_redirects=False,
@@ -241,11 +247,13 @@ class ObjectTransfer:
             raise UrlRefused(
                 f"the store's host {parsed.host} is link-local", hint="a link-local address can't be a store"
             )
-        if private and not await self._may_be_private():
-            raise UrlRefused(
-                f"the store's host {parsed.host} has the address {private[0]} in a private network",
-                hint="ask the pool's owner; allow_plain_http in the settings also allows stores in private networks",
-            )
+        for each in private:
+            if not await self._may_be_private(each):
+                setting = "allow_plain_http" if self._private is None else "allow_networks"
+                raise UrlRefused(
+                    f"the store's host {parsed.host} has the address {each} in a private network",
+                    hint=f"ask the pool's owner; {setting} in the settings also allows stores in private networks",
+                )
         if parsed.scheme == "http" and not self._allow_plain_http and not all(map(is_loopback, found)):
             raise UrlRefused(
                 f"plain http to {parsed.host} would let others on the network path read files",
@@ -253,15 +261,17 @@ class ObjectTransfer:
             )
         return parsed, found[0]
 
-    async def _may_be_private(self) -> bool:
-        """Returns whether the store may be in a private network.
+    async def _may_be_private(self, address: str) -> bool:
+        """Returns whether a store may have this private address.
 
-        It may if the settings allow plain http, or if the orchestrator is in a private network itself.
+        The orchestrator's name must not lead to any public address: its owner could add a private one to it.
         """
+        if self._private is not None:
+            return is_in(address, self._private) or (is_loopback(address) and is_loopback(self._own.host))
         if self._allow_plain_http:
             return True
         own = await addresses_of(self._own.host, self._own.port or _PORTS[self._own.scheme])
-        return not all(is_public(one) for one in own)
+        return not any(is_public(one) for one in own)
 
 
 _PORTS = {"http": 80, "https": 443}

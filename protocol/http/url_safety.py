@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from protocol.errors import InvalidInput, Unavailable
@@ -105,6 +106,15 @@ def is_public(address: str) -> bool:
         return False
     special = any(parsed in network for network in _NEVER_PUBLIC)
     return parsed.is_global and not parsed.is_multicast and not parsed.is_reserved and not special
+
+
+def is_in(address: str, networks: Sequence[ipaddress.IPv4Network]) -> bool:
+    """Returns whether an IP address is in one of the networks.
+
+    This includes IPv4 addresses inside IPv6 addresses.
+    """
+    parsed = _reached(address)
+    return isinstance(parsed, ipaddress.IPv4Address) and any(parsed in network for network in networks)
 
 
 def is_loopback(host: str) -> bool:

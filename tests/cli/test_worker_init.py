@@ -448,6 +448,35 @@ async def test_a_number_on_the_ledger_is_enough_with_a_deployment_if_the_owner_p
     assert "is not served by the pool's orchestrator" in " ".join(written.err.split())
 
 
+@pytest.mark.parametrize(
+    ("addresses", "allowed"),
+    [
+        (["10.0.0.5", "fd00::5"], ["10.0.0.5/32"]),
+        (["10.0.0.5", "8.8.8.8"], []),
+        (["127.0.0.1", "169.254.169.254", "0.0.0.0"], []),
+    ],
+)
+async def test_plain_http_opens_only_the_pools_private_addresses_to_tasks(
+    contributor: Contributor, addresses: list[str], allowed: list[str]
+) -> None:
+    async def resolved(host: str, port: int) -> list[str]:
+        return addresses
+
+    contributor.monkeypatch.setattr(command, "addresses_of", resolved)
+    contributor.monkeypatch.setattr(
+        command, "write_keystore", functools.partial(write_keystore, scrypt_n=_LIGHT_SCRYPT_N)
+    )
+    named = (
+        f"tasks in Docker reach {allowed[0]} and nothing else in it" if allowed else "tasks in Docker don't reach it"
+    )
+    assert named in await contributor.init(*NEW, "--allow-plain-http", "--dry-run")
+    await contributor.init(*NEW, "--allow-plain-http", expect=1)
+    settings = WorkerSettings.load(file=contributor.folder / "muster.toml")
+    assert (settings.local_network, settings.allow_plain_http) == (LocalNetwork.DENY, True)
+    assert [str(each) for each in settings.allow_networks] == allowed
+    assert "muster.toml says, which is kept" in await contributor.init(*NEW, "--dry-run")
+
+
 async def test_contracts_with_other_code_are_refused(world: World) -> None:
     ledger = await world.as_("owner")
     await check_code(ledger.web3, world.deployment)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
+from ipaddress import IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +35,8 @@ NAMES = {
     "mapped-metadata.example": ["::ffff:169.254.169.254"],
     "translated-metadata.example": ["64:ff9b::a9fe:a9fe"],
     "pool.lan": ["10.0.0.1"],
+    "half-pool.example": ["10.0.0.1", "93.184.215.14"],
+    "rebound.example": ["127.0.0.1"],
     "127.0.0.1": ["127.0.0.1"],
     "10.0.0.9": ["10.0.0.9"],
     "::1": ["::1"],
@@ -72,8 +76,15 @@ class Store:
         )
 
 
-def transfer(store: Any, own: str = "https://pool.example", *, plain: bool = False) -> ObjectTransfer:
-    return ObjectTransfer(own, clock=SystemClock(), allow_plain_http=plain, transport=httpx.MockTransport(store))
+def transfer(
+    store: Any,
+    own: str = "https://pool.example",
+    *,
+    plain: bool = False,
+    private: Sequence[IPv4Network] | None = None,
+) -> ObjectTransfer:
+    transport = httpx.MockTransport(store)
+    return ObjectTransfer(own, clock=SystemClock(), allow_plain_http=plain, private=private, transport=transport)
 
 
 def ticket(url: str, **headers: str) -> UploadTicket:
@@ -101,6 +112,30 @@ async def test_a_store_is_public_with_https_or_the_orchestrator_or_in_an_allowed
     assert (request.method, body) == ("PUT", CONTENT)
     assert (request.headers["host"], request.headers["content-length"]) == (httpx.URL(url).netloc.decode(), "8000")
     assert "transfer-encoding" not in request.headers
+
+
+@pytest.mark.parametrize(
+    ("url", "own", "plain", "private", "allowed"),
+    [
+        ("https://inside.example/x", "https://half-pool.example", False, None, False),
+        ("https://inside.example/x", "https://pool.lan", False, (), False),
+        ("https://inside.example/x", "https://pool.lan", True, ("10.0.1.0/24",), False),
+        ("https://half-inside.example/x", "https://pool.example", False, ("10.0.0.9/32",), True),
+        ("http://127.0.0.1:9000/x", "https://pool.lan", True, (), False),
+        ("http://127.0.0.1:9000/x", "http://rebound.example", True, (), False),
+        ("http://127.0.0.1:9000/x", "http://localhost:8000", False, (), True),
+        ("http://[::1]:9000/x", "http://127.0.0.1:8000", False, (), True),
+        ("https://store.example/x", "https://pool.example", False, (), True),
+    ],
+)
+async def test_a_private_store_needs_an_orchestrator_that_is_private_only_or_a_named_network(
+    file: Path, url: str, own: str, plain: bool, private: Sequence[str] | None, allowed: bool
+) -> None:
+    store = Store()
+    named = None if private is None else [IPv4Network(network) for network in private]
+    with nullcontext() if allowed else pytest.raises(UrlRefused, match="in a private network"):
+        await transfer(store, own, plain=plain, private=named).put(ticket(url), file, size=len(CONTENT))
+    assert len(store.asked) == allowed
 
 
 async def test_the_transfer_connects_to_the_checked_address_with_the_original_host_name(file: Path) -> None:

@@ -261,7 +261,7 @@ async def test_a_registry_that_denies_access_is_distinguished_from_an_unreachabl
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(PullFailed):
+    with pytest.raises(PullFailed, match="b:1 could not be pulled: the registry is unreachable"):
         await docker_runtime.pull(f"127.0.0.1:{port}/a/b:1", credentials=None, progress=lambda _: None)
 
 

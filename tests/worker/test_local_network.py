@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,19 +20,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.exit_codes import FAILED, exit_code_of
+from ledger.artifacts import Contract
+from ledger.deployment import Deployment
 from protocol.errors import InvalidInput
 from protocol.http.url_safety import is_public
+from protocol.identity.keys import Key
 from protocol.wire.assignments import AssignmentState
 from protocol.wire.tasks import NetworkMode
 from tests.worker.conftest import Engine
 from tests.worker.specs import run_to_end, spec_for, text_of
 from tests.worker.test_reconciler import TICK, asked, reconciler_of, running, state_is, until
+from worker.app import require_filter, run_worker
 from worker.doctor.finding import Level
 from worker.doctor.local_network import check_local_network, check_relays, own_addresses
 from worker.runtime import docker as docker_module
 from worker.runtime.docker import DockerRuntime
 from worker.runtime.docker_arguments import LABEL_LOCAL_NETWORK, LABEL_WORKER
-from worker.runtime.interface import LaunchRefused
+from worker.runtime.interface import FilterFailed, LaunchRefused
 from worker.runtime.network_filter import DENIED, FilterRules, NetworkFilter, name_servers
 from worker.runtime.network_holder import holder_name
 from worker.settings import WorkerSettings
@@ -182,16 +189,26 @@ async def test_without_its_filter_a_task_is_not_started_and_nothing_is_left(
 ) -> None:
     async with filtering(docker_runtime, _Broken()) as runtime:
         spec = spec_for(runtime._node, engine.image, ["sleep", "60"], network=NetworkMode.BRIDGE)
-        with pytest.raises(LaunchRefused, match="iptables ended with exit code") as refused:
+        with pytest.raises(FilterFailed, match="iptables ended with exit code") as failed:
             await runtime.start(spec)
-        assert 'local_network = "allow"' in refused.value.hint
-        assert not refused.value.retryable
+        assert 'local_network = "allow"' in failed.value.hint
+        assert not failed.value.retryable
     with monkeypatch.context() as patch:
         patch.setattr("worker.runtime.network_holder._SLEEP", ("/no/such/program",))
         async with filtering(docker_runtime, NetworkFilter()) as runtime:
-            with pytest.raises(LaunchRefused, match="/no/such/program") as refused:
+            with pytest.raises(FilterFailed, match="/no/such/program") as failed:
                 await runtime.start(spec)
-        assert (refused.value.code, refused.value.retryable) == ("local-network-not-denied", True)
+        assert (failed.value.code, failed.value.retryable) == ("local-network-not-denied", True)
+    with monkeypatch.context() as patch:
+        patch.setattr("worker.runtime.network_holder._SLEEP", ("/bin/sleep", "0.5"))
+        patch.setattr("worker.runtime.network_holder._INSTALL", "/bin/sleep 5")
+        async with filtering(docker_runtime, NetworkFilter()) as runtime:  # the holder ends meanwhile
+            with pytest.raises(FilterFailed):
+                await runtime.start(spec)
+        patch.setattr("worker.runtime.network_holder._install", lambda *_: time.sleep(1.5))
+        async with filtering(docker_runtime, NetworkFilter()) as runtime:
+            with pytest.raises(FilterFailed, match="has ended"):
+                await runtime.start(spec)
     async with filtering(docker_runtime, NetworkFilter()) as runtime:  # the task itself can't be started
         invalid = spec_for(runtime._node, engine.image, ["no-such-program"], network=NetworkMode.BRIDGE)
         with pytest.raises(LaunchRefused):
@@ -204,6 +221,67 @@ async def test_without_its_filter_a_task_is_not_started_and_nothing_is_left(
         assert left_of(engine, runtime) == set()
         await runtime.start(spec_for(runtime._node, engine.image, ["sleep", "60"]))  # network none needs no holder
         assert left_of(engine, runtime) == {spec.name}
+
+
+async def test_a_worker_without_its_filter_does_not_start_and_leaves_no_unfiltered_container(
+    docker_runtime: DockerRuntime, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_for(docker_runtime._node, engine.image, ["sleep", "60"], network=NetworkMode.BRIDGE)
+    await docker_runtime.start(spec)
+    key = Key.generate()
+    monkeypatch.setenv("MUSTER_NODE_KEY", "0x" + key.reveal().hex())
+    monkeypatch.chdir(tmp_path)
+    Deployment(chain_id=1, block=0, contracts=dict.fromkeys(Contract, key.address)).save(tmp_path / "d.json")
+    async with filtering(docker_runtime, _Broken()) as runtime:
+
+        async def choose(*_: object) -> DockerRuntime:
+            return runtime
+
+        with pytest.raises(FilterFailed, match=r"the worker does not start: .* iptables") as failed:
+            await run_worker(settings_of(tmp_path, state=tmp_path / "state"), choose=choose)
+        assert exit_code_of(failed.value) == FAILED
+        assert left_of(engine, runtime) == set()
+    silent = DockerRuntime(docker_runtime._node, socket=tmp_path / "no.sock", network_filter=NetworkFilter())
+    await require_filter(silent)  # the worker waits for an engine that does not answer
+    await silent.close()
+
+
+async def test_a_filter_that_fails_later_leaves_the_task_pending(
+    docker_runtime: DockerRuntime, engine: Engine, state: StateDirectory
+) -> None:
+    async with filtering(docker_runtime, _Broken()) as runtime, running(reconciler_of(runtime, state)) as reconciler:
+        reconciler.offer(asked(engine.image, TICK, network="bridge", restart={"kind": "never"}))
+        await until(lambda: "iptables" in getattr(reconciler.report(), "detail", ""), "the cause is reported")
+        assert state_is(reconciler, AssignmentState.PENDING)()
+
+
+async def test_an_unfiltered_container_is_stopped_before_the_orchestrator_answers(
+    docker_runtime: DockerRuntime, engine: Engine, state: StateDirectory
+) -> None:
+    async with running(reconciler_of(docker_runtime, state)) as reconciler:
+        reconciler.offer(asked(engine.image, TICK, network="bridge"))
+        await until(partial(running_as_chosen, engine, reconciler, docker_runtime, None), "it runs unfiltered")
+    async with filtering(docker_runtime, NetworkFilter()) as runtime, running(reconciler_of(runtime, state)):
+        await until(lambda: not left_of(engine, runtime), "it is stopped without an answer")
+
+
+async def test_a_container_of_another_program_keeps_its_name_and_its_network(
+    docker_runtime: DockerRuntime, engine: Engine
+) -> None:
+    await docker_runtime.start(
+        spec := spec_for(docker_runtime._node, engine.image, ["sleep", "60"], network=NetworkMode.BRIDGE)
+    )
+    # An image can bring the label; the engine then lists the container as the worker's.
+    other = engine.client.containers.create(
+        engine.image, "true", name=f"{secrets.token_hex(8)}-network", labels={LABEL_WORKER: docker_runtime._node}
+    )
+    try:
+        assert [container.name for container in await docker_runtime.containers()] == [spec.name]
+        other.reload()
+        await docker_runtime.remove_network()  # the task's container is still connected
+        assert engine.client.networks.list(names=[docker_runtime._network_name])
+    finally:
+        other.remove()
 
 
 def running_as_chosen(
@@ -305,10 +383,18 @@ async def test_the_doctor_tries_the_filter_and_names_relays_that_it_denies(
     chosen = {"docker_host": f"unix://{engine.socket}", "allow_networks": ["10.0.0.0/24"]}
     settings = settings_of(tmp_path, **chosen)
     before = {network.name for network in engine.client.networks.list()}
+    for started in (0, int(time.time())):  # an interrupted doctor's, and those of one that runs now
+        name, labels = f"muster-check-{started}-x", {LABEL_WORKER: "check"}
+        engine.client.networks.create(name, labels=labels)
+        engine.client.containers.create(engine.image, "true", name=f"{name}-network", labels=labels, network=name)
     found = await check_local_network(settings, with_docker=True, addresses=["192.168.1.5"])
     assert found is not None
     assert (found.level, found.found.partition("except ")[2]) == (Level.OK, "10.0.0.0/24")
-    assert {network.name for network in engine.client.networks.list()} == before
+    assert {network.name for network in engine.client.networks.list()} - before == {name}
+    (left,) = engine.client.containers.list(all=True, filters={"label": f"{LABEL_WORKER}=check"})
+    assert left.name == f"{name}-network"
+    left.remove()
+    engine.client.networks.get(name).remove()
     monkeypatch.setattr("worker.runtime.network_holder._INSTALL", "iptables-of-nobody")
     found = await check_local_network(settings, with_docker=True, addresses=[])
     assert found is not None

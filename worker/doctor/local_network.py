@@ -90,7 +90,7 @@ def own_addresses() -> list[str]:
 
 
 async def _check_filter(settings: WorkerSettings) -> DoctorFinding:
-    """Installs the packet filter as the worker does, but under another name than the worker, which may be running."""
+    """Installs the packet filter as the worker does when it starts."""
     runtime = DockerRuntime(
         Key.generate().address,
         socket=engine_socket(settings.docker_host),

@@ -29,6 +29,7 @@ from worker.runtime.interface import (
     Container,
     ContainerSpec,
     ContainerStatus,
+    FilterFailed,
     ImageMissing,
     LaunchRefused,
     OutputLine,
@@ -38,14 +39,22 @@ from worker.runtime.interface import (
     name_prefix,
     refuse_foreign,
 )
-from worker.runtime.network_filter import NetworkFilter, name_servers, own_addresses
-from worker.runtime.network_holder import held_container, holder_name, remove_container, remove_holder, start_holder
+from worker.runtime.network_filter import FilterRules, NetworkFilter, name_servers, own_addresses
+from worker.runtime.network_holder import (
+    held_container,
+    holder_name,
+    is_running,
+    remove_container,
+    remove_holder,
+    remove_network,
+    start_holder,
+    try_filter,
+)
+from worker.runtime.registries import pull_error, require_public_registry
 
 DEFAULT_SOCKET = Path("/var/run/docker.sock")
 
 _CALL_TIMEOUT_SECONDS = 60
-_MISSING = ("not found", "does not exist", "manifest unknown", "pull access denied", "name unknown", "no such image")
-_DENIED = ("unauthorized", "denied", "authentication required")
 
 T = TypeVar("T")
 
@@ -121,7 +130,10 @@ class DockerRuntime:
 
         An image with the tag `latest` is pulled every time. If that pull fails, the copy on this machine is used.
 
+        With a network filter, only public registries and those in the filter's allowed networks are asked.
+
         Raises:
+            LaunchRefused: The registry is this machine or in a private network, which the filter denies.
             ImageMissing: The image does not exist or access is denied.
             PullFailed: The registry could not be reached.
         """
@@ -129,8 +141,10 @@ class DockerRuntime:
         if present and not _is_latest(image):
             return
         try:
+            if self._filter is not None:
+                await require_public_registry(image, self._filter.allowed)
             await self._call(lambda sdk: _pull(sdk, image, credentials, progress))
-        except (ImageMissing, PullFailed):
+        except (ImageMissing, PullFailed, LaunchRefused):
             if not present:
                 raise
             progress(f"{image} could not be pulled again; the copy on this machine is used")
@@ -156,25 +170,16 @@ class DockerRuntime:
         await self._call(lambda sdk: self._start_held(sdk, arguments) if held else _create_and_start(sdk, arguments))
 
     async def check_filter(self) -> None:
-        """Installs the packet filter for a container that never starts, and removes it again.
+        """Installs the packet filter for no task, in a network of its own, and removes both.
+
+        It does nothing if tasks may reach the local network.
 
         Raises:
-            LaunchRefused: The packet filter can't be installed on this machine.
+            FilterFailed: The packet filter can't be installed on this machine.
             RuntimeDown: The engine does not answer.
         """
-        name = f"{name_prefix(self._node)}check"
-
-        def check(sdk: docker.DockerClient) -> None:
-            self._make_network(sdk)
-            try:
-                self._start_holder(sdk, name)
-            finally:
-                remove_holder(sdk, name)
-
-        try:
-            await self._call(check)
-        finally:
-            await self.remove_network()
+        if self._filter is not None:
+            await self._call(lambda sdk: try_filter(sdk, self._rules()))
 
     async def containers(self) -> tuple[Container, ...]:
         """Returns the containers of tasks with this worker's label.
@@ -250,18 +255,11 @@ class DockerRuntime:
             await run_in_thread(self._sdk.close)
 
     async def remove_network(self) -> None:
-        """Removes the worker's network.
+        """Removes the worker's network, unless a container is still connected to it.
 
         Call it when the worker runs no container.
         """
-
-        def remove(sdk: docker.DockerClient) -> None:
-            try:
-                sdk.api.remove_network(self._network_name)
-            except NotFound:
-                return
-
-        await self._call(remove)
+        await self._call(lambda sdk: remove_network(sdk, self._network_name))
 
     async def _has(self, image: str) -> bool:
         def look(sdk: docker.DockerClient) -> bool:
@@ -287,21 +285,27 @@ class DockerRuntime:
 
     def _start_held(self, sdk: docker.DockerClient, arguments: dict[str, Any]) -> None:
         name = arguments["name"]
-        self._start_holder(sdk, name)
+        start_holder(sdk, name, node=self._node, network=self._network_name, rules=self._rules())
         try:
             _create_and_start(sdk, arguments)
-        except BaseException:
+        except BaseException as error:
+            held = is_running(sdk, holder_name(name))
             remove_holder(sdk, name)
+            if isinstance(error, LaunchRefused) and not held:
+                raise FilterFailed(f"the network holder of {name} has ended: {error.detail}") from error
             raise
 
-    def _start_holder(self, sdk: docker.DockerClient, name: str) -> None:
+    def _rules(self) -> FilterRules:
         chosen = self._filter or NetworkFilter()
-        rules = chosen.rules(own=own_addresses(), name_servers=name_servers())
-        start_holder(sdk, name, node=self._node, network=self._network_name, rules=rules)
+        return chosen.rules(own=own_addresses(), name_servers=name_servers())
 
     def _list(self, sdk: docker.DockerClient) -> tuple[Container, ...]:
         summaries = sdk.api.containers(all=True, filters={"label": f"{LABEL_WORKER}={self._node}"})
-        held = {name: one["State"] for one in summaries if (name := held_container(one)) is not None}
+        held = {
+            name: one["State"]
+            for one in summaries
+            if (name := held_container(one)) is not None and name.startswith(name_prefix(self._node))
+        }
         found = []
         for summary in summaries:
             if held_container(summary) is not None:
@@ -315,7 +319,7 @@ class DockerRuntime:
                 continue
             ended = container.status is ContainerStatus.EXITED
             if not ended and not self._network_as_chosen(attributes, holder=held.pop(container.name, "")):
-                container = replace(container, fingerprint="")  # the reconciler replaces it
+                container = replace(container, fingerprint="", network_denied=True)  # the reconciler replaces it
             found.append(container)
         for name in held:
             remove_holder(sdk, name)
@@ -397,11 +401,11 @@ def _pull(sdk: docker.DockerClient, image: str, credentials: RegistryCredentials
         tag = None if _is_pinned(image) else "latest"  # without a tag the engine pulls all tags
         for event in sdk.api.pull(image, tag=tag, stream=True, decode=True, auth_config=login):
             if "error" in event:
-                raise _pull_error(image, str(event["error"]))
+                raise pull_error(image, str(event["error"]))
             if status := event.get("status"):
                 progress(f"pulling {image}: {status}")
     except APIError as error:
-        raise _pull_error(image, _explain(error)) from error
+        raise pull_error(image, _explain(error)) from error
 
 
 def _is_pinned(image: str) -> bool:
@@ -411,19 +415,6 @@ def _is_pinned(image: str) -> bool:
 def _is_latest(image: str) -> bool:
     """Returns whether the reference means the tag `latest`, explicitly or by default."""
     return not _is_pinned(image) or ("@" not in image and image.endswith(":latest"))
-
-
-def _pull_error(image: str, text: str) -> ImageMissing | PullFailed:
-    lower = text.lower()
-    if any(sign in lower for sign in _MISSING):
-        return ImageMissing(f"the image {image} does not exist, or access is denied: {text}")
-    if any(sign in lower for sign in _DENIED):
-        return ImageMissing(
-            f"the registry refuses access to the image {image}: {text}",
-            hint="give the task credentials that can read the image",
-            code="registry-denied",
-        )
-    return PullFailed(f"the image {image} could not be pulled: {text}")
 
 
 def _explain(error: APIError) -> str:

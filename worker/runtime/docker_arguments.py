@@ -104,7 +104,7 @@ def creation_arguments(
 def holder_arguments(
     *,
     name: str,
-    node: Address,
+    node: Address | str,
     image: str,
     command: Sequence[str],
     network: str,
@@ -114,7 +114,7 @@ def holder_arguments(
 
     Args:
         name: Name of the holder.
-        node: This node's address.
+        node: This node's address, the value of the label `LABEL_WORKER`.
         image: The holder's image.
         command: Program that the holder runs, with its arguments.
         network: Name of the worker's own Docker network.

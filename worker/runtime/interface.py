@@ -50,6 +50,20 @@ class RuntimeDown(Unavailable):
     default_hint = "start the engine (`systemctl start docker`); running containers continue meanwhile"
 
 
+class FilterFailed(RuntimeDown):
+    """The packet filter that keeps a task away from the local network can't be installed.
+
+    This does not count as a failure of the task: the cause is this machine.
+    """
+
+    code = "local-network-not-denied"
+    default_hint = (
+        "install `iptables` on this machine, which Docker needs too, and run `muster worker doctor`; or set "
+        'local_network = "allow" in [worker], which lets tasks reach your local network; see docs/contributors.md, '
+        '"Local network"'
+    )
+
+
 class NoSuchContainer(NotFound):
     """The container does not exist or belongs to another worker."""
 
@@ -112,6 +126,8 @@ class Container:
     exit_code: int | None = None
     out_of_memory: bool = False
     started_at: datetime | None = None
+    network_denied: bool = False
+    """Whether the container has a network that the contributor's settings don't allow it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +163,7 @@ class Runtime(Protocol):
         """Pulls the image if necessary.
 
         Raises:
+            LaunchRefused: The contributor does not allow the image's registry.
             ImageMissing: The image does not exist or access is denied.
             PullFailed: The registry can't be reached, or failed.
             RuntimeDown: The engine does not answer.

@@ -16,6 +16,7 @@ import contextlib
 import io
 import tarfile
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 from protocol.identifiers import Address
 from protocol.runtime.bubblewrap import LIBRARY_LINKS
-from worker.runtime.docker_arguments import holder_arguments
-from worker.runtime.interface import LaunchRefused
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.randomness import token_hex
+from worker.runtime.docker_arguments import LABEL_WORKER, holder_arguments
+from worker.runtime.interface import FilterFailed
 from worker.runtime.network_filter import FilterRules
 
 IMAGE_REPOSITORY, IMAGE_TAG = "muster.invalid/network-holder", "1"
@@ -42,10 +45,12 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 printf %s "$RULES_IPV4" | iptables-restore
 if [ -e /proc/net/if_inet6 ]; then printf %s "$RULES_IPV6" | ip6tables-restore; fi
 """
-_HINT = (
-    'see `muster worker doctor`; local_network = "allow" in [worker] lets tasks reach your local network, and needs no '
-    "packet filter"
-)
+_CHECK = "muster-check-"
+"""Beginning of the names of the network and the holder of `try_filter`, followed by the time in seconds since 1970."""
+_CHECK_OWNER = "check"
+"""Value of the label `LABEL_WORKER` of these; no node has it, so that no worker takes them for its own."""
+_LONGEST_CHECK = timedelta(minutes=1)
+"""Age at which what `try_filter` made is left over from a run that was interrupted."""
 
 
 def holder_name(container: str) -> str:
@@ -53,7 +58,9 @@ def holder_name(container: str) -> str:
     return container + _SUFFIX
 
 
-def start_holder(sdk: docker.DockerClient, container: str, *, node: Address, network: str, rules: FilterRules) -> None:
+def start_holder(
+    sdk: docker.DockerClient, container: str, *, node: Address | str, network: str, rules: FilterRules
+) -> None:
     """Starts the holder of a task's container and installs the rules in its namespace.
 
     If that fails, the holder is removed.
@@ -61,13 +68,13 @@ def start_holder(sdk: docker.DockerClient, container: str, *, node: Address, net
     Args:
         sdk: Client of the engine.
         container: Name of the task's container, which does not exist yet.
-        node: This node's address.
+        node: This node's address, the value of the label `LABEL_WORKER`.
         network: Name of the worker's own Docker network.
         rules: Rules of the packet filter.
 
     Raises:
-        LaunchRefused: The packet filter can't be installed on this machine. The error is retryable if the engine
-            failed, and not if `iptables` did.
+        FilterFailed: The packet filter can't be installed. The error is retryable if the engine failed, and not if
+            `iptables` did.
     """
     name = holder_name(container)
     remove_container(sdk, name)
@@ -86,7 +93,7 @@ def start_holder(sdk: docker.DockerClient, container: str, *, node: Address, net
         _install(sdk, name, {"RULES_IPV4": rules.ipv4, "RULES_IPV6": rules.ipv6})
     except APIError as error:
         remove_container(sdk, name)
-        raise _refused(str(error.explanation or error), retryable=True) from error
+        raise _failed(str(error.explanation or error)) from error
     except BaseException:
         remove_container(sdk, name)
         raise
@@ -102,9 +109,49 @@ def remove_container(sdk: docker.DockerClient, name: str) -> None:
                 raise
 
 
+def remove_network(sdk: docker.DockerClient, name: str) -> None:
+    """Removes a network of the engine, if it exists and no container uses it."""
+    try:
+        sdk.api.remove_network(name)
+    except NotFound:
+        return
+    except APIError as error:
+        if error.status_code != 403:  # a container is connected to it
+            raise
+
+
+def try_filter(sdk: docker.DockerClient, rules: FilterRules) -> None:
+    """Installs the rules in a holder without a task, in a network of its own, and removes both.
+
+    It also removes what an interrupted call left more than a minute ago.
+
+    Raises:
+        FilterFailed: As for `start_holder`.
+    """
+    _remove_interrupted(sdk)
+    name = f"{_CHECK}{int(SystemClock().now().timestamp())}-{token_hex(8)}"
+    try:
+        try:
+            sdk.networks.create(name, driver="bridge", labels={LABEL_WORKER: _CHECK_OWNER})
+        except APIError as error:
+            raise _failed(str(error.explanation or error)) from error
+        start_holder(sdk, name, node=_CHECK_OWNER, network=name, rules=rules)
+    finally:
+        remove_holder(sdk, name)
+        remove_network(sdk, name)
+
+
 def remove_holder(sdk: docker.DockerClient, container: str) -> None:
     """Removes the holder of a task's container, if it exists."""
     remove_container(sdk, holder_name(container))
+
+
+def is_running(sdk: docker.DockerClient, name: str) -> bool:
+    """Returns whether a container exists and runs."""
+    try:
+        return bool(sdk.api.inspect_container(name)["State"]["Running"])
+    except NotFound:
+        return False
 
 
 def held_container(summary: Mapping[str, Any]) -> str | None:
@@ -123,16 +170,32 @@ def _install(sdk: docker.DockerClient, name: str, environment: dict[str, str]) -
     code = sdk.api.exec_inspect(call["Id"])["ExitCode"]
     if code != 0:
         said = output.decode(errors="replace").strip()[:500]
-        raise _refused(f"iptables ended with exit code {code}: {said}")
+        raise _failed(f"iptables ended with exit code {code}: {said}", retryable=False)
 
 
-def _refused(detail: str, *, retryable: bool = False) -> LaunchRefused:
-    return LaunchRefused(
-        f"the task's container can't be kept away from the local network: {detail.strip()[:1000]}",
-        hint=_HINT,
-        code="local-network-not-denied",
-        retryable=retryable,
+def _failed(detail: str, *, retryable: bool = True) -> FilterFailed:
+    return FilterFailed(
+        f"tasks can't be kept away from the local network: {detail.strip()[:1000]}", retryable=retryable
     )
+
+
+def _remove_interrupted(sdk: docker.DockerClient) -> None:
+    """Removes networks and holders that interrupted calls of `try_filter` left."""
+    label = {"label": f"{LABEL_WORKER}={_CHECK_OWNER}"}
+    oldest = (SystemClock().now() - _LONGEST_CHECK).timestamp()
+    for summary in sdk.api.containers(all=True, filters=label):
+        name = str(summary["Names"][0]).removeprefix("/")
+        if _started_at(name) < oldest:
+            remove_container(sdk, name)
+    for network in sdk.networks.list(filters=label):
+        if _started_at(str(network.name)) < oldest:
+            remove_network(sdk, str(network.name))
+
+
+def _started_at(name: str) -> float:
+    """Returns the time in the name of what `try_filter` made, in seconds since 1970; infinity for other names."""
+    seconds = name.removeprefix(_CHECK).partition("-")[0]
+    return float(seconds) if name.startswith(_CHECK) and seconds.isdecimal() else float("inf")
 
 
 def _empty_image(sdk: docker.DockerClient) -> str:

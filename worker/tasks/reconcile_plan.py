@@ -25,6 +25,8 @@ FIRST_BACKOFF = timedelta(seconds=1)
 """Maximum pause before the first restart; the pause doubles with each failure in a row."""
 LONGEST_BACKOFF = timedelta(minutes=5)
 """Maximum pause before any restart."""
+LONGEST_DENIED_GRACE = timedelta(seconds=10)
+"""Maximum grace period of a container whose network the contributor's settings don't allow."""
 STABLE_AFTER = timedelta(minutes=10)
 """Run time of a container after which its earlier failures no longer count."""
 
@@ -241,6 +243,15 @@ def _end(container: Container, why: str) -> Action:
     if container.status is ContainerStatus.RUNNING:
         return StopContainer(name=container.name, grace=container.stop_grace, why=why)
     return RemoveContainer(name=container.name)
+
+
+def end_denied(container: Container) -> Action:
+    """Returns the action that ends a container whose network the contributor's settings don't allow.
+
+    The pool's owner chooses the grace period of a task, so that it is limited here.
+    """
+    limited = replace(container, stop_grace=min(container.stop_grace, LONGEST_DENIED_GRACE))
+    return _end(limited, "the settings do not allow its network")
 
 
 def _decide_without_container(progress: AssignmentProgress, now: float) -> ReconcileStep:

@@ -192,6 +192,11 @@ class Reconciler:
                 self.runtime_error = ""
                 for container in observed:
                     self.task_logs.follow(container)
+                denied = [container for container in observed if container.network_denied]
+                for container in denied:  # also while the orchestrator is silent
+                    await self._execute(reconcile_plan.end_denied(container))
+                if denied:
+                    continue
                 if (
                     not self._orchestrator_answered
                 ):  # before the first answer, it is unknown which containers should run
