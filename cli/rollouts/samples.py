@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cli.output import note, say, show_fields, show_json
 from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_DIGEST
+from protocol.runtime.extras import require_extra
 from rollouts.errors import BadRolloutFile
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample
@@ -28,7 +29,9 @@ def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None
 
     Raises:
         InvalidInput: The file is not a rollout file or has no such group, or neither `model` nor `ids` is given.
+        MissingExtra: The extra `rollouts`, from which the sandbox takes its packages, is not installed.
     """
+    require_extra("rollouts")
     if model is None and not ids:
         raise InvalidInput(
             f"{file} holds token ids, and no tokenizer is given to decode them",
