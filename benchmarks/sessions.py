@@ -148,7 +148,7 @@ def print_simulation(batch: int, shortest: int) -> None:
 
 
 def main() -> None:
-    """Prints the figures of both ways."""
+    """Prints tokens per second of slots one after another and of overlapping slots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", type=EngineName, default=EngineName.TORCH)
     parser.add_argument("--model", choices=SHAPES, default="tiny, 2 M")

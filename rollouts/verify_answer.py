@@ -53,7 +53,7 @@ from rollouts.serving.requests import request_differences
 from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic
 
 MOST_BYTES = 64 << 20
-"""Maximum size of an answer's JSON."""
+"""Maximum size of an answer's JSON, in bytes."""
 
 _CONTENT = "content"
 """Name of the check that compares the visible part of an answer with its tokens."""

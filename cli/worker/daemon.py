@@ -278,7 +278,7 @@ def _control(config: Path | None, state: Path | None) -> DaemonControl:
 
 
 def _fields(found: WorkerStatus) -> list[tuple[str, object]]:
-    """Returns names and values without empty ones; a name occurs once for each discovery service, file, and remark."""
+    """Returns the fields that have a value; several fields may have the same name, such as one for each file."""
     report = found.assignment
     queue = ", ".join(f"{count} {stage}" for stage, count in found.queue.items() if count) or "empty"
     stopped = f"no leasing: {found.stopped}. Ask the pool's owner; then run `muster worker resume`"

@@ -1,4 +1,4 @@
-"""Limits for reading rollout files; apart from the reader, because it imports pyarrow."""
+"""Limits for reading rollout files. A module of its own, because the reader imports pyarrow, which is slow."""
 
 from __future__ import annotations
 

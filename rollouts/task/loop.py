@@ -56,7 +56,7 @@ _LOOK_AHEAD = timedelta(seconds=2)
 _RATE_SLOTS = 8
 """Slots over which the rate of tokens is averaged."""
 _ROOM_POLL = timedelta(milliseconds=50)
-"""Time after which the task looks again whether the engine has room for another slot."""
+"""Interval at which the task checks whether the engine has room for another slot."""
 _LAST_TIMEOUT = timedelta(milliseconds=700)
 _CLOSE_TIMEOUT = timedelta(milliseconds=200)
 """A task should stop within a second. If the bridge does not answer, releasing slots adds `_CLOSE_TIMEOUT` twice."""
@@ -233,7 +233,7 @@ class RolloutTask:
         return await running
 
     async def _turn(self) -> timedelta:
-        """Begins one slot, if there is any, as soon as there is room; returns the pause before the next turn.
+        """Starts the next slot as soon as the engine has room; returns the pause before the next turn.
 
         Raises:
             Exception: A slot under way failed with this error.

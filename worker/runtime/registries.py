@@ -51,7 +51,7 @@ def registry_of(image: str) -> str:
 
 
 async def require_public_registry(image: str, allowed: Sequence[IPv4Network]) -> None:
-    """Checks that an image's registry is in the public internet or in an allowed network.
+    """Checks that an image's registry has public addresses, or addresses in an allowed network.
 
     The engine resolves the registry's name again, and follows redirects and token realms; this check can't see those.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers.cache_utils import DynamicCache
 
-from rollouts.engines.draws import draw_rows
+from rollouts.engines.draws import draw_rows, rows_by_parameters
 from rollouts.engines.interface import FinishReason, SampleRequest
 from rollouts.engines.session import QueuedRequest
 from rollouts.engines.torch.cache import Layer, RowCache, layers_of
@@ -126,7 +126,7 @@ class GenerationBatch:
         newest = torch.tensor([[answer.newest] for answer in self.answers], device=device)
         states, logits = self._policy.states_and_logits(newest, positions=at[:, None], mask=mask, cache=self._cache)
         keys = row_keys([answer.stream for answer in self.answers], [len(answer.tokens) for answer in self.answers])
-        drawn = draw_rows(logits[:, 0], keys, [answer.queued.parameters for answer in self.answers])
+        drawn = draw_rows(logits[:, 0], keys, rows_by_parameters([answer.queued.parameters for answer in self.answers]))
         for answer, token, logprob in zip(self.answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             answer.tokens.append(token)
             answer.logprobs.append(logprob)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rollouts.engines.draws import rows_by_parameters
+from rollouts.engines.draws import draw_rows, rows_by_parameters
 from rollouts.engines.session import QueuedRequest
 from rollouts.engines.vllm.rows import Row
 from rollouts.sampling.noise import Keys, noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
-from rollouts.sampling.sampler import first_largest, process, scale
+from rollouts.sampling.sampler import DrawnTokens, first_largest, process, scale
 from rollouts.toploc import ProofBuilder
 
 
@@ -65,15 +65,9 @@ class SamplerHook:
             self._builder.add(self._tickets, states_bh, copy=False)
         streams = [self._answers[ticket].stream for ticket in self._tickets]
         keys = row_keys(streams, [len(row.drawn) for row in rows])
-        if len(self._groups) == 1:
-            tokens_b, logprobs_b = _draw(logits_bv, keys, next(iter(self._groups)))
-        else:
-            tokens_b = torch.empty(len(rows), dtype=torch.int64, device=logits_bv.device)
-            logprobs_b = torch.empty(len(rows), dtype=torch.float32, device=logits_bv.device)
-            for parameters, group in self._groups.items():
-                tokens_b[group], logprobs_b[group] = _draw(logits_bv[group], keys[group], parameters)
-        self._unread = (self._tickets, tokens_b, logprobs_b)
-        return tokens_b
+        drawn = draw_rows(logits_bv, keys, self._groups, draw=_draw)
+        self._unread = (self._tickets, drawn.tokens, drawn.logprobs)
+        return drawn.tokens
 
     def finish(self, ticket: int) -> list[float]:
         """Returns an answer's log-probabilities and drops all data of the answer."""
@@ -103,11 +97,11 @@ class _Answer:
     logprobs: list[float] = field(default_factory=list)
 
 
-def _draw(logits_bv: torch.Tensor, keys: Keys, parameters: SamplingParameters) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns tokens, int64 [b], and log-probabilities, float32 [b], without waiting for the device."""
+def _draw(logits_bv: torch.Tensor, keys: Keys, parameters: SamplingParameters) -> DrawnTokens:
+    """Draws tokens without waiting for the device."""
     scaled_bv = scale(logits_bv, parameters)
     noise_bv = noise(keys, logits_bv.shape[1], device=logits_bv.device)
     tokens_b = first_largest(process(scaled_bv, noise_bv, parameters))
     tokens_b = tokens_b.clamp_max(logits_bv.shape[1] - 1)  # argmax of NaNs may be out of range
     chosen_b = scaled_bv.gather(1, tokens_b[:, None])[:, 0]
-    return tokens_b, chosen_b - torch.logsumexp(scaled_bv, dim=1)
+    return DrawnTokens(tokens_b, chosen_b - torch.logsumexp(scaled_bv, dim=1))

@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module")
 def answers(model: ServedModel) -> dict[str, Any]:
-    """Returns answers of all kinds as clients save them."""
+    """Returns saved answers of completions, chats and token requests."""
     options: dict[str, Any] = {"max_tokens": 70, "n": 3, "temperature": 0.9}
     for seed in range(1000):  # some random answers end early
         completion = model.complete(["ab", "c"], **options, logprobs=0, seed=seed)
