@@ -1,4 +1,4 @@
-"""Leases, and the signed claims and disputes of work under them (`WorkLedger`)."""
+"""Leases, and what is signed about work under them: claims, disputes (`WorkLedger`), and lists of served requests."""
 
 from __future__ import annotations
 
@@ -116,6 +116,18 @@ class WorkClaim(TypedStruct):
     """SHA-256 of the submitted file."""
     units: int
     """Number of work units that the node claims."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedSlot(TypedStruct):
+    """A gateway's signed statement of the requests that a slot answered."""
+
+    TYPE: ClassVar[str] = "ServedSlot(bytes32 leaseHash,bytes32 listHash)"
+
+    lease_hash: Digest
+    """EIP-712 hash of the lease."""
+    list_hash: Digest
+    """SHA-256 of the list's bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

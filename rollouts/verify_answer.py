@@ -9,7 +9,6 @@ left out are those of slots and rewards, which an answer does not have.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Digest
 from protocol.verdicts import ReasonCode
+from protocol.wire.answers import AnswerRecord
 from rollouts.calibration.limits import RolloutCalibration
 from rollouts.checks import (
     PREFILL_CHECKS,
@@ -48,7 +48,7 @@ from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
 from rollouts.recompute.vllm_process import VllmPlace
 from rollouts.serving.errors import InvalidRequest
-from rollouts.serving.record import AnswerRecord
+from rollouts.serving.record import completion_of, sampling_of
 from rollouts.serving.requests import request_differences
 from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic
 
@@ -106,8 +106,6 @@ class Answer:
         for number, sample in enumerate(record.samples):
             if sample.sample != number or sample.prompt >= len(record.prompts):
                 raise BadAnswer(f"sample {number} of the answer has another number, or a prompt that is missing")
-            if not all(map(math.isfinite, sample.logprobs)):
-                raise BadAnswer(f"a log-probability of sample {number} is not finite")
         choices = value.get("choices") if value.get("usage") is not None else None
         is_list = isinstance(choices, list) and all(isinstance(one, dict) for one in choices)
         return cls(record=record, choices=choices if is_list and choices is not None else ())
@@ -146,8 +144,8 @@ def verify_answer(
     """
     record = answer.record
     try:
-        made_in, parameters = Arithmetic.parse(record.arithmetic), record.sampling.parameters
-        completions = [sample.completion(record.version) for sample in record.samples]
+        made_in, parameters = Arithmetic.parse(record.arithmetic), sampling_of(record.sampling)
+        completions = [completion_of(sample, record.version) for sample in record.samples]
     except (ValueError, InvalidInput) as error:
         raise BadAnswer(f"a value of the answer is impossible: {error}") from None
     version = _open(folder, record)

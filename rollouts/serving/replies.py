@@ -12,7 +12,7 @@ from rollouts.models.tokenizer import TextStream
 from rollouts.precision import Arithmetic
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.serving.generation import News
-from rollouts.serving.record import AnswerRecord
+from rollouts.serving.record import record_of
 from rollouts.serving.version import ServedVersion
 
 _FINISH = {FinishReason.EOS: "stop", FinishReason.LENGTH: "length"}
@@ -70,7 +70,7 @@ class Reply:
 
     def record(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """Returns the field `muster`, from which the answer is verified."""
-        return AnswerRecord.of(
+        return record_of(
             completions,
             requests=self.requests,
             parameters=self.parameters,

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, Strict
 
 from protocol.errors import InvalidInput
 from protocol.runtime.randomness import token_bytes
+from protocol.wire.answers import AnswerRecord
 from rollouts.engines.interface import SEED_BYTES, SampleRequest
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
@@ -23,7 +24,7 @@ from rollouts.models.facts import ModelFacts
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.serving.errors import InvalidRequest
-from rollouts.serving.record import AnswerRecord, RecordedSampling
+from rollouts.serving.record import recorded_sampling
 
 SEED_TAG = b"muster-serving-seed-v1"
 """Domain separation tag of seeds that clients give as a number."""
@@ -460,7 +461,7 @@ def request_differences(content: bytes, record: AnswerRecord, version: ModelFold
         found.append("the prompts are not those of the request")
     if [one.prompt for one in record.samples] != [place for place in range(len(prompts)) for _ in range(each)]:
         found.append(f"the answer has {len(record.samples)} choices, but the request asks for {len(prompts) * each}")
-    if RecordedSampling.of(wanted) != record.sampling:
+    if recorded_sampling(wanted) != record.sampling:
         found.append("the sampling parameters are not those of the request")
     if body.sampling.seed is not None and body.sampling.seed_bytes() != record.seed_bytes:
         found.append("the seed is not that of the request")

@@ -130,7 +130,7 @@ def test_a_forged_answer_fails(
         (lambda answer: answer["muster"]["samples"][0].update(prompt=7), "prompt that is missing"),
         (lambda answer: answer["muster"]["samples"][0].update(proofs="~"), "not base64"),
         (lambda answer: answer["muster"]["samples"][0]["logprobs"].append(0), "log-probabilities"),
-        (lambda answer: answer["muster"]["samples"][0]["logprobs"].__setitem__(0, float("nan")), "not finite"),
+        (lambda answer: answer["muster"]["samples"][0]["logprobs"].__setitem__(0, float("nan")), "finite number"),
     ],
 )
 def test_an_impossible_answer_is_refused_in_words(
