@@ -15,7 +15,7 @@ from cli.quantities import counted
 from cli.tables import Column, Columns
 from cli.trainer.export import export
 from cli.trainer.results import solved_by_environment
-from cli.trainer.run import run
+from cli.trainer.run import publish, run
 from cli.trainer.trial import try_
 from protocol.errors import InvalidInput
 from protocol.runtime.configuration_file import reads
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 app = CommandGroup(no_args_is_help=True, help="Warm up, train and evaluate models.")
 app.command()(run)
+app.command()(publish)
 app.command(name="try")(try_)
 app.command()(export)
 

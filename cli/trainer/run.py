@@ -81,3 +81,32 @@ def run(
         report(f"learned all {counted(learned, 'step')}; version {learned} is in {settings.policies / str(learned)}")
     else:
         report(f"stopped after {learned} of {counted(settings.steps, 'step')}; run the same command again to continue")
+
+
+@reads("trainer")
+def publish(
+    folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="Version: weights, tokenizer and recipe.json.")
+    ],
+    *,
+    config: ConfigOption = None,
+    state: Annotated[Path | None, typer.Option(help="The publisher's state directory; one per run.")] = None,
+    policies: Annotated[Path | None, typer.Option(help="Folder for versions, which the origin publishes.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish one version without training, for example a model that a pool serves.
+
+    The version is copied to the folder of versions and announced on the ledger; from then on, nodes lease slots of it.
+    The command reads the settings of `muster trainer run`. Repeat it after an interruption.
+    """
+    from trainer.run.one_version import publish_one  # noqa: PLC0415 - loads torch, which `--help` does not need
+    from trainer.run.settings import TrainerSettings  # noqa: PLC0415
+
+    settings = TrainerSettings.load(file=config, flags={"start": folder, "state": state, "policies": policies})
+    done = asyncio.run(publish_one(settings))
+    if as_json:
+        show_json({"version": done.version, "digest": done.digest, "new": done.is_new}, one_line=True)
+    elif done.is_new:
+        report(f"version {done.version} is published: {done.digest}")
+    else:
+        report(f"version {done.version} was published already: {done.digest}")

@@ -49,7 +49,8 @@ from tests.kit.world import POOL, QUICK, URL, World
 from trainer.learning.learner import LearnerState
 from trainer.policy.base_model import open_base
 from trainer.policy.policy_learner import PolicyLearner
-from trainer.run.app import Outside, run_trainer
+from trainer.run.app import run_trainer
+from trainer.run.connections import Outside
 from trainer.run.gathering.batches import after_batch, groups_at
 from trainer.run.gathering.rollout_files import FileRules, read_accepted
 from trainer.run.learner.setup import learning_settings

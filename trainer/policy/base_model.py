@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from rollouts.environments import is_held_out, load_environment
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.recipe import EligiblePrompts, PromptTable, Recipe, check_classes, eligible_prompts, read_recipe
 from trainer.errors import BadSettings
-from trainer.saving.files import whole_folder
 
 MOST_PROMPTS = 1 << 20
 """Maximum number of prompts in a range that is converted to a table. A table takes up to 8 MiB in each version."""
@@ -98,16 +96,3 @@ def open_base(folder: Path) -> PolicyBase:
         facts=facts,
         eligible=eligible_prompts(folder, recipe),
     )
-
-
-def copy_base(base: PolicyBase, folder: Path) -> None:
-    """Copies the base atomically to the folder of published versions.
-
-    Raises:
-        NotWritten: The disk is full or refuses the write.
-    """
-    with whole_folder(folder) as partial:
-        for file in folder_files(base.folder):
-            target = partial / file.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(base.folder / file.path, target)

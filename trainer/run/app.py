@@ -7,29 +7,22 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-import httpx
-
 from ledger.client import Ledger
-from ledger.deployment import Deployment
-from ledger.transactions.pending import SendPolicy
-from ledger.version_needs import VersionNeeds
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import run_id
 from protocol.identity.keys import Key
-from protocol.identity.keystores import find_key
-from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.threads import run_in_thread
 from rollouts.environments.mixture import parts_of
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.sandboxed_decoder import Decoder
-from shardcast.origin import KEPT_VERSIONS as PUBLISHED_VERSIONS
 from trainer.distributed.ranks import RankInfo, device_of
 from trainer.errors import BadSettings
-from trainer.policy.base_model import PolicyBase, copy_base, open_base
+from trainer.policy.base_model import PolicyBase, open_base
 from trainer.policy.policy_learner import PolicyLearner
+from trainer.run.connections import Outside, connect, publisher_key
 from trainer.run.dependencies import Dependencies
 from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.gathering.intake import IntakeLimits, IntakeSources, RolloutIntake, step_folder
@@ -43,28 +36,12 @@ from trainer.run.orchestrator.lease import RunLease
 from trainer.run.orchestrator.outages import OutageRetry
 from trainer.run.progress import ProgressLog
 from trainer.run.publishing.announcer import Announcer, VersionOffer
-from trainer.run.publishing.folders import KEPT_VERSIONS, VersionFolders
+from trainer.run.publishing.folders import VersionFolders, open_folders
 from trainer.run.resuming import Resumption, resume
 from trainer.run.settings import TrainerSettings
 from trainer.run.state.journal import Journal, Recorded
 from trainer.run.state.trainer_state import TrainerState, lock_state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
-    """Clock and connections that tests replace.
-
-    Args:
-        clock: Clock of the run.
-        transport: HTTP transport to an orchestrator in the same process; None for the network.
-        chain_transport: HTTP transport to a chain in the same process; None for the network.
-        policy: Fee, retry and time-out policy of transactions.
-    """
-
-    clock: Clock
-    transport: httpx.AsyncBaseTransport | None = None
-    chain_transport: httpx.AsyncBaseTransport | None = None
-    policy: SendPolicy | None = None
+from trainer.saving.files import copy_version
 
 
 async def run_trainer(
@@ -90,35 +67,16 @@ async def run_trainer(
         MusterError: Any other failure; all completed steps are saved on disk.
     """
     outside = outside or Outside(clock=SystemClock())
-    key = key or find_key("publisher", keystore=settings.keystore, password_file=settings.password_file)
+    key = key or publisher_key(settings)
     learning = learning_settings(settings)
     base = open_base(settings.start)
-    deployment = Deployment.load(settings.deployment)
     with lock_state(settings.state):
         async with AsyncExitStack() as stack:
             in_thread = await stack.enter_async_context(LearnerThread())
             learner = await stack.enter_async_context(
                 open_learner(base, learning, settings, place=place, stop=stop, in_thread=in_thread)
             )
-            ledger = await stack.enter_async_context(
-                Ledger.connect(
-                    settings.chain_url.get_secret_value(),
-                    deployment,
-                    key=key,
-                    clock=outside.clock,
-                    policy=outside.policy,
-                    transport=outside.chain_transport,
-                )
-            )
-            client = await stack.enter_async_context(
-                OrchestratorClient(
-                    settings.orchestrator,
-                    key=key,
-                    clock=outside.clock,
-                    allow_plain_http=settings.allow_plain_http,
-                    transport=outside.transport,
-                )
-            )
+            ledger, client = await connect(settings, key, outside, stack)
             transfer = ObjectTransfer(
                 client.location.url,
                 clock=outside.clock,
@@ -174,7 +132,7 @@ async def _prepare(
     recorded = await run_in_thread(journal.read)
     resumption = _resumption(settings, links, journal=journal, recorded=recorded, reader=reader, identity=identity)
     state = await links.learner_thread(resume, resumption, learner=learner)
-    folders = _folders(settings, links, journal=journal, recorded=recorded)
+    folders = open_folders(settings, links.ledger, journal=journal, written=recorded.written, clock=clock)
     await _write_base(settings, base, folders)
     progress = ProgressLog(settings.state, clock=clock)
     if settings.metrics_port is not None:
@@ -251,22 +209,6 @@ def _resumption(
     )
 
 
-def _folders(settings: TrainerSettings, links: _Links, *, journal: Journal, recorded: Recorded) -> VersionFolders:
-    return VersionFolders(
-        settings.policies,
-        journal=journal,
-        written=recorded.written,
-        keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
-        needs=VersionNeeds(
-            links.ledger,
-            pool_id=settings.pool_id,
-            run=run_id(settings.run),
-            clock=links.clock,
-            clocks_differ=settings.clocks_differ,
-        ),
-    )
-
-
 def _intakes(
     settings: TrainerSettings, links: _Links, *, reader: FileReader, folders: VersionFolders
 ) -> Callable[[int], RolloutIntake]:
@@ -309,7 +251,7 @@ async def _write_base(settings: TrainerSettings, base: PolicyBase, folders: Vers
     except OSError as error:
         raise BadSettings(f"{settings.policies} can't be created: {error.strerror}") from error
 
-    digest = await folders.write(0, lambda folder: run_in_thread(copy_base, base, folder))
+    digest = await folders.write(0, lambda folder: run_in_thread(copy_version, base.folder, folder))
     if digest != base.digest:
         raise Conflict(
             f"this run began with the base {digest}, but {base.folder} has the digest {base.digest}",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from protocol.checkpoints import folder_files
 from protocol.runtime.files import sync_path, write_atomically
 from trainer.errors import NotWritten
 
@@ -67,6 +68,19 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             sync_path(folder.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def copy_version(source: Path, folder: Path) -> None:
+    """Copies the files of a version atomically; other files in `source` are left out.
+
+    Raises:
+        NotWritten: The disk is full or refuses the write.
+    """
+    with whole_folder(folder) as partial:
+        for file in folder_files(source):
+            target = partial / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / file.path, target)
 
 
 def put_in_place(made: Path, folder: Path) -> None:

@@ -17,7 +17,8 @@ from protocol.errors import MusterError
 from protocol.runtime.clock import SystemClock
 from tests.kit.world import QUICK
 from trainer.distributed.ranks import own_place
-from trainer.run.app import Outside, run_trainer
+from trainer.run.app import run_trainer
+from trainer.run.connections import Outside
 from trainer.run.learner.follower import follow_trainer
 from trainer.run.settings import TrainerSettings
 from trainer.run.signals import stop_on_signals

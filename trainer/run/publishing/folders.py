@@ -12,13 +12,17 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ledger.client import Ledger
 from ledger.version_needs import VersionNeeds
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict, MusterError
-from protocol.identifiers import Digest
-from protocol.runtime.budgets import KeepRule, Needs, OverBudget, stored_version
+from protocol.identifiers import Digest, run_id
+from protocol.runtime.budgets import KeepRule, Needs, OverBudget, keep_rule, stored_version
+from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
+from shardcast.origin import KEPT_VERSIONS as PUBLISHED_VERSIONS
+from trainer.run.settings import TrainerSettings
 from trainer.run.state.journal import Journal, Written
 from trainer.saving.files import put_in_place
 
@@ -148,11 +152,11 @@ class VersionFolders:
         """
         made = self.folder(version).with_name(f".{version}.made")
         if made.exists():
-            if (digest := await run_in_thread(_digest_of, made)) == recorded:
+            if (digest := await run_in_thread(digest_of, made)) == recorded:
                 return made, digest
             await run_in_thread(shutil.rmtree, made, ignore_errors=True)
         await write(made)
-        return made, await run_in_thread(_digest_of, made)
+        return made, await run_in_thread(digest_of, made)
 
     def _check_free(self, folder: Path, digest: Digest) -> None:
         """Checks that an unrecorded folder, if it exists, has the expected content.
@@ -160,12 +164,40 @@ class VersionFolders:
         Raises:
             Conflict: The folder has other content.
         """
-        if folder.exists() and _digest_of(folder) != digest:
+        if folder.exists() and digest_of(folder) != digest:
             raise Conflict(
                 f"{folder} exists and is not version {folder.name} of this run",
                 hint="give this run its own folder of versions",
             )
 
 
-def _digest_of(folder: Path) -> Digest:
+def open_folders(
+    settings: TrainerSettings, ledger: Ledger, *, journal: Journal, written: dict[int, Digest], clock: Clock
+) -> VersionFolders:
+    """Returns the version folders of the run that the settings name.
+
+    Args:
+        settings: Settings of the run.
+        ledger: Names the versions that leases and open work need.
+        journal: Journal of the run.
+        written: Digests by version, from the journal.
+        clock: Clock of the run.
+    """
+    return VersionFolders(
+        settings.policies,
+        journal=journal,
+        written=written,
+        keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
+        needs=VersionNeeds(
+            ledger,
+            pool_id=settings.pool_id,
+            run=run_id(settings.run),
+            clock=clock,
+            clocks_differ=settings.clocks_differ,
+        ),
+    )
+
+
+def digest_of(folder: Path) -> Digest:
+    """Returns the digest of a version's folder."""
     return version_digest(folder_files(folder))
