@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib.util import find_spec
@@ -23,8 +24,11 @@ from cli.devnet.options import (
     Goal,
     Preset,
     PresetName,
+    SERVING_CHEAT,
+    SERVING_CHEATS,
     RunModel,
     RunOptions,
+    Verification,
 )
 from cli.devnet.result import RunResult
 from cli.devnet.runner import run_devnet
@@ -105,8 +109,15 @@ def devnet(
         RuntimeKind | None, typer.Option(help="Sandbox of tasks; default: docker if available, else process.")
     ] = None,
     task: Annotated[
-        FirstTask, typer.Option(help="Workers' task: generate rollouts, or print numbers.")
+        FirstTask, typer.Option(help="Workers' task: generate rollouts, print numbers, or answer clients (--serve).")
     ] = FirstTask.LEARN,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the model to OpenAI clients through a gateway, instead of training.")
+    ] = False,
+    verify: Annotated[
+        Verification | None,
+        typer.Option(help="With --serve: which answers a verifier checks; before: each one before its delivery."),
+    ] = None,
     ledger_only: Annotated[
         bool, typer.Option("--ledger-only", help="Start only a chain, contracts and a pool.")
     ] = False,
@@ -119,11 +130,20 @@ def devnet(
 ) -> None:
     """Run a whole network on this machine until its policy has learned; Ctrl-C stops everything.
 
+    With --serve, the network serves a model through OpenAI's API until Ctrl-C, and trains nothing.
+
     After a complete run, the exit code is 0 only if the policy learned (held-out greedy accuracy rose; lengths came
     near the wanted ones), no honest submission was judged forged, and the cheater was slashed and evicted. For an
     attack that costs no stake, it is enough that the cheater was not paid. The report is in DIRECTORY/report.
     """
-    _check_cheat(cheat)
+    if serve:
+        task = FirstTask.SERVE
+    if task is FirstTask.SERVE:
+        cheat = SERVING_CHEAT if cheat == DEFAULT_CHEAT else cheat
+        _check_serving({"ledger_only": ledger_only, "steps": steps, "asynchrony": asynchrony, "fast": fast, "rise": rise})
+    elif verify is not None:
+        raise InvalidInput("--verify without --serve", hint="add --serve, or leave --verify out")
+    _check_cheat(cheat, serves=task is FirstTask.SERVE)
     own = ModelFlags(
         model=model,
         environment=environment,
@@ -134,7 +154,7 @@ def devnet(
         learning_rate=learning_rate,
     )
     own.check(preset)
-    if ledger_only or task is not FirstTask.LEARN:
+    if ledger_only or task is FirstTask.HELLO:
         own.check_absent(preset, because="--ledger-only" if ledger_only else "--task hello")
     chosen = OWN_MODEL if model is not None else PRESETS[preset or PresetName.ANSWERS]
     honest = chosen.workers if workers is None else workers
@@ -162,9 +182,10 @@ def devnet(
         keep_running=keep_running,
         ledger_only=ledger_only,
         only_check=check,
+        verify=verify or Verification.BEFORE,
     )
     _check_extras(options)
-    if options.learns:
+    if options.has_model:
         options = replace(options, run=_with_model(options, chosen, own))
     with make_view(plain=plain or check) as view:
         result = asyncio.run(run_devnet(options, view))
@@ -193,7 +214,7 @@ def _check_extras(options: DevnetOptions) -> None:
     """
     if options.chain is ChainKind.EMBEDDED:
         require_extra("devnet")
-    if options.learns:
+    if options.has_model:
         require_extra("rollouts")
     if options.cheats:
         _require_attacks()
@@ -305,13 +326,32 @@ def _require_attacks() -> None:
         raise MissingExtra("the attack kit", "attacks", alternative=f"run no cheater: --cheat {NO_CHEAT}")
 
 
-def _check_cheat(name: str) -> None:
+def _check_serving(flags: Mapping[str, object]) -> None:
+    """Checks that no flag of a training run is given with `--serve`.
+
+    Raises:
+        InvalidInput: Such a flag is given.
+    """
+    if given := [name for name, value in flags.items() if value not in {None, False}]:
+        raise InvalidInput(
+            f"--{given[0].replace('_', '-')} with --serve",
+            hint="a devnet that serves a model trains nothing: leave one of the two out",
+        )
+
+
+def _check_cheat(name: str, *, serves: bool) -> None:
     """Checks that an attack exists and that a devnet can show its outcome.
 
     Raises:
         InvalidInput: No attack has this name (the hint lists all), or a devnet can't show its outcome.
         MissingExtra: The attack kit is not installed.
     """
+    if serves:
+        if name != NO_CHEAT and name not in SERVING_CHEATS:
+            raise InvalidInput(
+                f"there is no cheat {name} with --serve", hint=f"one of: {', '.join(sorted(SERVING_CHEATS))}, or none"
+            )
+        return
     if name in {NO_CHEAT, DEFAULT_CHEAT}:
         return
     if name in NOT_SHOWN:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import CHEATER, TERMS, VALIDATORS, Economy, found_economy, run_terms, worker_names
-from cli.devnet.options import DevnetOptions, FirstTask
+from cli.devnet.options import DevnetOptions, FirstTask, Verification
 from cli.devnet.orphan_reaper import OrphanReaper
 from cli.devnet.ports import DevnetPorts
 from cli.devnet.redis import redis_spec
@@ -103,12 +103,12 @@ class NetworkStart:
         """
         options = self._options
         runtime = await choose_runtime(options.runtime)
-        if options.learns:
+        if options.has_model:
             check_engine(options.run.engine, runtime)
         self._image = asyncio.create_task(self._make_image(runtime))
         rpc = await self._start_chain()
         workers = () if options.ledger_only else tuple(worker_names(options.workers, cheater=options.cheats))
-        terms = run_terms(options.run.scale) if options.learns else TERMS
+        terms = run_terms(options.run.scale) if options.has_model else TERMS
         economy = await found_economy(
             rpc, CHAIN_ID, self._directory, workers=workers, terms=terms, on_event=self._view.event
         )
@@ -145,18 +145,24 @@ class NetworkStart:
         """
         options, directory = self._options, self._directory
         services = [discovery_spec(directory, places), orchestrator_spec(directory, places)]
-        if options.learns:
+        if options.has_model:
             services.append(origin_spec(directory, places))
             keep = options.run.scale.keep_versions
             services += [relay_spec(directory, places, n + 1, keep=keep) for n in range(options.run.scale.relays)]
         await asyncio.gather(*[self._supervisor.start(service) for service in services])
         keys = network.economy.keys
         self._reaper.watch_containers([keys[node].address for _, node in network.workers])
-        learners = [self._start_learners(places)] if options.learns else []
+        learners = []
+        if options.learns:
+            learners.append(self._start_learners(places))
+        elif options.serves:
+            learners += [self._start_serving(places), self._start_validators(places)]
         await asyncio.gather(self._post_task(network, places), *learners, self._start_workers(network, places))
         nodes = len(network.workers)
         if nodes and options.learns:
             await self._await_work(network, places)
+        elif nodes and options.serves:
+            await await_answer(directory, places, on_event=self._view.event)
         elif nodes:
             await await_hello(directory, places, nodes=nodes, on_event=self._view.event)
             self._view.event(f"the first task runs on {counted(nodes, 'node')}")
@@ -186,13 +192,26 @@ class NetworkStart:
             self._view.event(f"work of {counted(len(honest), 'honest node')} is on the ledger")
 
     async def _start_learners(self, places: ServicePlaces) -> None:
-        self.trainer, *_ = await asyncio.gather(
+        self.trainer, _ = await asyncio.gather(
             self._supervisor.start(trainer_spec(self._directory, places, self._options.run)),
-            *[
-                self._supervisor.start(validator_spec(self._directory, places, number + 1, self._options.run.scale))
-                for number in range(self._options.validators)
-            ],
+            self._start_validators(places),
         )
+
+    async def _start_validators(self, places: ServicePlaces) -> None:
+        specs = [
+            validator_spec(self._directory, places, number + 1, self._options.run.scale)
+            for number in range(self._options.validators)
+        ]
+        await asyncio.gather(*[self._supervisor.start(spec) for spec in specs])
+
+    async def _start_serving(self, places: ServicePlaces) -> None:
+        """Publishes the model, and starts the gateway and its verifier."""
+        directory, options = self._directory, self._options
+        await self._supervisor.complete(publish_spec(directory, places, options.run))
+        await self._supervisor.start(gateway_spec(directory, places))
+        await make_tokens(directory, self._supervisor)
+        if options.verify is not Verification.NONE:
+            await self._supervisor.start(verifier_spec(directory, places, options.run))
 
     async def _start_workers(self, network: RunningNetwork, places: ServicePlaces) -> None:
         specs: list[ProcessSpec] = []
@@ -209,9 +228,10 @@ class NetworkStart:
         """Posts the task, which each node runs after it has joined the pool."""
         if self._image is not None:
             await self._image
-        learns = self._options.task is FirstTask.LEARN
         run = self._options.run
-        spec = rollouts_task(network.runtime, run.engine, run.scale) if learns else hello_task()
+        spec = hello_task()
+        if self._options.has_model:
+            spec = rollouts_task(network.runtime, run.engine, run.scale, serves=self._options.serves)
         await post_task(self._directory, places, spec)
         self._view.event(f"the task {spec.name} is posted; {network.runtime.value} runs it")
 

@@ -20,6 +20,10 @@ from rollouts.precision import EngineName
 
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"
+SERVING_CHEAT = "smaller-model"
+"""Attack of the cheating worker of `--serve`, unless the user names another."""
+SERVING_CHEATS = frozenset({"another-model", "int4", "int8", "smaller-model"})
+"""Attacks that a worker can run when it serves: it answers with other weights."""
 NEVER_SLASHED = frozenset(
     {
         "build-of-its-own",
@@ -59,6 +63,16 @@ class FirstTask(StrEnum):
     """Generate rollouts that a validator checks and a trainer learns from, until all steps are done."""
     HELLO = "hello"
     """Print the node's address, then a rising number; this tests nodes, tasks, logs and events without a model."""
+    SERVE = "serve"
+    """Answer the requests that clients send to the pool's gateway."""
+
+
+class Verification(StrEnum):
+    """Answers that the devnet's verifier checks (`--serve`)."""
+
+    NONE = "none"
+    SAMPLED = "sampled"
+    BEFORE = "before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +304,7 @@ class DevnetOptions:
     """Start only the chain with its contracts and a pool; the user registers nodes with `muster` commands."""
     only_check: bool = False
     """Start everything, check that the network works, and stop."""
+    verify: Verification = Verification.BEFORE
 
     @property
     def learns(self) -> bool:
@@ -297,6 +312,16 @@ class DevnetOptions:
         return self.task is FirstTask.LEARN and not self.ledger_only
 
     @property
+    def serves(self) -> bool:
+        """True if the devnet serves a model to OpenAI clients."""
+        return self.task is FirstTask.SERVE and not self.ledger_only
+
+    @property
+    def has_model(self) -> bool:
+        """True if the devnet has a model, and so relays and validators."""
+        return self.learns or self.serves
+
+    @property
     def cheats(self) -> bool:
         """True if the devnet has a worker that cheats."""
-        return self.learns and self.cheat != NO_CHEAT
+        return self.has_model and self.cheat != NO_CHEAT

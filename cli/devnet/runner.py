@@ -62,7 +62,7 @@ async def run_devnet(options: DevnetOptions, view: View) -> RunResult | None:
         loop.add_signal_handler(signum, stop.set)
     network_id = uuid.uuid4().hex
     with claim_directory(options.directory, keep=options.keep) as directory, OrphanReaper(network_id) as reaper:
-        if options.learns:
+        if options.has_model:
             bind_model(directory, options.run)
         supervisor = Supervisor(directory.path, network_id=network_id)
 

@@ -94,8 +94,10 @@ def hello_task() -> TaskSpec:
     )
 
 
-def rollouts_task(runtime: RuntimeKind, engine: EngineName, scale: RunScale = RunScale()) -> TaskSpec:
-    """Returns the task that generates rollouts for the run."""
+def rollouts_task(
+    runtime: RuntimeKind, engine: EngineName, scale: RunScale = RunScale(), *, serves: bool = False
+) -> TaskSpec:
+    """Returns the task that generates rollouts for the run, or answers the gateway's clients (`serves`)."""
     python = "python3"
     if runtime is RuntimeKind.PROCESS:
         python = str(VLLM_PYTHON if engine is EngineName.VLLM else Path(sys.executable))
@@ -107,6 +109,7 @@ def rollouts_task(runtime: RuntimeKind, engine: EngineName, scale: RunScale = Ru
             *("-m", "rollouts", "--engine", engine.value, "--dtype", "float32", "--device", "cpu", "--threads", "1"),
             *("--groups", str(scale.groups_per_slot)),
             *(("--keep-versions", "1") if scale.share_versions else ()),
+            *(("--serve",) if serves else ()),
         ),
         environment={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} if runtime is RuntimeKind.PROCESS else {},
         resources=Resources(cpus=1.0, memory_bytes=scale.task_memory),
