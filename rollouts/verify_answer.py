@@ -46,7 +46,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 from rollouts.serving.errors import InvalidRequest
 from rollouts.serving.record import AnswerRecord
 from rollouts.serving.requests import request_differences
