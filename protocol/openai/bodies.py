@@ -9,29 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictInt, StrictStr, ValidationError
 
 from protocol.errors import InvalidInput
+from protocol.openai.errors import InvalidRequest
 from protocol.runtime.randomness import token_bytes
-from protocol.wire.answers import AnswerRecord
-from rollouts.engines.interface import SEED_BYTES, SampleRequest
-from rollouts.errors import BadVersionFolder
-from rollouts.models.chat import ChatFormat
-from rollouts.models.facts import ModelFacts
-from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.sampling.parameters import SamplingParameters
-from rollouts.serving.errors import InvalidRequest
-from rollouts.serving.record import recorded_sampling
+from protocol.sampling import SamplingParameters
 
 SEED_TAG = b"muster-serving-seed-v1"
 """Domain separation tag of seeds that clients give as a number."""
 
+SEED_BYTES = 32
+"""Length of a seed."""
+
 MOST_TURNS = 4096
-_SHORT = 4096
-"""Length of a text in characters up to which it is encoded in the event loop's thread, in less than a millisecond."""
 
 _EXACT = "an answer with this option could not be verified by replay"
 _ABSENT = "Muster's engines do not have it"
@@ -94,18 +88,6 @@ _IGNORED = frozenset(
 _Int64 = Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)]
 _Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
 _Tokens = Annotated[list[_Token], Field(min_length=1, max_length=1 << 20)]
-
-
-class ModelFolder(Protocol):
-    """The parts of a version that encode a request."""
-
-    @property
-    def model(self) -> ModelFacts:
-        """Facts of the model."""
-
-    @property
-    def tokenizer(self) -> FolderTokenizer:
-        """The model's tokenizer."""
 
 
 class Body(BaseModel):
@@ -188,17 +170,17 @@ class Sampling(Body):
         except InvalidInput as error:
             raise InvalidRequest(error.detail.split(" ", 1)[0], error.detail, hint=error.hint) from None
 
-    def check_stop_tokens(self, version: ModelFolder) -> None:
+    def check_stop_tokens(self, end_tokens: Collection[int]) -> None:
         """Accepts end tokens of the model as stop tokens, because they end every answer.
 
         Raises:
             InvalidRequest: Another token is named.
         """
-        others = sorted(set(self.stop_token_ids or ()) - version.model.end_tokens)
+        others = sorted(set(self.stop_token_ids or ()) - set(end_tokens))
         if others:
             raise InvalidRequest(
                 "stop_token_ids",
-                f"token {others[0]} is no end token of the model; those are {sorted(version.model.end_tokens)}",
+                f"token {others[0]} is no end token of the model; those are {sorted(end_tokens)}",
                 hint="leave the option out, or add the token to the folder's generation_config.json",
                 code="unsupported-option",
             )
@@ -228,6 +210,23 @@ class OpenAiBody(Sampling):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
 
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling options."""
+        return self
+
+    def wants_usage(self) -> bool | None:
+        """Returns whether the stream ends with the numbers of tokens; None if the answer is not streamed.
+
+        Raises:
+            InvalidRequest: The body has options of a stream, but asks for none.
+        """
+        if not self.stream:
+            if self.stream_options is not None:
+                raise InvalidRequest("stream_options", "stream_options needs stream=true")
+            return None
+        return bool(self.stream_options and self.stream_options.include_usage)
+
 
 class CompletionBody(OpenAiBody):
     """Body of `POST /v1/completions`."""
@@ -237,25 +236,9 @@ class CompletionBody(OpenAiBody):
     logprobs: Annotated[StrictInt, Field(ge=0)] | None = None
 
     @property
-    def sampling(self) -> Sampling:
-        """The sampling options."""
-        return self
-
-    @property
     def new_tokens(self) -> int:
         """Maximum number of new tokens; OpenAI's default is 16."""
         return 16 if self.max_tokens is None else self.max_tokens
-
-    def encode(self, version: ModelFolder) -> list[list[int]]:
-        """Returns the token ids of the prompts.
-
-        Raises:
-            InvalidRequest: The tokenizer can't encode a prompt.
-        """
-        try:
-            return [version.tokenizer.encode(one) if isinstance(one, str) else one for one in self.prompts]
-        except BadVersionFolder as error:
-            raise InvalidRequest("prompt", error.detail) from None
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
@@ -263,6 +246,26 @@ class CompletionBody(OpenAiBody):
         if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
             return [self.prompt]
         return self.prompt
+
+    @property
+    def choices(self) -> int:
+        """Number of answers."""
+        return len(self.prompts) * (self.n or 1)
+
+    def wants_logprobs(self) -> bool:
+        """Returns whether the client wants log-probabilities.
+
+        Raises:
+            InvalidRequest: The client wants those of other tokens, too.
+        """
+        if self.logprobs:
+            raise InvalidRequest(
+                "logprobs",
+                f"logprobs is {self.logprobs}, but only the log-probability of the drawn token is known",
+                hint="set logprobs to 0",
+                code="unsupported-option",
+            )
+        return self.logprobs is not None
 
 
 class TextPart(Body):
@@ -351,46 +354,18 @@ class ChatBody(OpenAiBody):
     add_generation_prompt: Literal[True] | None = None
 
     @property
-    def sampling(self) -> Sampling:
-        """The sampling options."""
-        return self
-
-    @property
     def new_tokens(self) -> int | None:
         """Maximum number of new tokens; None for all that fit the model's context."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def encode(self, version: ModelFolder) -> list[list[int]]:
-        """Returns the token ids of the chat, which is one prompt.
-
-        Raises:
-            InvalidRequest: The model has no chat template, or it refuses these turns.
-        """
-        if not version.tokenizer.has_chat_template:
-            raise InvalidRequest(
-                "messages",
-                "the model has no chat template",
-                hint="use /v1/completions, or serve a folder with a chat template",
-                code="no-chat-template",
-            )
-        try:
-            options = ChatFormat(template=self.chat_template_kwargs or {}).template
-        except ValidationError as error:
-            raise InvalidRequest("chat_template_kwargs", error.errors()[0]["msg"]) from None
-        try:
-            tools = [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
-            turns = [message.turn() for message in self.messages]
-            return [version.tokenizer.encode_turns(turns, tools=tools, options=options)]
-        except BadVersionFolder as error:
-            raise InvalidRequest("messages", error.detail, hint="check roles and order of the messages") from None
-        except (RecursionError, ValueError):  # pydantic raises ValueError for values that are nested too deeply
-            raise InvalidRequest("tools", "messages or tools are nested too deeply") from None
-
     @property
-    def is_short(self) -> bool:
-        """Whether the chat can be encoded in the event loop's thread."""
-        size = sum(len(message.content or "") for message in self.messages)
-        return not self.tools and len(self.messages) < 16 and size < _SHORT
+    def choices(self) -> int:
+        """Number of answers."""
+        return self.n or 1
+
+    def wants_logprobs(self) -> bool:
+        """Returns whether the client wants log-probabilities."""
+        return bool(self.logprobs)
 
 
 class GenerateSampling(Sampling):
@@ -422,9 +397,14 @@ class GenerateBody(Body):
         """Maximum number of new tokens; None for all that fit the model's context."""
         return self.sampling_params.max_tokens
 
-    def encode(self, _version: ModelFolder) -> list[list[int]]:
-        """Returns the token ids, which are one prompt."""
-        return [self.token_ids]
+    @property
+    def choices(self) -> int:
+        """Number of answers."""
+        return self.sampling_params.n or 1
+
+    def wants_logprobs(self) -> bool:
+        """Returns whether the client wants log-probabilities."""
+        return self.sampling_params.logprobs is not None
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, at: str) -> Self:
@@ -433,84 +413,3 @@ class GenerateBody(Body):
         if isinstance(inner, dict):
             values = {**values, "sampling_params": GenerateSampling.of(inner, at="sampling_params.")}
         return super().of(values, at=at)
-
-
-def request_differences(content: bytes, record: AnswerRecord, version: ModelFolder) -> list[str]:
-    """Compares an answer with the request that the client sent; returns what the request did not ask for.
-
-    Args:
-        content: The request's body.
-        record: The answer's field `muster`.
-        version: The answer's version.
-
-    Raises:
-        InvalidRequest: The service would have refused the request.
-    """
-    try:
-        given = json.loads(content)
-    except (ValueError, RecursionError):
-        given = None  # `parse` describes the error
-    keys = given if isinstance(given, dict) else {}
-    kind = ChatBody if "messages" in keys else GenerateBody if "token_ids" in keys else CompletionBody
-    body = kind.parse(content)
-    prompts = body.encode(version)
-    each = body.sampling.n or 1
-    wanted = body.sampling.parameters(room(prompts, version) if body.new_tokens is None else body.new_tokens)
-    found = []
-    if prompts != record.prompts:
-        found.append("the prompts are not those of the request")
-    if [one.prompt for one in record.samples] != [place for place in range(len(prompts)) for _ in range(each)]:
-        found.append(f"the answer has {len(record.samples)} choices, but the request asks for {len(prompts) * each}")
-    if recorded_sampling(wanted) != record.sampling:
-        found.append("the sampling parameters are not those of the request")
-    if body.sampling.seed is not None and body.sampling.seed_bytes() != record.seed_bytes:
-        found.append("the seed is not that of the request")
-    return found
-
-
-def sample_requests(
-    prompts: Sequence[Sequence[int]], *, each: int, seed: bytes, version: ModelFolder, new_tokens: int, param: str
-) -> tuple[SampleRequest, ...]:
-    """Returns the requests for several answers to each prompt.
-
-    Args:
-        prompts: Token ids of the prompts.
-        each: Number of answers to each prompt.
-        seed: The request's seed.
-        version: The version that answers.
-        new_tokens: Maximum number of new tokens.
-        param: Name of the field with the prompts, for errors.
-
-    Raises:
-        InvalidRequest: A prompt is empty, too long, or has an unknown token.
-    """
-    context, vocabulary = version.model.context, version.model.vocabulary
-    for tokens in prompts:
-        if not tokens:
-            raise InvalidRequest(param, "the prompt has no tokens", hint="give at least one character")
-        if len(tokens) + new_tokens > context:
-            raise InvalidRequest(
-                param,
-                f"the model's context is {context} tokens, but the request needs {len(tokens) + new_tokens}: "
-                f"{len(tokens)} in the prompt and {new_tokens} for the answer",
-                hint="shorten the prompt, or ask for fewer tokens",
-                code="context-length-exceeded",
-            )
-        if max(tokens) >= vocabulary:
-            raise InvalidRequest(param, f"token {max(tokens)} is outside the vocabulary of {vocabulary}")
-    tuples = [tuple(tokens) for tokens in prompts]
-    return tuple(
-        SampleRequest(sample=place * each + number, prompt_tokens=tokens, seed=seed)
-        for place, tokens in enumerate(tuples)
-        for number in range(each)
-    )
-
-
-def room(prompts: Sequence[Sequence[int]], version: ModelFolder) -> int:
-    """Returns the number of new tokens that fit the model's context after the longest prompt, at least 1."""
-    return max(1, version.model.context - max((len(tokens) for tokens in prompts), default=0))
-
-
-def is_short(prompts: Sequence[str | list[int]]) -> bool:
-    """Returns whether prompts can be encoded in the event loop's thread."""
-    return sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) < _SHORT

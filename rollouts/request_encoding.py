@@ -1,0 +1,162 @@
+"""Encodes the bodies of requests with a version's tokenizer, and checks them against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from protocol.openai import bodies
+from protocol.openai.bodies import SEED_TAG, Body, Sampling
+from protocol.openai.errors import InvalidRequest
+from protocol.wire.served import RequestKind
+from rollouts.engines.interface import SampleRequest
+from rollouts.errors import BadVersionFolder
+from rollouts.models.chat import ChatFormat
+from rollouts.models.facts import ModelFacts
+from rollouts.models.tokenizer import FolderTokenizer
+
+__all__ = ["SEED_TAG", "Body", "ChatBody", "CompletionBody", "GenerateBody", "Sampling"]
+
+_SHORT = 4096
+"""Length of a text in characters up to which it is encoded in the event loop's thread, in less than a millisecond."""
+
+
+class ModelFolder(Protocol):
+    """The parts of a version that encode a request."""
+
+    @property
+    def model(self) -> ModelFacts:
+        """Facts of the model."""
+
+    @property
+    def tokenizer(self) -> FolderTokenizer:
+        """The model's tokenizer."""
+
+
+class CompletionBody(bodies.CompletionBody):
+    """Body of `POST /v1/completions`."""
+
+    def encode(self, version: ModelFolder) -> list[list[int]]:
+        """Returns the token ids of the prompts.
+
+        Raises:
+            InvalidRequest: The tokenizer can't encode a prompt.
+        """
+        try:
+            return [version.tokenizer.encode(one) if isinstance(one, str) else one for one in self.prompts]
+        except BadVersionFolder as error:
+            raise InvalidRequest("prompt", error.detail) from None
+
+
+class ChatBody(bodies.ChatBody):
+    """Body of `POST /v1/chat/completions`."""
+
+    def encode(self, version: ModelFolder) -> list[list[int]]:
+        """Returns the token ids of the chat, which is one prompt.
+
+        Raises:
+            InvalidRequest: The model has no chat template, or it refuses these turns.
+        """
+        if not version.tokenizer.has_chat_template:
+            raise InvalidRequest(
+                "messages",
+                "the model has no chat template",
+                hint="use /v1/completions, or serve a folder with a chat template",
+                code="no-chat-template",
+            )
+        try:
+            options = ChatFormat(template=self.chat_template_kwargs or {}).template
+        except ValidationError as error:
+            raise InvalidRequest("chat_template_kwargs", error.errors()[0]["msg"]) from None
+        try:
+            tools = [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
+            turns = [message.turn() for message in self.messages]
+            return [version.tokenizer.encode_turns(turns, tools=tools, options=options)]
+        except BadVersionFolder as error:
+            raise InvalidRequest("messages", error.detail, hint="check roles and order of the messages") from None
+        except (RecursionError, ValueError):  # pydantic raises ValueError for values that are nested too deeply
+            raise InvalidRequest("tools", "messages or tools are nested too deeply") from None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the chat can be encoded in the event loop's thread."""
+        size = sum(len(message.content or "") for message in self.messages)
+        return not self.tools and len(self.messages) < 16 and size < _SHORT
+
+
+class GenerateBody(bodies.GenerateBody):
+    """Body of `POST /inference/v1/generate`: tokens in, tokens out."""
+
+    def encode(self, _version: ModelFolder) -> list[list[int]]:
+        """Returns the token ids, which are one prompt."""
+        return [self.token_ids]
+
+
+EncodableBody = CompletionBody | ChatBody | GenerateBody
+
+_BODIES: Mapping[RequestKind, type[CompletionBody] | type[ChatBody] | type[GenerateBody]] = {
+    RequestKind.COMPLETION: CompletionBody,
+    RequestKind.CHAT: ChatBody,
+    RequestKind.GENERATE: GenerateBody,
+}
+
+
+def parse_body(kind: RequestKind, content: bytes) -> EncodableBody:
+    """Parses the body of a request to one of the three routes.
+
+    Raises:
+        InvalidRequest: The kind is unknown, or the body is not valid.
+    """
+    if kind not in _BODIES:
+        raise InvalidRequest("kind", f"this release does not know requests of the kind {kind}")
+    return _BODIES[kind].parse(content)
+
+
+def sample_requests(
+    prompts: Sequence[Sequence[int]], *, each: int, seed: bytes, version: ModelFolder, new_tokens: int, param: str
+) -> tuple[SampleRequest, ...]:
+    """Returns the requests for several answers to each prompt.
+
+    Args:
+        prompts: Token ids of the prompts.
+        each: Number of answers to each prompt.
+        seed: The request's seed.
+        version: The version that answers.
+        new_tokens: Maximum number of new tokens.
+        param: Name of the field with the prompts, for errors.
+
+    Raises:
+        InvalidRequest: A prompt is empty, too long, or has an unknown token.
+    """
+    context, vocabulary = version.model.context, version.model.vocabulary
+    for tokens in prompts:
+        if not tokens:
+            raise InvalidRequest(param, "the prompt has no tokens", hint="give at least one character")
+        if len(tokens) + new_tokens > context:
+            raise InvalidRequest(
+                param,
+                f"the model's context is {context} tokens, but the request needs {len(tokens) + new_tokens}: "
+                f"{len(tokens)} in the prompt and {new_tokens} for the answer",
+                hint="shorten the prompt, or ask for fewer tokens",
+                code="context-length-exceeded",
+            )
+        if max(tokens) >= vocabulary:
+            raise InvalidRequest(param, f"token {max(tokens)} is outside the vocabulary of {vocabulary}")
+    tuples = [tuple(tokens) for tokens in prompts]
+    return tuple(
+        SampleRequest(sample=place * each + number, prompt_tokens=tokens, seed=seed)
+        for place, tokens in enumerate(tuples)
+        for number in range(each)
+    )
+
+
+def room(prompts: Sequence[Sequence[int]], version: ModelFolder) -> int:
+    """Returns the number of new tokens that fit the model's context after the longest prompt, at least 1."""
+    return max(1, version.model.context - max((len(tokens) for tokens in prompts), default=0))
+
+
+def is_short(prompts: Sequence[str | list[int]]) -> bool:
+    """Returns whether prompts can be encoded in the event loop's thread."""
+    return sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) < _SHORT
