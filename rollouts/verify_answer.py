@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Digest
+from protocol.openai.errors import InvalidRequest
 from protocol.verdicts import ReasonCode
 from protocol.wire.answers import AnswerRecord
 from rollouts.calibration.limits import RolloutCalibration
@@ -47,7 +48,6 @@ from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
 from rollouts.recompute.vllm_process import VllmPlace
-from rollouts.serving.errors import InvalidRequest
 from rollouts.serving.record import completion_of, sampling_of
 from rollouts.serving.requests import request_differences
 from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic

@@ -1,4 +1,4 @@
-"""Wire models between a gateway and the tasks that answer its requests.
+"""Wire models between a gateway, the tasks that answer its requests, and verifiers of the answers.
 
 A node opens a session for a leased slot with a signed request (`POST /v1/sessions`). Its task then calls the gateway
 itself, with the session's token: it takes requests by long polling, sends answers in parts, and closes the session for
@@ -25,6 +25,10 @@ MOST_PARTS = 256
 """Maximum number of parts in one request."""
 MOST_TOKENS_PER_PART = 4096
 LONGEST_POLL = timedelta(seconds=20)
+MOST_VERSIONS = 16
+"""Maximum number of versions that a verifier may name."""
+MOST_ANSWER_BYTES = 64 << 20
+"""Maximum size of an answer with its record."""
 
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 
@@ -130,3 +134,50 @@ class PartsTaken(WireModel):
 
     cancelled: Annotated[tuple[Identifier, ...], Field(max_length=MOST_SERVED)]
     """Requests of this body that the session no longer answers: cancelled, or given to another session."""
+
+
+class TakeVerification(WireModel):
+    """Body of `POST /v1/verifications/take`: a verifier asks for an answer to verify, by long polling."""
+
+    versions: Annotated[tuple[WireDigest, ...], Field(min_length=1, max_length=MOST_VERSIONS)]
+    """Versions whose folders the verifier has."""
+    wait_ms: Annotated[int, Field(ge=0, le=int(LONGEST_POLL.total_seconds() * 1000))]
+
+
+class Verification(WireModel):
+    """An answer that a verifier shall verify."""
+
+    id: Identifier
+    version: WireDigest
+    kind: RequestKind
+    body: Annotated[str, Field(max_length=MOST_BODY_BYTES)]
+    """JSON body that the client sent."""
+    answer: Annotated[str, Field(max_length=MOST_ANSWER_BYTES)]
+    """JSON of the answer that the client gets, in the form that is not streamed."""
+    seed: WireDigest
+    """Seed of the answer; the record must have it."""
+    ends_at_ms: Milliseconds
+    """Time until which the gateway waits for the result."""
+
+
+class TakenVerification(WireModel):
+    """Answer of `POST /v1/verifications/take`."""
+
+    verification: Verification | None
+    """None if no answer waited."""
+
+
+class VerificationResult(WireModel):
+    """Body of `POST /v1/verifications/{id}`."""
+
+    valid: bool | None
+    """None if the verifier could not decide; another verifier may take the answer then."""
+    reasons: Annotated[tuple[LongText, ...], Field(max_length=16)] = ()
+    """Differences that the verifier found."""
+
+
+class VerificationTaken(WireModel):
+    """Answer of `POST /v1/verifications/{id}`."""
+
+    accepted: bool
+    """False if the result came too late, or another verifier's came first."""

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 
 from protocol.http.serving.service import create_service
 from protocol.http.tokens import TokenBook
+from protocol.openai.errors import openai_form
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.versions import release
 from rollouts.serving.backend import Backend
-from rollouts.serving.errors import openai_form
 from rollouts.serving.metrics import ServingMetrics
 from rollouts.serving.routes import Service, router
 

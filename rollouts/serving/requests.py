@@ -1,99 +1,28 @@
-"""Bodies of requests: what clients may ask for, and which options are refused.
-
-The bodies are those of OpenAI's API, with options that vLLM added. An option that would change the answer and that
-replay does not support is refused by name, unless it has its neutral value: an answer that silently ignores an option
-would be wrong.
-"""
+"""Encodes the bodies of requests with a version's tokenizer, and checks them against the model."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self
+from collections.abc import Sequence
+from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import ValidationError
 
-from protocol.errors import InvalidInput
-from protocol.runtime.randomness import token_bytes
+from protocol.openai import bodies
+from protocol.openai.bodies import SEED_TAG, Body, Sampling
+from protocol.openai.errors import InvalidRequest
 from protocol.wire.answers import AnswerRecord
-from rollouts.engines.interface import SEED_BYTES, SampleRequest
+from rollouts.engines.interface import SampleRequest
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import ModelFacts
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.sampling.parameters import SamplingParameters
-from rollouts.serving.errors import InvalidRequest
 from rollouts.serving.record import recorded_sampling
 
-SEED_TAG = b"muster-serving-seed-v1"
-"""Domain separation tag of seeds that clients give as a number."""
+__all__ = ["SEED_TAG", "Body", "ChatBody", "CompletionBody", "GenerateBody", "Sampling"]
 
-MOST_TURNS = 4096
 _SHORT = 4096
 """Length of a text in characters up to which it is encoded in the event loop's thread, in less than a millisecond."""
-
-_EXACT = "an answer with this option could not be verified by replay"
-_ABSENT = "Muster's engines do not have it"
-_REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
-    "audio": ((None,), _ABSENT),
-    "allowed_token_ids": ((None, []), _EXACT),
-    "bad_words": ((None, []), _EXACT),
-    "best_of": ((None, 1), "an answer selected from several is no draw of the model"),
-    "continue_final_message": ((None, False), _ABSENT),
-    "echo": ((None, False), "the service returns no log-probabilities of prompts"),
-    "frequency_penalty": ((None, 0), _EXACT),
-    "function_call": ((None, "none"), "use `tools` and read the call in the answer's text"),
-    "functions": ((None, []), "use `tools`"),
-    "guided_choice": ((None,), _EXACT),
-    "guided_grammar": ((None,), _EXACT),
-    "guided_json": ((None,), _EXACT),
-    "guided_regex": ((None,), _EXACT),
-    "ignore_eos": ((None, False), "an answer ends with the model's end token"),
-    "length_penalty": ((None, 1), _ABSENT),
-    "logit_bias": ((None, {}), _EXACT),
-    "logits_processors": ((None, []), _EXACT),
-    "min_p": ((None, 0), _EXACT),
-    "min_tokens": ((None, 0), _EXACT),
-    "modalities": ((None, ["text"]), "the service generates text only"),
-    "prediction": ((None,), _ABSENT),
-    "presence_penalty": ((None, 0), _EXACT),
-    "prompt_logprobs": ((None,), "the service returns no log-probabilities of prompts"),
-    "repetition_penalty": ((None, 1), _EXACT),
-    "response_format": ((None, {"type": "text"}), _EXACT),
-    "stop": ((None, [], ""), "cut the text at the client; the proofs cover the whole answer"),
-    "structured_outputs": ((None,), _EXACT),
-    "suffix": ((None, ""), _ABSENT),
-    "top_logprobs": ((None, 0), "only the log-probability of the drawn token is known"),
-    "truncate_prompt_tokens": ((None,), "shorten the prompt at the client"),
-    "use_beam_search": ((None, False), _EXACT),
-}
-"""Options that are refused unless they have one of these neutral values, with the reason."""
-_IGNORED = frozenset(
-    {
-        "cache_salt",
-        "detokenize",
-        "include_stop_str_in_output",
-        "metadata",
-        "parallel_tool_calls",
-        "priority",
-        "prompt_cache_key",
-        "return_token_ids",
-        "return_tokens_as_token_ids",
-        "routed_experts_prompt_start",
-        "safety_identifier",
-        "service_tier",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "store",
-        "user",
-    }
-)
-"""Options that do not change the tokens of an answer, or concern features that Muster's answers lack."""
-
-_Int64 = Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)]
-_Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
-_Tokens = Annotated[list[_Token], Field(min_length=1, max_length=1 << 20)]
 
 
 class ModelFolder(Protocol):
@@ -108,143 +37,8 @@ class ModelFolder(Protocol):
         """The model's tokenizer."""
 
 
-class Body(BaseModel):
-    """A JSON object in a request; see the module's docstring for options that are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @classmethod
-    def parse(cls, body: bytes) -> Self:
-        """Parses a request's body.
-
-        Raises:
-            InvalidRequest: It is not JSON, a field is unknown or has a wrong value, or an option is not supported.
-        """
-        try:
-            values = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise InvalidRequest("body", f"the body is not JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise InvalidRequest("body", "the body is not a JSON object")
-        return cls.of(values, at="")
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], *, at: str) -> Self:
-        """Checks options; `at` is the path of the object in the body, for errors."""
-        given = {
-            name: value for name, value in values.items() if name in cls.model_fields or not _is_neutral(name, value)
-        }
-        for name in given:
-            if name not in cls.model_fields and name in _REFUSED:
-                raise InvalidRequest(
-                    f"{at}{name}",
-                    f"the option {name} is not supported: {_REFUSED[name][1]}",
-                    hint=f"leave {name} out",
-                    code="unsupported-option",
-                )
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            path = at + ".".join(str(part) for part in first["loc"])
-            what = "this option is unknown" if first["type"] == "extra_forbidden" else first["msg"]
-            raise InvalidRequest(path, f"{path[:100]}: {what}") from None
-
-
-def _is_neutral(name: str, value: object) -> bool:
-    if name in _IGNORED:
-        return True
-    neutral = _REFUSED.get(name, ((),))[0]
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
-
-
-class Sampling(Body):
-    """Options that decide which tokens are drawn."""
-
-    temperature: Annotated[float, Field(strict=True)] | None = None
-    top_p: Annotated[float, Field(strict=True)] | None = None
-    top_k: StrictInt | None = None
-    seed: _Int64 | None = None
-    n: Annotated[StrictInt, Field(ge=1)] | None = None
-    stop_token_ids: list[_Token] | None = None
-
-    def parameters(self, new_tokens: int) -> SamplingParameters:
-        """Returns the sampling parameters; a temperature of 0 means the most probable tokens.
-
-        Raises:
-            InvalidRequest: A value is out of range.
-        """
-        temperature = 1.0 if self.temperature is None else self.temperature
-        top_k = 0 if self.top_k is None or self.top_k == -1 else self.top_k
-        if temperature == 0:
-            temperature, top_k = 1.0, 1
-        try:
-            return SamplingParameters(
-                max_new_tokens=new_tokens,
-                temperature=temperature,
-                top_p=1.0 if self.top_p is None else self.top_p,
-                top_k=top_k,
-            )
-        except InvalidInput as error:
-            raise InvalidRequest(error.detail.split(" ", 1)[0], error.detail, hint=error.hint) from None
-
-    def check_stop_tokens(self, version: ModelFolder) -> None:
-        """Accepts end tokens of the model as stop tokens, because they end every answer.
-
-        Raises:
-            InvalidRequest: Another token is named.
-        """
-        others = sorted(set(self.stop_token_ids or ()) - version.model.end_tokens)
-        if others:
-            raise InvalidRequest(
-                "stop_token_ids",
-                f"token {others[0]} is no end token of the model; those are {sorted(version.model.end_tokens)}",
-                hint="leave the option out, or add the token to the folder's generation_config.json",
-                code="unsupported-option",
-            )
-
-    def seed_bytes(self) -> bytes:
-        """Returns the request's seed: 32 random bytes, or SHA-256 of `SEED_TAG` and the client's number.
-
-        The number is encoded in 8 bytes, big-endian, as two's complement.
-        """
-        if self.seed is None:
-            return token_bytes(SEED_BYTES)
-        return hashlib.sha256(SEED_TAG + self.seed.to_bytes(8, "big", signed=True)).digest()
-
-
-class StreamOptions(Body):
-    """Options of a stream."""
-
-    include_usage: StrictBool | None = None
-    continuous_usage_stats: Literal[False] | None = None
-    include_obfuscation: StrictBool | None = None
-
-
-class OpenAiBody(Sampling):
-    """Options of both OpenAI routes."""
-
-    model: StrictStr
-    stream: StrictBool | None = None
-    stream_options: StreamOptions | None = None
-
-
-class CompletionBody(OpenAiBody):
+class CompletionBody(bodies.CompletionBody):
     """Body of `POST /v1/completions`."""
-
-    prompt: StrictStr | _Tokens | Annotated[list[StrictStr] | list[_Tokens], Field(min_length=1, max_length=4096)]
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    logprobs: Annotated[StrictInt, Field(ge=0)] | None = None
-
-    @property
-    def sampling(self) -> Sampling:
-        """The sampling options."""
-        return self
-
-    @property
-    def new_tokens(self) -> int:
-        """Maximum number of new tokens; OpenAI's default is 16."""
-        return 16 if self.max_tokens is None else self.max_tokens
 
     def encode(self, version: ModelFolder) -> list[list[int]]:
         """Returns the token ids of the prompts.
@@ -257,108 +51,9 @@ class CompletionBody(OpenAiBody):
         except BadVersionFolder as error:
             raise InvalidRequest("prompt", error.detail) from None
 
-    @property
-    def prompts(self) -> Sequence[str | list[int]]:
-        """The prompts, as texts or token ids."""
-        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
-            return [self.prompt]
-        return self.prompt
 
-
-class TextPart(Body):
-    """A part of a message's content."""
-
-    type: Literal["text"]
-    text: StrictStr
-
-
-class FunctionCall(Body):
-    """A call in an earlier answer."""
-
-    name: StrictStr
-    arguments: StrictStr
-
-
-class ToolCall(Body):
-    """A tool call in an earlier answer."""
-
-    id: StrictStr | None = None
-    type: Literal["function"] = "function"
-    function: FunctionCall
-    index: StrictInt | None = None
-
-    def turn(self) -> dict[str, JsonValue]:
-        """Returns the call as templates read it: the arguments are an object, if they are one."""
-        arguments: JsonValue = self.function.arguments
-        try:
-            parsed = json.loads(self.function.arguments)
-        except (ValueError, RecursionError):
-            parsed = None
-        if isinstance(parsed, dict):
-            arguments = parsed
-        call: dict[str, JsonValue] = {
-            "type": self.type,
-            "function": {"name": self.function.name, "arguments": arguments},
-        }
-        return call if self.id is None else {"id": self.id, **call}
-
-
-class Message(Body):
-    """One turn of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: StrictStr | list[TextPart] | None = None
-    name: StrictStr | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
-    tool_call_id: StrictStr | None = None
-    reasoning_content: StrictStr | None = None
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
-
-    def turn(self) -> dict[str, JsonValue]:
-        """Returns the turn as the chat template reads it."""
-        content = self.content
-        if isinstance(content, list):
-            content = "".join(part.text for part in content)
-        turn: dict[str, JsonValue] = {"role": self.role, "content": content or ""}
-        for field in ("name", "tool_call_id", "reasoning_content"):
-            if (value := getattr(self, field)) is not None:
-                turn[field] = value
-        if self.tool_calls:
-            turn["tool_calls"] = [call.turn() for call in self.tool_calls]
-        return turn
-
-
-class Tool(Body):
-    """A tool that the template describes to the model."""
-
-    type: Literal["function"]
-    function: dict[str, JsonValue]
-
-
-class ChatBody(OpenAiBody):
+class ChatBody(bodies.ChatBody):
     """Body of `POST /v1/chat/completions`."""
-
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_TURNS)]
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    logprobs: StrictBool | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    chat_template_kwargs: dict[str, JsonValue] | None = None
-    add_generation_prompt: Literal[True] | None = None
-
-    @property
-    def sampling(self) -> Sampling:
-        """The sampling options."""
-        return self
-
-    @property
-    def new_tokens(self) -> int | None:
-        """Maximum number of new tokens; None for all that fit the model's context."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def encode(self, version: ModelFolder) -> list[list[int]]:
         """Returns the token ids of the chat, which is one prompt.
@@ -393,46 +88,12 @@ class ChatBody(OpenAiBody):
         return not self.tools and len(self.messages) < 16 and size < _SHORT
 
 
-class GenerateSampling(Sampling):
-    """The field `sampling_params` of `POST /inference/v1/generate`."""
-
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    logprobs: Annotated[StrictInt, Field(ge=0, le=1)] | None = None
-    """vLLM's 0 and 1 both include the drawn token."""
-
-
-class GenerateBody(Body):
+class GenerateBody(bodies.GenerateBody):
     """Body of `POST /inference/v1/generate`: tokens in, tokens out."""
-
-    model: StrictStr | None = None
-    request_id: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = None
-    token_ids: _Tokens
-    sampling_params: GenerateSampling
-    stream: Literal[False] | None = None
-    features: None = None
-    content_parts: None = None
-
-    @property
-    def sampling(self) -> Sampling:
-        """The sampling options."""
-        return self.sampling_params
-
-    @property
-    def new_tokens(self) -> int | None:
-        """Maximum number of new tokens; None for all that fit the model's context."""
-        return self.sampling_params.max_tokens
 
     def encode(self, _version: ModelFolder) -> list[list[int]]:
         """Returns the token ids, which are one prompt."""
         return [self.token_ids]
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], *, at: str) -> Self:
-        """Checks the inner options first, so that errors name them."""
-        inner = values.get("sampling_params")
-        if isinstance(inner, dict):
-            values = {**values, "sampling_params": GenerateSampling.of(inner, at="sampling_params.")}
-        return super().of(values, at=at)
 
 
 def request_differences(content: bytes, record: AnswerRecord, version: ModelFolder) -> list[str]:

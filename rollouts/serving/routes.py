@@ -15,17 +15,19 @@ from protocol.http.openapi import json_body
 from protocol.http.verification import read_body
 from protocol.identifiers import WireDigest
 from protocol.identity.scopes import Scope
+from protocol.openai.connected import while_connected
+from protocol.openai.errors import InvalidRequest, UnknownModel
+from protocol.openai.replies import ReplyFormat
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from rollouts.engines.interface import Completion
 from rollouts.serving.access import needs
 from rollouts.serving.backend import Backend, Work
-from rollouts.serving.errors import InvalidRequest, UnknownModel
-from rollouts.serving.event_stream import EventStream, while_connected
+from rollouts.serving.event_stream import EventStream
 from rollouts.serving.generation import Generation
 from rollouts.serving.metrics import ServingMetrics
-from rollouts.serving.replies import Reply, StreamedReply, generated
+from rollouts.serving.replies import Reply, StreamedReply
 from rollouts.serving.requests import (
     Body,
     ChatBody,
@@ -108,24 +110,16 @@ async def create_completion(request: Request) -> Response:
     service = service_of(request)
     body = CompletionBody.parse(await read_body(request.receive, service.backend.limits.body_bytes))
     service.check_model(body.model)
-    if body.logprobs:
-        raise InvalidRequest(
-            "logprobs",
-            f"logprobs is {body.logprobs}, but only the log-probability of the drawn token is known",
-            hint="set logprobs to 0",
-            code="unsupported-option",
-        )
+    logprobs = body.wants_logprobs()
     plan = _Plan(
         body=body,
-        count=len(body.prompts) * (body.n or 1),
+        count=body.choices,
         encode=body.encode,
         inline=is_short(body.prompts),
         new_tokens=body.new_tokens,
         param="prompt",
     )
-    return await _answer(
-        request, plan, kind="cmpl", chat=False, logprobs=body.logprobs is not None, usage=_wants_usage(body)
-    )
+    return await _answer(request, plan, kind="cmpl", chat=False, logprobs=logprobs, usage=body.wants_usage())
 
 
 @router.post("/v1/chat/completions", dependencies=[client], tags=["serving"], openapi_extra=json_body(ChatBody))
@@ -136,14 +130,14 @@ async def create_chat_completion(request: Request) -> Response:
     service.check_model(body.model)
     plan = _Plan(
         body=body,
-        count=body.n or 1,
+        count=body.choices,
         encode=body.encode,
         inline=body.is_short,
         new_tokens=body.new_tokens,
         param="messages",
     )
     return await _answer(
-        request, plan, kind="chatcmpl", chat=True, logprobs=bool(body.logprobs), usage=_wants_usage(body)
+        request, plan, kind="chatcmpl", chat=True, logprobs=body.wants_logprobs(), usage=body.wants_usage()
     )
 
 
@@ -156,7 +150,7 @@ async def generate_tokens(request: Request) -> Response:
     sampling = body.sampling_params
     plan = _Plan(
         body=sampling,
-        count=sampling.n or 1,
+        count=body.choices,
         encode=body.encode,
         inline=True,
         new_tokens=body.new_tokens,
@@ -169,9 +163,8 @@ async def generate_tokens(request: Request) -> Response:
             completions = await generation.completions()
         service.metrics.count(completions)
         reply = _reply(service, generation, version, kind="gen", chat=False, logprobs=False)
-        content = generated(
-            body.request_id or reply.identifier, completions, reply=reply, logprobs=sampling.logprobs is not None
-        )
+        identifier = body.request_id or reply.form.identifier
+        content = reply.generated(identifier, completions, logprobs=body.wants_logprobs())
         return Response(content, media_type="application/json")
 
     return await while_connected(request.receive, work())
@@ -279,7 +272,7 @@ async def _start(service: Service, plan: _Plan, *, streamed: bool) -> tuple[Gene
     served: list[ServedVersion] = []
 
     async def make(version: ServedVersion) -> Work:
-        plan.body.check_stop_tokens(version)
+        plan.body.check_stop_tokens(version.model.end_tokens)
         prompts = plan.encode(version) if plan.inline else await run_in_thread(plan.encode, version)
         new_tokens = room(prompts, version) if plan.new_tokens is None else plan.new_tokens
         served[:] = [version]
@@ -304,26 +297,20 @@ def _reply(
     service: Service, generation: Generation, version: ServedVersion, *, kind: str, chat: bool, logprobs: bool
 ) -> Reply:
     return Reply(
-        identifier=f"{kind}-{token_hex(12)}",
-        created=int(service.clock.now().timestamp()),
-        model=service.name,
-        chat=chat,
-        logprobs=logprobs,
+        form=ReplyFormat(
+            identifier=f"{kind}-{token_hex(12)}",
+            created=int(service.clock.now().timestamp()),
+            model=service.name,
+            chat=chat,
+            logprobs=logprobs,
+            fingerprint=f"{service.backend.arithmetic}@{version.digest[:18]}",
+        ),
         version=version,
         arithmetic=service.backend.arithmetic,
         requests=generation.requests,
         parameters=generation.parameters,
         with_proofs=service.backend.with_proofs,
     )
-
-
-def _wants_usage(body: CompletionBody | ChatBody) -> bool | None:
-    """Returns whether the stream ends with the usage; None if the answer is not streamed."""
-    if not body.stream:
-        if body.stream_options is not None:
-            raise InvalidRequest("stream_options", "stream_options needs stream=true")
-        return None
-    return bool(body.stream_options and body.stream_options.include_usage)
 
 
 def _card(service: Service) -> dict[str, Any]:

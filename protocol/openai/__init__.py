@@ -1,0 +1,1 @@
+"""The parts of OpenAI-compatible services that `muster serve` and gateways share."""
