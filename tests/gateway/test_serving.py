@@ -10,13 +10,7 @@ import openai
 import pytest
 
 from protocol.wire.served import answer_digest
-from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, running_gateway, text_of
-
-
-@pytest.fixture
-def gateway(redis_url: str) -> Any:
-    with running_gateway(redis_url) as found:
-        yield found
+from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, text_of
 
 
 def test_openai_clients_get_answers_that_are_in_the_signed_list(gateway: GatewayUnderTest) -> None:
