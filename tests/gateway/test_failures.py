@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from protocol.runtime.randomness import token_hex
-from protocol.wire.serving import AnswerPart, AnswerTokens
+from protocol.wire.serving import AnswerPart, AnswerTokens, AssignedRequest
 from tests.kit.gateway import RUN, GatewayUnderTest, eventually, running_gateway, text_of, tokens_of
 
 
