@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.gateway import POOL, RUN, GatewayUnderTest, eventually, running_gateway, text_of
+from tests.kit.gateway import POOL, RUN, GatewayUnderTest, eventually, record_of, running_gateway, text_of
 
 
 def test_clients_and_sessions_may_be_at_different_replicas(redis_url: str) -> None:
@@ -25,7 +25,7 @@ def test_clients_and_sessions_may_be_at_different_replicas(redis_url: str) -> No
         create: Any = gateway.client(token, replica=0).completions.create
         chunks = list(create(model=RUN, prompt="a", max_tokens=8, stream=True))
         text = "".join(chunk.choices[0].text for chunk in chunks)
-        assert text == text_of(chunks[-1].muster["samples"][0]["token_ids"])
+        assert text == text_of(record_of(chunks[-1])["samples"][0]["token_ids"])
         task.base = gateway.url
         whole = create(model=RUN, prompt="a", max_tokens=8)
         assert whole.choices[0].text

@@ -14,7 +14,7 @@ import pytest
 from gateway.clients.tokens import GatewayRole
 from gateway.settings import Verify
 from protocol.wire.serving import TakenVerification, Verification
-from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, eventually, running_gateway, text_of
+from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, eventually, record_of, running_gateway, text_of
 
 
 class Verifier:
@@ -73,7 +73,7 @@ def test_with_before_clients_get_only_valid_answers(before: GatewayUnderTest) ->
         assert verifier.judge(verifier.take(), valid=True)
         chunks = reading.result(10)
         text = "".join(chunk.choices[0].text for chunk in chunks)
-        assert text == text_of(chunks[-1].muster["samples"][0]["token_ids"])
+        assert text == text_of(record_of(chunks[-1])["samples"][0]["token_ids"])
         # The liar isn't told: its session ends as usual, with the invalid answer in its list.
         asking = pool.submit(client.completions.create, model=RUN, prompt="b", max_tokens=4)
         assert liar.take(wait_s=0.2).requests == ()
