@@ -53,6 +53,7 @@ PARTS: Parts = {
     "work": ("cli.ledger.work", "Leases, submissions, verdicts, disputes and rewards by hand."),
     "orchestrator": ("orchestrator.cli", "Run a pool's orchestrator."),
     "discovery": ("discovery.cli", "Run a discovery service."),
+    "gateway": ("cli.gateway.commands", "Offer a pool's workers to OpenAI clients."),
     "ledger": ("cli.ledger.commands", "Deploy, show and govern the contracts."),
     "token": ("cli.token", "Bearer tokens for a pool's REST API."),
     "config": ("cli.config", "Show which configuration is in force, and where each value comes from."),

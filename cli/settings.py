@@ -19,6 +19,7 @@ from protocol.runtime.settings import Settings
 PLACES = {
     "discovery": "discovery.settings:DiscoverySettings",
     "orchestrator": "orchestrator.settings:OrchestratorSettings",
+    "gateway": "gateway.settings:GatewaySettings",
     "worker": "worker.settings:WorkerSettings",
     "trainer": "trainer.run.settings:TrainerSettings",
     "validator": "validator.settings:ValidatorSettings",

@@ -22,6 +22,7 @@ PACKAGES = (
     "rollouts",
     "discovery",
     "orchestrator",
+    "gateway",
     "worker",
     "validator",
     "trainer",

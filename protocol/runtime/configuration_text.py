@@ -21,6 +21,7 @@ TABLES = (
     "pool",
     "discovery",
     "orchestrator",
+    "gateway",
     "worker",
     "validator",
     "trainer",

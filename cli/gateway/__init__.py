@@ -1,0 +1,1 @@
+"""`muster gateway`: runs the gateway, and manages its tokens."""

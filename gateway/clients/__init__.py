@@ -1,0 +1,1 @@
+"""Requests of clients: tokens, admission, and answers on their way back."""

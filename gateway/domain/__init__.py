@@ -1,0 +1,1 @@
+"""Decisions of the gateway without I/O."""

@@ -1,0 +1,1 @@
+"""Sessions of workers: slots whose tasks answer requests."""

@@ -1,0 +1,1 @@
+"""State of the gateway in Redis."""

@@ -1,0 +1,101 @@
+"""Gives answers to verifiers, and takes their results."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from gateway.errors import NO_ANSWER
+from gateway.metrics import GatewayMetrics
+from gateway.settings import GatewaySettings
+from gateway.store.database import Database
+from gateway.store.doorbell import Doorbell
+from gateway.store.scripts import JudgeAnswer, TakeVerification
+from protocol.identifiers import digest
+from protocol.runtime.clock import Clock
+from protocol.runtime.logs import get_logger
+from protocol.runtime.waiting import wait_first
+from protocol.wire.served import RequestKind
+from protocol.wire.serving import (
+    TakenVerification,
+    Verification,
+    VerificationResult,
+    VerificationTaken,
+)
+from protocol.wire.serving import TakeVerification as TakeRequest
+
+LOOK_AGAIN = timedelta(seconds=5)
+"""Interval at which a waiting verifier's queue is read although nothing was announced."""
+
+_log = get_logger(__name__)
+
+
+class Verifications:
+    """Serves verifiers.
+
+    Args:
+        settings: Settings of the gateway.
+        database: State in Redis.
+        doorbell: Wakes waiting verifiers.
+        metrics: Counters.
+        clock: Clock of polls.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        *,
+        database: Database,
+        doorbell: Doorbell,
+        metrics: GatewayMetrics,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._doorbell = doorbell
+        self._metrics = metrics
+        self._clock = clock
+
+    async def take(self, request: TakeRequest, *, stopping: asyncio.Event) -> TakenVerification:
+        """Returns the answer that waits longest for a verifier of these versions; waits for one."""
+        until = self._clock.monotonic() + request.wait_ms / 1000
+        with self._doorbell.waiting("v") as rung:
+            while True:
+                rung.clear()
+                found = await self._database.scripts.run(TakeVerification(versions=request.versions))
+                left = until - self._clock.monotonic()
+                if found.id:
+                    return TakenVerification(
+                        verification=Verification(
+                            id=found.id,
+                            version=digest(bytes.fromhex(found.version[2:])),
+                            kind=RequestKind(found.kind),
+                            body=found.body.decode(),
+                            answer=found.answer.decode(),
+                            seed=digest(bytes.fromhex(found.seed[2:])),
+                            ends_at_ms=found.ends_ms,
+                        )
+                    )
+                if left <= 0 or stopping.is_set():
+                    return TakenVerification(verification=None)
+                pause = min(timedelta(seconds=left), LOOK_AGAIN)
+                await wait_first(rung.wait(), stopping.wait(), self._clock.sleep(pause))
+
+    async def judge(self, identifier: str, result: VerificationResult) -> VerificationTaken:
+        """Records a verifier's result."""
+        verdict = {True: "valid", False: "invalid", None: "unknown"}[result.valid]
+        judged = await self._database.scripts.run(
+            JudgeAnswer(
+                id=identifier,
+                verdict=verdict,
+                now_ms=self._database.now_ms(),
+                distrust_ms=max(1, round(self._settings.distrust_time_s * 1000)),
+                last=NO_ANSWER,
+            )
+        )
+        accepted = judged.outcome == "ok"
+        if accepted:
+            self._metrics.verdicts.labels(verdict).inc()
+            if verdict != "valid":
+                _log.warning("answer-judged", request=identifier, node=judged.node, verdict=verdict)
+        return VerificationTaken(accepted=accepted)
