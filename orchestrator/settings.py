@@ -8,21 +8,23 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from orchestrator.domain.deliveries import DeliveryTerms
 from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 from orchestrator.domain.run_terms import RunTerms
 from orchestrator.domain.upload_quota import Quota
 from orchestrator.scheduler.plan import SchedulerTimeouts
+from protocol.errors import InvalidInput
+from protocol.http.location import ServiceLocation
 from protocol.http.rates import Rate
 from protocol.http.tokens import TokenSetting
 from protocol.identifiers import run_id
 from protocol.runtime.settings import Settings, default_directory
 from protocol.wire.base import Labels, Name, ShortText
-from protocol.wire.runs import MOST_GROUPS_PER_SLOT, MOST_GROUPS_PER_STEP, MOST_UNITS_PER_GROUP, RelayUrl
+from protocol.wire.runs import MOST_GROUPS_PER_SLOT, MOST_GROUPS_PER_STEP, MOST_UNITS_PER_GROUP, GatewayUrl, RelayUrl
 from protocol.wire.uploads import LARGEST_OBJECT
 
 GIBIBYTE = 1 << 30
@@ -184,6 +186,12 @@ class OrchestratorSettings(Settings):
     run_ask_again_s: float = Field(
         2.0, ge=0.05, le=3600, description="Pause before a node asks for a slot again if no step needs rollouts, in s"
     )
+    run_serving: bool = Field(
+        False, description="True if the run's slots answer requests of a gateway's clients; needs run_gateway_url"
+    )
+    run_gateway_url: GatewayUrl = Field(
+        "", description="URL at which nodes reach the gateway of a serving run; `#0x…` adds the address of its key"
+    )
     run_relays: tuple[RelayUrl, ...] = Field((), description="URLs of relays, used if the trainer names none")
     relays_in_private_networks: bool = Field(
         False, description="Allow relays with plain http and private addresses; for devnets and internal pools"
@@ -296,6 +304,20 @@ class OrchestratorSettings(Settings):
     )
     uploads_open: int = Field(32, ge=1, description="Maximum uploads that one node may have in progress")
 
+    @field_validator("run_gateway_url")
+    @classmethod
+    def _gateway(cls, value: str) -> str:
+        try:
+            return str(ServiceLocation.parse(value, allow_plain_http=True)) if value else ""
+        except InvalidInput as error:
+            raise ValueError(f"{error.detail}; {error.hint}") from None
+
+    @model_validator(mode="after")
+    def _serving_needs_gateway(self) -> Self:
+        if self.run_serving != bool(self.run_gateway_url):
+            raise ValueError("a serving run needs both run_serving = true and run_gateway_url, other runs neither")
+        return self
+
     def heartbeat_interval(self) -> HeartbeatInterval:
         """Returns the rule for the interval and the deadlines of heartbeats."""
         return HeartbeatInterval(
@@ -347,6 +369,7 @@ class OrchestratorSettings(Settings):
             ),
             kept_steps=self.run_kept_steps,
             ask_again=timedelta(seconds=self.run_ask_again_s),
+            gateway=self.run_gateway_url if self.run_serving else None,
             relays=self.run_relays,
             units_per_group=self.run_units_per_group,
         )

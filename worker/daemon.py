@@ -81,7 +81,7 @@ class Daemon:
         )
         self._runner = QueueRunner(self._queue, self._delivery, clock=dependencies.clock)
         self._bridge = TaskBridge(
-            node=dependencies.key.address,
+            key=dependencies.key,
             settings=settings,
             state=state,
             chain=dependencies.chain,

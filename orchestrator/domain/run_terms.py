@@ -29,6 +29,7 @@ class RunTerms:
         deliveries: Rules by which nodes with a low delivery rate are throttled.
         kept_steps: Number of closed steps whose rows are kept in Redis.
         ask_again: Pause before a node asks for a slot again after the answer that no step needs rollouts.
+        gateway: URL of the gateway whose clients the slots answer; None unless the run is a serving run.
         relays: URLs of checkpoint relays, used unless the trainer names others.
         units_per_group: Maximum work units per group. If it is set and the trainer has named no version yet, slots are
             leased for the newest version on the ledger. None: slots are leased only after the trainer's request.
@@ -51,3 +52,9 @@ class RunTerms:
     ask_again: timedelta
     relays: tuple[str, ...]
     units_per_group: int | None
+    gateway: str | None = None
+
+    @property
+    def serving(self) -> bool:
+        """Whether the run's slots answer requests of a gateway's clients."""
+        return self.gateway is not None

@@ -53,7 +53,7 @@ class Counted(StrEnum):
     arrives is accepted and paid.
     """
     RETURNED = "returned"
-    """The node released the slot before its lease's end. The step does not wait for it. The node could still submit
+    """The slot was released before its lease's end. The step does not wait for it. The node could still submit
     work under the signed lease, so escrow and stake stay reserved until the lease expires."""
     PENDING = "pending"
     ACCEPTED = "accepted"
@@ -80,6 +80,8 @@ class SlotEvent(StrEnum):
     """The step stops waiting for the slot: half of the lease is over, or the node left the pool."""
     RELEASED = "released"
     """The node released the slot."""
+    GIVEN_BACK = "given-back"
+    """The node released the slot and is excused: the pool removed it, or the run is a serving run without clients."""
     LAPSED = "lapsed"
     """The lease ended without work for a reason that is not the node's: the ledger was unreachable, or the pool removed
     the node."""
@@ -127,6 +129,8 @@ TABLE: Mapping[tuple[SlotEvent, SlotState], SlotState] = {
     (SlotEvent.WAIT_OVER, SlotState.LEASED): SlotState.LEASED,
     (SlotEvent.RELEASED, SlotState.LEASED): SlotState.RELEASED,
     (SlotEvent.LEASE_OVER, SlotState.RELEASED): SlotState.RELEASED,
+    (SlotEvent.GIVEN_BACK, SlotState.LEASED): SlotState.LAPSED,
+    (SlotEvent.LEASE_OVER, SlotState.LAPSED): SlotState.LAPSED,
     (SlotEvent.LAPSED, SlotState.LEASED): SlotState.LAPSED,
     # Allowed from `undelivered` and other ends, too: the event may be read from the ledger after the lease ended here.
     **{(SlotEvent.SUBMITTED, state): SlotState.SUBMITTED for state in _UNSUBMITTED},
@@ -143,6 +147,7 @@ TABLE: Mapping[tuple[SlotEvent, SlotState], SlotState] = {
 _FIXED: Mapping[SlotEvent, Slot] = {
     SlotEvent.WAIT_OVER: SPARE,
     SlotEvent.RELEASED: Slot(SlotState.RELEASED, Counted.RETURNED),
+    SlotEvent.GIVEN_BACK: Slot(SlotState.LAPSED, Counted.RETURNED),
     SlotEvent.SUBMITTED: Slot(SlotState.SUBMITTED, Counted.PENDING),
     SlotEvent.FILE_PRESENT: Slot(SlotState.SUBMITTED, Counted.PENDING, file=StoredFileState.PRESENT),
     SlotEvent.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=StoredFileState.ABSENT),

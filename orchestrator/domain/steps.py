@@ -2,6 +2,9 @@
 
 Version v is the policy that has learned every step below v. Rollouts of version v may serve step v and the next
 `async_level` steps, because generation may run ahead of the trainer. Steps below the *floor* are closed.
+
+A serving run has no trainer that publishes versions and closes steps. So its window moves with the floor instead of the
+version, and the orchestrator closes each step that is full.
 """
 
 from __future__ import annotations
@@ -44,9 +47,10 @@ class Window:
     last: int
 
     @classmethod
-    def of(cls, *, floor: int, version: int, async_level: int) -> Window:
-        """Returns the open steps that the newest version may serve."""
-        return cls(max(floor, version), version + async_level)
+    def of(cls, *, floor: int, version: int, async_level: int, serving: bool = False) -> Window:
+        """Returns the open steps that the newest version may serve; `lease_slot.lua` computes the same."""
+        first = max(floor, version)
+        return cls(first, (first if serving else version) + async_level)
 
     def __contains__(self, step: int) -> bool:
         return self.first <= step <= self.last

@@ -74,6 +74,9 @@ FILE_CHECK_TIMEOUT = timedelta(seconds=5)
 SHORTEST_RECHECK_MS, LONGEST_RECHECK_MS = 2_000, 60_000
 """Bounds of the delay before an absent file is looked up again, in milliseconds. Between these bounds, the delay is
 half of the time since the submission."""
+SERVED_STEP_SLOTS = 1024
+"""Number of slots, also of ended ones, after which a step of a serving run is closed, so that its rows are deleted some
+steps later. Otherwise idle nodes would fill Redis with the rows of one step."""
 MOST_LIVE = 128
 """Number of a node's newest leases among which live ones are looked for; a node may hold at most 64 live leases."""
 MOST_LIVE_OF_PROVIDER = 500
@@ -164,6 +167,7 @@ class RunSync:
             if not found.more:
                 await self._caught_up(started)
                 await self._check_overdue()
+                await self._close_full_steps()
                 await self._forget_old_steps()
                 return read
 
@@ -538,6 +542,22 @@ class RunSync:
     async def _write_end(self, row: SlotRow, event: SlotEvent, fields: dict[str, str]) -> None:
         new: Slot = after(row.slot, event)
         await self._store.write(row, new, fields, due_ms=None, lease=self._lease.value)
+
+    async def _close_full_steps(self) -> None:
+        """Closes steps of a serving run, which has no trainer that closes them.
+
+        A step is full if its demand is accepted, or if it has `SERVED_STEP_SLOTS` slots. Work of its leases is still
+        accepted and paid.
+        """
+        if not self._leasing.terms.serving:
+            return
+        while (state := await self._store.state()).version is not None:
+            step = self._leasing.window(state).first
+            count = (await self._store.steps([step]))[step].count
+            if count.accepted < max(1, count.demand) and await self._store.number_of_slots(step) < SERVED_STEP_SLOTS:
+                return
+            await self._write_state({"floor": str(step + 1)})
+            _log.info("served-step-closed", step=step)
 
     async def _forget_old_steps(self) -> None:
         oldest = (await self._store.state()).floor - self._leasing.terms.kept_steps

@@ -124,6 +124,7 @@ class SlotLeasing:
             checkpoint=checkpoint,
             retry_after_ms=0 if need else milliseconds(self.terms.ask_again),
             reason=reason,
+            gateway=self.terms.gateway or "",
         )
 
     async def obstacle(self, state: RunState) -> str:
@@ -152,7 +153,12 @@ class SlotLeasing:
 
     def window(self, state: RunState) -> Window:
         """Returns the steps for which rollouts may be generated now."""
-        return Window.of(floor=state.floor, version=state.version or 0, async_level=self.terms.async_level)
+        return Window.of(
+            floor=state.floor,
+            version=state.version or 0,
+            async_level=self.terms.async_level,
+            serving=self.terms.serving,
+        )
 
     async def counts(self, window: Window) -> dict[int, StepCount]:
         """Returns the counts of the window's steps."""
@@ -199,7 +205,9 @@ class SlotLeasing:
         if beacon is None:
             raise NoSlot(f"block {block}, whose hash is part of the seed, is not confirmed yet")
         times = await self.store.times()
-        lease = lease_length(times, least=self.terms.lease_least, most=self.terms.lease)
+        # A served slot ends when its clients have been answered, so delivery times say nothing about slow nodes.
+        most, serving = self.terms.lease, self.terms.serving
+        lease = most if serving else lease_length(times, least=self.terms.lease_least, most=most)
         lease_ms, now = milliseconds(lease), self._now_ms()
         # No step waits for a node on trial. Otherwise nodes that fail on purpose could each delay a step with one slot.
         waits_ms = 0 if on_trial else milliseconds(wait_length(lease))
@@ -225,6 +233,7 @@ class SlotLeasing:
                 beacon_block=block,
                 asking_ms=max(milliseconds(ASKING), lease_ms),
                 holders=HOLDERS,
+                serving=serving,
             )
         )
         return "trial" if leased.outcome == "busy" and on_trial else leased.outcome, leased.slot
@@ -290,7 +299,7 @@ class SlotLeasing:
         """Releases slots of a node; ignores slots whose lease has ended."""
         now = self._now_ms()
         for row in await self.store.slots([slot_id(each.step, node, each.index) for each in slots]):
-            then = after(row.slot, SlotEvent.LAPSED if row.excused else SlotEvent.RELEASED)
+            then = after(row.slot, SlotEvent.GIVEN_BACK if row.excused else SlotEvent.RELEASED)
             if then != row.slot:
                 due = row.expiry * 1000 if then.counted is Counted.RETURNED else None
                 await self.store.write(row, then, {"ended": str(now)}, due_ms=due)

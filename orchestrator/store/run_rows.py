@@ -84,7 +84,7 @@ class SlotRow:
     waits_until_ms: int = 0
     """Time until which the step waits for the slot, in Unix milliseconds; 0 if Redis lost it."""
     excused: bool = False
-    """Whether a missing delivery is excused, because the pool removed the node."""
+    """Whether a missing delivery is excused, because the pool removed the node, or the run is a serving run."""
     late: bool = False
     """Whether the slot's work arrived so late that it counts as a failure."""
     beacon: Digest = NO_DIGEST

@@ -174,6 +174,10 @@ class RunStore:
         default = self._default_demand
         return {step: read_step(text_of(row), default_demand=default) for step, row in zip(steps, rows, strict=True)}
 
+    async def number_of_slots(self, step: int) -> int:
+        """Returns the number of a step's slots, including ended ones."""
+        return int(await self._database.ask("ZCARD", self._key("slots", str(step))))
+
     async def known_steps(self, *, first: int, limit: int) -> list[int]:
         """Returns steps that have slots or a demand, ascending."""
         found = await self._database.ask("ZRANGEBYSCORE", self._key("steps"), first, "+inf", "LIMIT", 0, limit)

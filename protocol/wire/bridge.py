@@ -12,6 +12,7 @@ from pydantic import Field
 from protocol.identifiers import WireAddress
 from protocol.wire.assignments import GroupPlace
 from protocol.wire.base import Identifier, Name, PoolId, ShortText, WireModel
+from protocol.wire.runs import ArithmeticName, SlotIndex, Step
 from protocol.wire.slots import RolloutOf
 
 MOST_METRICS = 32
@@ -55,6 +56,18 @@ class HandedOver(WireModel):
     id: Identifier
     new: bool
     """False if the task had handed over this file before."""
+
+
+class SessionWish(WireModel):
+    """Body of `POST /v1/sessions`: a task's request for a session with the gateway, for one of its slots.
+
+    The answer is the gateway's `ServingSession`.
+    """
+
+    step: Step
+    index: SlotIndex
+    arithmetic: ArithmeticName
+    """Engine and data type, or numerics class, with which the task answers."""
 
 
 class DeliveryState(WireModel):

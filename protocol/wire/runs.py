@@ -40,6 +40,12 @@ RelayUrl = Annotated[
     StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[!-~]+$"),
     Field(examples=["https://relay.example"]),
 ]
+GatewayUrl = Annotated[
+    str,
+    StringConstraints(max_length=512, pattern=r"^(https?://[!-~]+)?$"),
+    Field(examples=["https://gateway.example"]),
+]
+"""URL of a gateway, followed by `#0x…` if the address of its key is pinned; empty if there is none."""
 ArithmeticName = Annotated[
     str,
     StringConstraints(pattern=r"^[a-z0-9._-]{1,31}(/[a-z0-9_-]{1,31}){1,2}$"),
@@ -137,6 +143,8 @@ class StepAnswer(WireModel):
     """Milliseconds to wait before the next request, if there is nothing to do."""
     reason: ShortText = ""
     """Reason why there is nothing to do, for display."""
+    gateway: GatewayUrl = ""
+    """Gateway whose clients the run's slots answer; empty if the run's slots have prompts of their own."""
 
 
 class Demand(WireModel):

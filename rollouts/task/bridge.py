@@ -11,8 +11,9 @@ import httpx
 from protocol.http.client import ServiceClient
 from protocol.runtime.clock import Clock
 from protocol.runtime.retry import Backoff
-from protocol.wire.bridge import HandedOver, HandOver, Metrics, TaskIdentity
+from protocol.wire.bridge import HandedOver, HandOver, Metrics, SessionWish, TaskIdentity
 from protocol.wire.runs import StepAnswer
+from protocol.wire.serving import ServingSession
 from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotName, SlotWish
 
 _HAND_OVER_TIMEOUT = timedelta(minutes=10)
@@ -21,6 +22,8 @@ the worker has its own copy.
 """
 _COPY_TIMEOUT = timedelta(minutes=2)
 _SHORT_TIMEOUT = timedelta(seconds=2)
+_SESSION_TIMEOUT = timedelta(seconds=20)
+"""Longer than the worker's attempts to reach the gateway."""
 
 
 class Bridge:
@@ -57,6 +60,22 @@ class Bridge:
             MusterError: The orchestrator gives no lease now; the message has the reason.
         """
         return (await self._client.post("/v1/slots", wish)).read(SlotGrant)
+
+    async def open_session(self, slot: SlotName, *, arithmetic: str) -> ServingSession:
+        """Opens a session with the run's gateway for a slot; a session that is opened again gets a new token.
+
+        Args:
+            slot: A slot that this task holds.
+            arithmetic: Engine and data type, or numerics class, with which the task answers.
+
+        Raises:
+            MusterError: The gateway takes no session for this slot, or does not answer.
+        """
+        wish = SessionWish(step=slot.step, index=slot.index, arithmetic=arithmetic)
+        answer = await self._client.post(
+            "/v1/sessions", wish, repeatable=True, call_timeout=_SESSION_TIMEOUT, attempt_timeout=_SESSION_TIMEOUT
+        )
+        return answer.read(ServingSession)
 
     async def release(self, slot: SlotName) -> None:
         """Releases a slot. The request is not retried: if it is lost, the lease expires instead."""

@@ -27,6 +27,7 @@ from rollouts.task.fetching import RelayFetch
 from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import KEPT_VERSIONS, PolicyStore
+from rollouts.task.serving_loop import ServingTask
 
 _log = get_logger(__name__)
 
@@ -64,15 +65,19 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
     ) as bridge:
         keep = keep_rule(shared / "checkpoints", told=options.keep_versions, most=KEPT_VERSIONS)
         fetch = RelayFetch(clock=clock, allow_plain_http=options.allow_plain_http)
-        task = make(
-            bridge=bridge,
-            engine=engine,
-            policies=PolicyStore(shared, fetch=fetch, clock=clock, keep=keep),
-            outbox=Outbox(data, bridge=bridge),
-            groups=options.groups,
-            most_slots=options.slots,
-            clock=clock,
-        )
+        parts = {
+            "bridge": bridge,
+            "engine": engine,
+            "policies": PolicyStore(shared, fetch=fetch, clock=clock, keep=keep),
+            "outbox": Outbox(data, bridge=bridge),
+            "groups": options.groups,
+            "clock": clock,
+        }
+        task: RolloutTask | ServingTask
+        if options.serve:
+            task = ServingTask(**parts, allow_plain_http=options.allow_plain_http)
+        else:
+            task = make(**parts, most_slots=options.slots)
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, task.stop)
@@ -112,11 +117,18 @@ def _parser() -> argparse.ArgumentParser:
         "sm_90; none: no class; default: the class of the CPU, none on a GPU",
     )
     parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
-    parser.add_argument("--groups", type=int, default=8, help="groups to request per lease")
+    parser.add_argument(
+        "--serve", action="store_true", help="answer the clients of the run's gateway instead of generating rollouts"
+    )
+    parser.add_argument(
+        "--groups", type=int, default=8, help="groups to request per lease; with --serve the choices of one slot"
+    )
     slots = f"slots of one version under way at the same time; default: {MOST_SLOTS}"
     parser.add_argument("--slots", type=_positive, default=MOST_SLOTS, help=slots)
     keep = "versions kept besides those in use; default: 2, or fewer that fit in a tenth of the disk"
     parser.add_argument("--keep-versions", type=_positive, help=keep)
-    parser.add_argument("--allow-plain-http", action="store_true", help="allow plain http to relays on other machines")
+    parser.add_argument(
+        "--allow-plain-http", action="store_true", help="allow plain http to relays and gateways on other machines"
+    )
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser

@@ -6,6 +6,7 @@ the same. The thread fetches the rows of many proofs at once and computes in num
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Self
@@ -21,6 +22,9 @@ from rollouts.toploc.proofs import TOPLOC
 
 _ENOUGH = 64
 """Proofs per batch: building one proof alone takes as long as building ten in such a batch."""
+LONGEST_WAIT = timedelta(milliseconds=250)
+"""Time after which the proofs of a finished sequence are built although the batch is not full, because a client may
+wait for its answer while others grow."""
 
 
 class PendingProofs:
@@ -83,6 +87,7 @@ class ProofBuilder:
         self._step = self._run_began = self._run_ends = 0
         self._runs: list[Run] = []
         self._finished: list[Growing] = []
+        self._wait_ends = 0.0
         self._rows = self._bytes = 0
         self._background = BackgroundBuild(codec, surplus=surplus, most_waiting_bytes=self._most)
 
@@ -111,7 +116,7 @@ class ProofBuilder:
             rows = rows.detach().to(torch.bfloat16, copy=copy)
         self._runs[-1].steps.append(rows)
         self._step += 1
-        if self._step >= self._run_ends:
+        if self._step >= self._run_ends or (self._finished and time.monotonic() >= self._wait_ends):
             self._hand_over()
 
     def finish(self, sequence: Hashable, *, rows: int) -> PendingProofs:
@@ -136,6 +141,8 @@ class ProofBuilder:
         self._check_open()
         self._growing.pop(sequence, None)
         one.tokens = rows
+        if not self._finished:
+            self._wait_ends = time.monotonic() + LONGEST_WAIT.total_seconds()
         self._finished.append(one)
         if len(self._finished) >= _ENOUGH:
             self._hand_over()

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
@@ -32,9 +33,11 @@ from rollouts.task.bridge import Bridge
 from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import PolicyStore
-from tests.kit.tiny_model import tiny_folder
+from rollouts.task.serving_loop import ServingTask
+from tests.kit.tiny_model import chat_folder, tiny_folder
 from worker.delivery.queue.store import QueueStore
 from worker.slots.bridge.app import BridgeDependencies, create_bridge
+from worker.slots.gateway_sessions import GatewaySessions
 from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
 from worker.tasks.saved_state import RunningTask
@@ -46,7 +49,8 @@ RUN = "devnet"
 PATIENCE_S = 90
 BEACON = digest(b"\7" * 32)
 SALT = digest(b"\5" * 32)
-NODE = Key.generate().address
+NODE_KEY = Key.generate()
+NODE = NODE_KEY.address
 
 
 class HastyClock(SystemClock):
@@ -78,6 +82,8 @@ class Orchestrator:
     units_per_group: int = 0
     max_units: int | None = None
     """Of every lease; None for what its groups can have."""
+    gateway: str = ""
+    groups_per_slot: int = 2
     slots: int = 1
     lease_s: int = 60
     asked: int = 0
@@ -90,16 +96,17 @@ class Orchestrator:
 
     async def step(self) -> StepAnswer:
         self.asked += 1
-        need = 4 if len(self.granted) < self.slots else 0
+        need = 2 * self.groups_per_slot if len(self.granted) < self.slots else 0
         return StepAnswer(
             run=RUN,
             run_id=run_id(RUN),
             step=3,
             need=need,
-            groups_per_slot=2,
+            groups_per_slot=self.groups_per_slot,
             checkpoint=self.checkpoint,
             retry_after_ms=100,
             reason="" if need else "all leased",
+            gateway=self.gateway,
         )
 
     async def slot(self, request: SlotRequest) -> SlotGrant:
@@ -138,6 +145,8 @@ class Surroundings:
     stack: AsyncExitStack
     metrics: dict[str, float] = field(default_factory=dict)
     clock: HastyClock = field(default_factory=HastyClock)
+    gateway: Address | None = None
+    """Key of the gateway that the recipes of further versions name; None for versions of no serving run."""
 
     @property
     def data(self) -> Path:
@@ -157,6 +166,7 @@ class Surroundings:
         seed: int | None = None,
         arithmetic: tuple[str, ...] = (),
         said: tuple[str, ...] | None = None,
+        group_size: int | None = None,
     ) -> Digest:
         """Puts a version on the shared volume and names it as the newest.
 
@@ -168,12 +178,17 @@ class Surroundings:
             seed: Of its weights.
             arithmetic: What its recipe takes.
             said: What the orchestrator says of that; None for the same.
+            group_size: Samples per group; None for 2, or 1 in serving runs.
         """
-        folder = tiny_folder(self.home / f"v{number}", seed=number if seed is None else seed)
+        make = tiny_folder if self.gateway is None else chat_folder
+        folder = make(self.home / f"v{number}", seed=number if seed is None else seed)
+        name = "letters" if self.gateway is None else "served"
+        if self.gateway is not None:
+            options = {"gateway": self.gateway} | (options or {})
         recipe = Recipe(
-            environment=EnvironmentChoice(name="letters", version=version, options=options or {}),
+            environment=EnvironmentChoice(name=name, version=version, options=options or {}),
             sampling=SamplingChoice(max_new_tokens=new_tokens),
-            group_size=2,
+            group_size=group_size or (2 if self.gateway is None else 1),
             arithmetic=arithmetic,
             max_prompt_tokens=64,
             prompts=PromptRange(count=1000),
@@ -195,20 +210,27 @@ class Surroundings:
 
     async def task(self, dtype: Dtype = Dtype.FLOAT32, *, most_slots: int = MOST_SLOTS) -> RolloutTask:
         """A task as its container starts it."""
+        parts = await self._parts(TorchEngine(dtype=dtype), groups=2)
+        return await self.stack.enter_async_context(RolloutTask(**parts, most_slots=most_slots))
+
+    async def serving_task(self, *, most_batch: int = 8, groups: int = 8) -> ServingTask:
+        """A task as its container starts it with `--serve`."""
+        parts = await self._parts(TorchEngine(dtype=Dtype.FLOAT32, max_batch=most_batch), groups=groups)
+        return await self.stack.enter_async_context(ServingTask(**parts))
+
+    async def _parts(self, engine: TorchEngine, *, groups: int) -> dict[str, Any]:
         clock = self.clock
         bridge = await self.stack.enter_async_context(
             Bridge(str(self.home / "s"), token=TASK.token, clock=SystemClock(), backoff=Backoff(attempts=2))
         )
-        task = RolloutTask(
-            bridge=bridge,
-            engine=TorchEngine(dtype=dtype),
-            policies=PolicyStore(self.shared, fetch=None, clock=clock),
-            outbox=Outbox(self.data, bridge=bridge),
-            groups=2,
-            clock=clock,
-            most_slots=most_slots,
-        )
-        return await self.stack.enter_async_context(task)
+        return {
+            "bridge": bridge,
+            "engine": engine,
+            "policies": PolicyStore(self.shared, fetch=None, clock=clock),
+            "outbox": Outbox(self.data, bridge=bridge),
+            "groups": groups,
+            "clock": clock,
+        }
 
 
 async def borne_out(lease: Lease, beacon: Digest) -> str:
@@ -232,6 +254,17 @@ async def around(tmp_path: Path) -> AsyncIterator[Surroundings]:
     queue = QueueStore(home / "queue.sqlite", home / "spool")
     orchestrator = Orchestrator()
     metrics: dict[str, float] = {}
+    slots = TaskSlots(
+        assignment_id=TASK.assignment_id,
+        node=NODE,
+        pool_id=POOL,
+        domain=DOMAIN,
+        state=StateDirectory(home / "state"),
+        service=lambda: orchestrator,
+        fault_of=borne_out,
+        clock=SystemClock(),
+    )
+    sessions = GatewaySessions(key=NODE_KEY, step=slots.step, lease_of=slots.lease_of, clock=SystemClock())
     dependencies = BridgeDependencies(
         task=TASK,
         node=NODE,
@@ -243,19 +276,12 @@ async def around(tmp_path: Path) -> AsyncIterator[Surroundings]:
         clock=SystemClock(),
         most_file_bytes=1 << 24,
         most_spooled_bytes=1 << 26,
-        slots=TaskSlots(
-            assignment_id=TASK.assignment_id,
-            node=NODE,
-            pool_id=POOL,
-            domain=DOMAIN,
-            state=StateDirectory(home / "state"),
-            service=lambda: orchestrator,
-            fault_of=borne_out,
-            clock=SystemClock(),
-        ),
+        slots=slots,
+        sessions=sessions,
     )
     server = UnixServer(create_bridge(dependencies), home / "s", mode=0o600)
     await server.start()
     async with AsyncExitStack() as stack:
         yield Surroundings(home, orchestrator, queue, server, stack, metrics)
     await server.stop()
+    await sessions.aclose()

@@ -23,22 +23,11 @@ from rollouts.serving.app import build_serving
 from rollouts.serving.backend import Backend
 from rollouts.serving.limits import RequestLimits
 from tests.kit.http_server import served
-from tests.kit.tiny_model import rewrite_json, tiny_folder
+from tests.kit.tiny_model import chat_folder
+
+__all__ = ["NAME", "ServedModel", "chat_folder", "record_of", "served_model", "wait_for"]
 
 NAME = "tiny"
-TEMPLATE = (
-    "{% for tool in tools or [] %}tool {{ tool.function.name }}\n{% endfor %}"
-    "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}"
-    "{% for call in turn.tool_calls or [] %}{{ call.function.name }} {{ call.function.arguments['a'] }}{% endfor %}"
-    "<end>{% endfor %}{{ mood | default('') }}> "
-)
-
-
-def chat_folder(folder: Path, *, seed: int = 0, **config: Any) -> Path:
-    """Writes a tiny model with a chat template; `config` changes its config."""
-    tiny_folder(folder, kind="qwen2", seed=seed, **config)
-    rewrite_json(folder / "tokenizer_config.json", chat_template=TEMPLATE)
-    return folder
 
 
 @dataclass

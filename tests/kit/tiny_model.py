@@ -16,6 +16,12 @@ SPECIAL = ["<pad>", "<end>", "<begin>", "<unknown>"]
 CHARACTERS = SPECIAL + list(ascii_lowercase + digits + " =:+-*/.,?!()<>\n\"'_")
 VOCABULARY = 64
 CONTEXT = 256
+TEMPLATE = (
+    "{% for tool in tools or [] %}tool {{ tool.function.name }}\n{% endfor %}"
+    "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}"
+    "{% for call in turn.tool_calls or [] %}{{ call.function.name }} {{ call.function.arguments['a'] }}{% endfor %}"
+    "<end>{% endfor %}{{ mood | default('') }}> "
+)
 
 _CONFIGS: Any = AutoConfig  # transformers annotates its methods in parts only
 _MODELS: Any = AutoModelForCausalLM
@@ -54,6 +60,13 @@ def tiny_folder(
         model = _MODELS.from_config(of_kind).to(dtype)
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
+    return folder
+
+
+def chat_folder(folder: Path, *, seed: int = 0, **config: Any) -> Path:
+    """Writes a tiny model with a chat template; `config` changes its config."""
+    tiny_folder(folder, kind="qwen2", seed=seed, **config)
+    rewrite_json(folder / "tokenizer_config.json", chat_template=TEMPLATE)
     return folder
 
 

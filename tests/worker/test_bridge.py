@@ -12,11 +12,13 @@ import pytest
 
 from protocol.http.serving.unix_server import UnixServer, short_path
 from protocol.identifiers import Address, Digest
+from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
 from protocol.runtime.clock import ManualClock
 from worker.delivery.queue.store import QueueStore
 from worker.slots.bridge.app import BridgeDependencies, create_bridge
+from worker.slots.gateway_sessions import GatewaySessions
 from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
 from worker.tasks.saved_state import RunningTask
@@ -70,6 +72,7 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
         transport=transport, base_url="http://bridge", headers={"Authorization": f"Bearer {TASK.token}"}
     )
     bridged = Bridged(volume, queue, client)
+    slots = idle_slots(tmp_path, node)
     dependencies = BridgeDependencies(
         task=TASK,
         node=node,
@@ -81,7 +84,8 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
         clock=ManualClock(),
         most_file_bytes=5000,
         most_spooled_bytes=6000,
-        slots=idle_slots(tmp_path, node),
+        slots=slots,
+        sessions=GatewaySessions(key=Key.generate(), step=slots.step, lease_of=slots.lease_of, clock=ManualClock()),
     )
     server = UnixServer(create_bridge(dependencies), deep, mode=0o666)
     await server.start()

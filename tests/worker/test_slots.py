@@ -24,12 +24,15 @@ from protocol.leases import Lease
 from protocol.runtime.clock import ManualClock
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import StepAnswer
+from protocol.wire.serving import ServingSession
 from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
+from tests.kit.scripted_gateway import ScriptedGateway
 from worker.delivery.queue.store import QueueStore
 from worker.delivery.work_signing import LEASED_WORK, LeasedWork
 from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession
 from worker.slots.bridge.app import BridgeDependencies, create_bridge
+from worker.slots.gateway_sessions import GatewaySessions
 from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
 from worker.tasks.saved_state import RunningTask
@@ -52,6 +55,7 @@ class Pool:
     change: dict[str, Any] = field(default_factory=dict)
     signer: Key | None = None
     failing: Exception | None = None
+    gateway: str = ""
 
     @property
     def address(self) -> Address:
@@ -67,6 +71,7 @@ class Pool:
             groups_per_slot=8,
             checkpoint=None,
             retry_after_ms=0,
+            gateway=self.gateway,
         )
 
     async def slot(self, request: SlotRequest) -> SlotGrant:
@@ -109,6 +114,9 @@ class Bridged:
     """Reason why the pool might not pay for a lease; empty if it will."""
     stopped: str = ""
     """Reason why the worker has stopped leasing; empty if it leases."""
+    node_key: Key = field(default_factory=Key.generate)
+    to_gateway: httpx.AsyncBaseTransport | None = None
+    allow_plain_http: bool = False
     slots: TaskSlots = field(init=False)
     http: httpx.AsyncClient = field(init=False)
 
@@ -130,6 +138,14 @@ class Bridged:
             stopped=lambda: self.stopped,
             clock=self.clock,
         )
+        sessions = GatewaySessions(
+            key=self.node_key,
+            step=self.slots.step,
+            lease_of=self.slots.lease_of,
+            clock=self.clock,
+            transport=self.to_gateway,
+            allow_plain_http=self.allow_plain_http,
+        )
         dependencies = BridgeDependencies(
             task=task,
             node=self.pool.node,
@@ -142,6 +158,7 @@ class Bridged:
             most_file_bytes=5000,
             most_spooled_bytes=50_000,
             slots=self.slots,
+            sessions=sessions,
         )
         transport = httpx.ASGITransport(app=create_bridge(dependencies))
         headers = {"Authorization": "Bearer right"}
@@ -372,3 +389,79 @@ async def test_an_orchestrator_of_an_earlier_release_is_reported_as_such(bridged
     with pytest.raises(BadAnswer, match="contracts of version 1; this release needs version 2"):
         await orchestrator.slot(SlotRequest(step=0, groups=1, request_id="a" * 32))
     await orchestrator.aclose()
+
+
+# Sessions with a gateway
+
+
+@pytest.fixture
+def gateway(bridged: Bridged) -> ScriptedGateway:
+    """A gateway that the worker reaches, and that the run names."""
+    gateway = ScriptedGateway()
+    gateway.url = bridged.pool.gateway = "https://gateway.example"
+    bridged.pool.node, bridged.to_gateway = bridged.node_key.address, httpx.ASGITransport(app=gateway.app)
+    bridged.restart()
+    return gateway
+
+
+async def open_session(bridged: Bridged, *, index: int = 0) -> httpx.Response:
+    return await bridged.http.post("/v1/sessions", json={"step": 0, "index": index, "arithmetic": "torch/float32"})
+
+
+async def test_the_worker_opens_a_session_for_a_slot_with_the_nodes_signature(
+    bridged: Bridged, gateway: ScriptedGateway
+) -> None:
+    granted = SlotGrant.model_validate((await bridged.lease()).json())
+    first, again = [ServingSession.model_validate((await open_session(bridged)).json()) for _ in range(2)]
+    (session,) = gateway.sessions.values()
+    assert session.opened.lease == granted.lease
+    assert session.opened.arithmetic == "torch/float32"
+    assert (again.id, again.gateway) == (first.id, gateway.key.address)
+    assert again.token == session.token != first.token
+
+
+async def test_a_session_needs_an_unused_lease_and_a_gateway(bridged: Bridged, gateway: ScriptedGateway) -> None:
+    answers = [await open_session(bridged)]
+    await bridged.lease()
+    bridged.pool.gateway = ""
+    await bridged.clock.turn(timedelta(seconds=1))
+    answers.append(await open_session(bridged))
+    bridged.pool.gateway = "http://gateway.example"
+    await bridged.clock.turn(timedelta(seconds=1))
+    answers.append(await open_session(bridged))
+    await bridged.hand_over()
+    answers.append(await open_session(bridged))
+    assert [answer.json()["code"] for answer in answers] == ["no-lease", "no-gateway", "plain-http", "slot-used"]
+    assert gateway.opens == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"url": "http://10.0.0.1"}, "bad-answer"),
+        ({"url": "file:///etc"}, "bad-answer"),
+        ({"life_s": 1e6}, "bad-answer"),
+        ({"refuses": True}, "forbidden"),
+    ],
+)
+async def test_a_gateways_answer_is_checked(
+    bridged: Bridged, gateway: ScriptedGateway, change: dict[str, Any], code: str
+) -> None:
+    await bridged.lease()
+    for name, value in change.items():
+        setattr(gateway, name, value)
+    gateway.margin_ms = -1000 if "life_s" in change else 20_000
+    assert (await open_session(bridged)).json()["code"] == code
+
+
+async def test_a_silent_gateway_is_asked_a_bounded_number_of_times(bridged: Bridged, gateway: ScriptedGateway) -> None:
+    await bridged.lease()
+    gateway.down = True
+    asking = asyncio.create_task(open_session(bridged))
+    while not asking.done():
+        await bridged.clock.turn(timedelta(seconds=1))
+    assert asking.result().status_code == 503
+    gateway.down = False
+    statuses = [(await open_session(bridged)).status_code for _ in range(20)]
+    assert statuses[0] == 200
+    assert statuses[-1] == 429

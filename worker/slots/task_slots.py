@@ -252,6 +252,15 @@ class TaskSlots:
         except MusterError as error:
             _log.info("slots-not-released", slots=len(names), detail=error.detail)
 
+    def lease_of(self, slot: SlotName) -> SignedLease:
+        """Returns the lease of a slot that this task holds; the worker has verified it.
+
+        Raises:
+            NotFound: This task has no lease for the slot.
+            Conflict: The lease has expired or was used.
+        """
+        return self._usable(slot.step, slot.index, file="").lease
+
     def work_of(self, rollout: RolloutOf, file: str) -> LeasedWork:
         """Returns the lease data for a file that the task adds.
 
@@ -266,32 +275,37 @@ class TaskSlots:
             Conflict: The lease has expired or was used for another file.
             Unprocessable: The number of units exceeds the lease's maximum.
         """
-        with self._lock:
-            held = self._held.get((rollout.step, rollout.index))
-        if held is None:
-            raise NotFound(
-                f"this task has no lease for step {rollout.step}, index {rollout.index}",
-                hint="name a slot that POST /v1/slots returned",
-                code="no-lease",
-            )
-        if held.file not in {"", file}:
-            raise Conflict(
-                f"another file was added for step {rollout.step}, index {rollout.index}",
-                hint="only one file can be added per slot",
-                code="slot-used",
-            )
-        if not held.file and held.lease.lease.expired(self._clock.now()):
-            raise Conflict(
-                f"the lease for step {rollout.step}, index {rollout.index} has expired",
-                hint="lease another slot, and add its file before the lease expires",
-                code="lease-expired",
-            )
+        held = self._usable(rollout.step, rollout.index, file=file)
         if rollout.units > held.lease.max_units:
             raise Unprocessable(
                 f"the file claims {rollout.units} units, but its lease allows {held.lease.max_units}",
                 fields={"units": "too many"},
             )
         return LeasedWork(lease=held.lease, units=rollout.units, figures=rollout.figures)
+
+    def _usable(self, step: int, index: int, *, file: str) -> _LeasedSlot:
+        """Returns a slot to which the file may be added; see `work_of` for the errors."""
+        with self._lock:
+            held = self._held.get((step, index))
+        if held is None:
+            raise NotFound(
+                f"this task has no lease for step {step}, index {index}",
+                hint="name a slot that POST /v1/slots returned",
+                code="no-lease",
+            )
+        if held.file not in {"", file}:
+            raise Conflict(
+                f"another file was added for step {step}, index {index}",
+                hint="only one file can be added per slot",
+                code="slot-used",
+            )
+        if not held.file and held.lease.lease.expired(self._clock.now()):
+            raise Conflict(
+                f"the lease for step {step}, index {index} has expired",
+                hint="lease another slot, and add its file before the lease expires",
+                code="lease-expired",
+            )
+        return held
 
     def handed_over(self, rollout: RolloutOf, file: str) -> None:
         """Records that a file was added for the slot.

@@ -586,6 +586,7 @@ class LeaseSlot(ScriptCall[SlotLeased]):
         beacon_block: Number of the beacon block.
         asking_ms: Time after its last request for which a provider counts as asking for slots.
         holders: While other providers ask for slots, a provider may hold at most 1/`holders` of a step.
+        serving: Whether the run is a serving run: the window moves with the floor, and a lease without work is excused.
     """
 
     node: Address
@@ -608,6 +609,7 @@ class LeaseSlot(ScriptCall[SlotLeased]):
     beacon_block: int
     asking_ms: int
     holders: int
+    serving: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ if n[1] ~= 'healthy' or n[2] ~= '1' then return reply{outcome = 'not-active', sl
 if redis.call('SCARD', P .. 'run:accused:' .. node) > 0 then return reply{outcome = 'accused'} end
 local first = math.max(tonumber(s[2] or '0'), version)
 if step < first then return reply{outcome = 'closed'} end
-if step > version + async_level then return reply{outcome = 'ahead'} end
+if step > (serving and first or version) + async_level then return reply{outcome = 'ahead'} end
 
 -- Returns the groups that a step still needs, like `StepCount.need` but negative if the step has too many; and the
 -- step's demand.
@@ -68,6 +68,7 @@ redis.call('HSET', P .. 'run:slot:' .. id, 'rev', 1, 'step', step, 'node', node,
   'version', version, 'digest', digest, 'groups', groups, 'units', units, 'expiry', expiry_s,
   'granted', now_ms, 'waits_until', waits_until_ms, 'beacon', beacon, 'beacon_block',
   beacon_block, 'state', 'leased', 'counted', counted)
+if serving then redis.call('HSET', P .. 'run:slot:' .. id, 'excused', '1') end
 redis.call('SET', request_key, id, 'PX', remembered_ms)
 redis.call('ZADD', P .. 'run:slots:' .. step, expiry_s, id)
 redis.call('ZADD', P .. 'run:steps', step, step)

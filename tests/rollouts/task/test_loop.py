@@ -35,7 +35,8 @@ from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recipe import eligible_prompts, read_recipe
 from rollouts.seeds import slot_seed
-from rollouts.task.loop import MOST_ENGINE_FAILURES, MOST_SLOTS, RolloutTask
+from rollouts.task.base import MOST_ENGINE_FAILURES
+from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.policies import HeldPolicy
 from tests.kit.own_time import OwnTime
 from tests.kit.rollout_task import BEACON, DOMAIN, NODE, PATIENCE_S, POOL, RUN, SALT, Surroundings, until

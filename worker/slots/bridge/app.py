@@ -7,6 +7,7 @@
     GET  /v1/step                                           current step and policy version
     POST /v1/slots      {"step": 3, "groups": 8}            leases a slot
     POST /v1/slots/release  {"slots": [{"step": 3, "index": 0}]}    releases slots
+    POST /v1/sessions   {"step": 3, "index": 0, "arithmetic": "torch/float32"}    opens a gateway's session for a slot
 
 A request for a file of kind `rollout` names the slot and the number of work units (`"rollout": {"step": 3, "index": 0,
 "units": 812}`). The worker adds the lease that it obtained for this task.
@@ -35,13 +36,15 @@ from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.base import Identifier
-from protocol.wire.bridge import ROLLOUT_KIND, DeliveryState, HandedOver, HandOver, Metrics, TaskIdentity
+from protocol.wire.bridge import ROLLOUT_KIND, DeliveryState, HandedOver, HandOver, Metrics, SessionWish, TaskIdentity
 from protocol.wire.runs import StepAnswer
+from protocol.wire.serving import ServingSession
 from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotWish
 from worker.delivery.queue.item import DeliveryStage
 from worker.delivery.queue.store import QueueStore
 from worker.delivery.work_signing import LEASED_WORK
 from worker.slots.bridge.paths import open_inside
+from worker.slots.gateway_sessions import GatewaySessions
 from worker.slots.task_slots import TaskSlots
 from worker.tasks.saved_state import RunningTask
 
@@ -69,6 +72,7 @@ class BridgeDependencies:
         most_file_bytes: Maximum size of one file in bytes.
         most_spooled_bytes: Maximum total size of waiting files in bytes.
         slots: Slots that are leased for the task.
+        sessions: Opens the gateway's sessions for these slots.
     """
 
     task: RunningTask
@@ -82,6 +86,7 @@ class BridgeDependencies:
     most_file_bytes: int
     most_spooled_bytes: int
     slots: TaskSlots
+    sessions: GatewaySessions
 
 
 def create_bridge(dependencies: BridgeDependencies) -> FastAPI:
@@ -145,6 +150,11 @@ def create_bridge(dependencies: BridgeDependencies) -> FastAPI:
     async def release(body: ReleasedSlots, _: Checked) -> None:
         """Releases slots for which the task added no file."""
         await dependencies.slots.release(body.slots)
+
+    @app.post("/v1/sessions")
+    async def sessions(body: SessionWish, _: Checked) -> ServingSession:
+        """Opens a session with the run's gateway for a slot of the task."""
+        return await dependencies.sessions.open(body)
 
     return app
 

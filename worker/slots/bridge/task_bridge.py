@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from protocol.http.serving.unix_server import UnixServer
-from protocol.identifiers import Address
+from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock
 from protocol.runtime.threads import run_in_thread
 from worker.chain.ledger_chain import LedgerChain
@@ -18,6 +18,7 @@ from worker.delivery.queue.store import QueueStore
 from worker.session.orchestrator_client import OrchestratorSession
 from worker.settings import WorkerSettings
 from worker.slots.bridge.app import BridgeDependencies, create_bridge
+from worker.slots.gateway_sessions import GatewaySessions
 from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory, remove_tree
 from worker.tasks.container_spec import Volumes
@@ -35,7 +36,7 @@ class TaskBridge:
     It accepts requests before the container starts, and also after a restart of the worker.
 
     Args:
-        node: This node's address.
+        key: The node's key, which signs requests for a gateway's sessions.
         settings: Settings of the worker: pool, and size limits of files.
         state: The worker's state directory.
         chain: The ledger, against which leases are verified.
@@ -49,7 +50,7 @@ class TaskBridge:
     def __init__(
         self,
         *,
-        node: Address,
+        key: Key,
         settings: WorkerSettings,
         state: StateDirectory,
         chain: LedgerChain,
@@ -59,7 +60,7 @@ class TaskBridge:
         stopped: Callable[[], str],
         clock: Clock,
     ) -> None:
-        self._node = node
+        self._key = key
         self._settings = settings
         self._state = state
         self._chain = chain
@@ -71,6 +72,7 @@ class TaskBridge:
         self._server: UnixServer | None = None
         self._task: RunningTask | None = None
         self._slots: TaskSlots | None = None
+        self._sessions: GatewaySessions | None = None
         self._metrics: dict[str, float] = {}
 
     @property
@@ -118,6 +120,8 @@ class TaskBridge:
         if self._server is not None:
             await self._server.stop()
             self._server = None
+        if self._sessions is not None:
+            await self._sessions.aclose()
 
     def _make_directory(self, directory: Path) -> None:
         for place in self._state.bridges.iterdir():
@@ -130,7 +134,7 @@ class TaskBridge:
         loop = asyncio.get_running_loop()
         self._slots = TaskSlots(
             assignment_id=task.assignment_id,
-            node=self._node,
+            node=self._key.address,
             pool_id=self._settings.pool_id,
             domain=self._chain.work_domain,
             state=self._state,
@@ -140,9 +144,16 @@ class TaskBridge:
             stopped=self._stopped,
             clock=self._clock,
         )
+        self._sessions = GatewaySessions(
+            key=self._key,
+            step=self._slots.step,
+            lease_of=self._slots.lease_of,
+            clock=_PoolTime(self._clock, self._orchestrator),
+            allow_plain_http=self._settings.allow_plain_http,
+        )
         return BridgeDependencies(
             task=task,
-            node=self._node,
+            node=self._key.address,
             pool_id=self._settings.pool_id,
             volume=volumes.data,
             queue=self._queue,
@@ -152,12 +163,39 @@ class TaskBridge:
             most_file_bytes=self._settings.most_file_bytes,
             most_spooled_bytes=self._settings.most_spooled_bytes,
             slots=self._slots,
+            sessions=self._sessions,
         )
 
     def _store_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             if name in self._metrics or len(self._metrics) < MOST_TASK_METRICS:
                 self._metrics[name] = value
+
+
+class _PoolTime:
+    """Clock that returns the orchestrator's time while the node has a session, so that gateways accept requests.
+
+    Args:
+        clock: The machine's clock.
+        orchestrator: Function that returns the orchestrator session.
+    """
+
+    def __init__(self, clock: Clock, orchestrator: Callable[[], OrchestratorSession | None]) -> None:
+        self._clock = clock
+        self._orchestrator = orchestrator
+
+    def now(self) -> datetime:
+        """Returns the orchestrator's time, or this machine's."""
+        session = self._orchestrator()
+        return self._clock.now() if session is None else session.time.now()
+
+    def monotonic(self) -> float:
+        """Returns the machine's monotonic time in seconds."""
+        return self._clock.monotonic()
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Sleeps for `duration` on the machine's clock."""
+        await self._clock.sleep(duration)
 
 
 def _ignore(_: object) -> None:
