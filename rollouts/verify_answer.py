@@ -222,13 +222,16 @@ def _open(folder: Path, record: AnswerRecord) -> CheckedVersion:
             hint="name the folder of the version that answered; an update of the service's weights changes its version",
         )
     environment, tokenizer = load_environment(_UNUSED_ENVIRONMENT), FolderTokenizer(folder)
-    recipe = Recipe(
-        environment=EnvironmentChoice(name=environment.name, version=environment.version),
-        sampling=SamplingChoice.model_validate(record.sampling.model_dump()),
-        group_size=len(record.samples),
-        max_prompt_tokens=max(len(tokens) for tokens in record.prompts),
-        prompts=PromptRange(count=1),
-    )
+    try:
+        recipe = Recipe(
+            environment=EnvironmentChoice(name=environment.name, version=environment.version),
+            sampling=SamplingChoice.model_validate(record.sampling.model_dump()),
+            group_size=len(record.samples),
+            max_prompt_tokens=max(len(tokens) for tokens in record.prompts),
+            prompts=PromptRange(count=1),
+        )
+    except ValidationError as error:
+        raise BadAnswer(f"a value of the answer is impossible: {error.errors()[0]['msg']}") from None
     return CheckedVersion(
         digest=digest,
         folder=folder,

@@ -99,7 +99,7 @@ class FolderTokenizer:
             BadVersionFolder: The template is missing or broken, or refuses these turns. Or the tokenizer encodes
                 ordinary characters as a control token.
         """
-        texts = [text for value in (*turns, *tools) for text in _texts(value)]
+        texts = [text for value in (*turns, *tools, options or {}) for text in _texts(value)]
         mark = next((each for each in _MARKS if not any(each in text for text in texts)), None)
         if mark is None:
             raise BadVersionFolder(f"a prompt contains all {len(_MARKS)} characters for private use")
@@ -237,7 +237,7 @@ class TextStream:
         return self._tokenizer.decode(self._tokens)[self._given :]
 
 
-def _texts(value: JsonValue) -> Iterator[str]:
+def _texts(value: JsonValue | Mapping[str, JsonValue]) -> Iterator[str]:
     """Yields all strings in a JSON value, also the names of fields."""
     if isinstance(value, str):
         yield value

@@ -212,6 +212,7 @@ def test_a_forged_answer_fails(
         (lambda answer: answer["muster"].update(version="0x12"), "muster.version"),
         (lambda answer: answer["muster"].update(arithmetic="gpt/float8"), "gpt/float8"),
         (lambda answer: answer["muster"]["sampling"].update(temperature=-1), "temperature is -1"),
+        (lambda answer: answer["muster"]["sampling"].update(top_k=1 << 31), "top_k is 2147483648"),
         (lambda answer: answer["muster"]["samples"][0].update(sample=1), "another number"),
         (lambda answer: answer["muster"]["samples"][0].update(prompt=7), "prompt that is missing"),
         (lambda answer: answer["muster"]["prompts"].append([4]), "has the prompt 2"),
