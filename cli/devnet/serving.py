@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
-import httpx
-
-from cli.devnet.base import make_base
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import make_keys
-from cli.devnet.options import RunModel, RunOptions, Verification
-from cli.devnet.services import environment, python, responds
-from cli.devnet.settings import POOL, RUN, ServicePlaces, write_trainer_settings
-from cli.devnet.supervisor import ProcessFailed, ProcessSpec, Supervisor
+from cli.devnet.options import RunModel, Verification
+from cli.devnet.settings import POOL, RUN, ServicePlaces
 from protocol.identifiers import Address
-from protocol.runtime.clock import SystemClock
 from rollouts.models.facts import read_model
 
 MOST_NEW_TOKENS = 256

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from protocol.errors import InvalidInput, MusterError
-from protocol.identifiers import Address, Digest, address
+from protocol.identifiers import Address, Digest
 from protocol.leases import Lease
 from protocol.openai.errors import InvalidRequest
 from protocol.runtime.logs import get_logger
@@ -27,15 +27,12 @@ from rollouts.errors import EngineFailed
 from rollouts.models.tokenizer import FolderTokenizer, TextStream
 from rollouts.precision import Arithmetic
 from rollouts.recipe import Recipe
+from rollouts.request_encoding import ChatBody, CompletionBody, GenerateBody, room, sample_requests
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.generation import Generation, News
 from rollouts.serving.record import record_of
-from rollouts.serving.requests import ChatBody, CompletionBody, GenerateBody, room, sample_requests
 from rollouts.serving.version import ServedVersion
 from rollouts.task.arithmetic import HasArithmetics, paid_arithmetic
-
-SERVED_ENVIRONMENT = "served"
-"""Name of the environment in recipes of serving runs; its option `gateway` is the address of the gateway's key."""
 
 _LONGEST_DETAIL = 4000
 _PARAMS = {RequestKind.COMPLETION: "prompt", RequestKind.CHAT: "messages", RequestKind.GENERATE: "token_ids"}
@@ -101,23 +98,12 @@ def gateway_of(recipe: Recipe) -> Address:
     Raises:
         NotAServingRun: The recipe is not that of a serving run.
     """
-    if recipe.environment.name != SERVED_ENVIRONMENT:
+    if recipe.gateway is None:
         raise NotAServingRun(
             f"this version's recipe has the environment {recipe.environment.name}, whose prompts come from no gateway",
             hint="the pool owner posts the task without --serve, or publishes a version with the environment served",
         )
-    if recipe.group_size != 1:
-        raise NotAServingRun(
-            f"this version's recipe has group_size {recipe.group_size}, but a group of a serving run is one choice",
-            hint="the pool owner publishes a version whose recipe has group_size 1",
-        )
-    try:
-        return address(str(recipe.environment.options.get("gateway")))
-    except InvalidInput as error:
-        raise NotAServingRun(
-            f"this version's recipe names no gateway: {error.detail}",
-            hint="the pool owner publishes a version with the address of the gateway's key as option `gateway`",
-        ) from error
+    return recipe.gateway
 
 
 @dataclass(slots=True)

@@ -97,7 +97,7 @@ async def test_requests_are_streamed_and_become_rows_of_a_file(around: Surroundi
         assert record is not None
         assert record.version == file.header.checkpoint
         assert record.arithmetic == str(file.header.arithmetic)
-        verification = await asyncio.to_thread(verify_answer, Answer(record=record, choices=()), folder)
+        verification = await asyncio.to_thread(verify_answer, Answer(record=record, shown={}), folder)
         assert {one.check for one in verification.results if one.state is CheckOutcome.FAILED} == set()
         for index, sample in enumerate(record.samples):
             row, (text, tokens, _, _) = next(rows), exchange.choice(index)
