@@ -140,7 +140,9 @@ def devnet(
         task = FirstTask.SERVE
     if task is FirstTask.SERVE:
         cheat = SERVING_CHEAT if cheat == DEFAULT_CHEAT else cheat
-        _check_serving({"ledger_only": ledger_only, "steps": steps, "asynchrony": asynchrony, "fast": fast, "rise": rise})
+        _check_serving(
+            {"ledger_only": ledger_only, "steps": steps, "asynchrony": asynchrony, "fast": fast, "rise": rise}
+        )
     elif verify is not None:
         raise InvalidInput("--verify without --serve", hint="add --serve, or leave --verify out")
     _check_cheat(cheat, serves=task is FirstTask.SERVE)

@@ -96,6 +96,21 @@ class DevnetDirectory:
         """The bearer token of the pool's owner; random, readable by its owner only."""
         return self.path / "owner-token"
 
+    @property
+    def client_token(self) -> Path:
+        """Token of an OpenAI client of the devnet's gateway (`--serve`)."""
+        return self.path / "client-token"
+
+    @property
+    def curl_options(self) -> Path:
+        """Options for `curl -K` with the client's token, which must not be an argument of a command."""
+        return self.path / "client.curl"
+
+    @property
+    def verifier_token(self) -> Path:
+        """Token of the gateway's verifier (`--serve`)."""
+        return self.path / "verifier-token"
+
 
 @contextmanager
 def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:

@@ -24,6 +24,14 @@ from cli.devnet.services import (
     validator_spec,
     worker_spec,
 )
+from cli.devnet.serving import (
+    await_answer,
+    gateway_spec,
+    gateway_table,
+    make_tokens,
+    publish_spec,
+    verifier_spec,
+)
 from cli.devnet.settings import (
     ServicePlaces,
     write_configuration,
@@ -127,11 +135,13 @@ class NetworkStart:
             origin_port=ports.of("origin"),
             relay_ports=tuple(ports.of(f"relay-{n + 1}") for n in range(options.run.scale.relays)),
             validator_ports=tuple(ports.of(name) for name in VALIDATORS),
+            gateway_port=ports.of("gateway") if options.serves else 0,
         )
         ports.save()
         honest = next((node for provider, node in workers if (provider, node) != CHEATER), None)
         worker = None if honest is None else (honest, runtime)
-        write_configuration(self._directory, places, options.run, worker)
+        gateway = gateway_table(self._directory, places, options.verify) if options.serves else None
+        write_configuration(self._directory, places, options.run, worker, gateway=gateway)
         await self._supervisor.start(redis)
         return RunningNetwork(rpc=rpc, economy=economy, runtime=runtime, places=places, workers=workers)
 

@@ -7,6 +7,7 @@ import itertools
 import signal
 import uuid
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from cli.devnet.report.data import Contributor
 from cli.devnet.report.pipeline import steps_before
 from cli.devnet.report.work import work_timelines
 from cli.devnet.result import RunResult
+from cli.devnet.serving import serving_run
 from cli.devnet.settings import POOL, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed, Supervisor
 from cli.devnet.tasks import open_orchestrator
@@ -62,6 +64,8 @@ async def run_devnet(options: DevnetOptions, view: View) -> RunResult | None:
         loop.add_signal_handler(signum, stop.set)
     network_id = uuid.uuid4().hex
     with claim_directory(options.directory, keep=options.keep) as directory, OrphanReaper(network_id) as reaper:
+        if options.serves:
+            options = replace(options, run=serving_run(directory, options.run))
         if options.has_model:
             bind_model(directory, options.run)
         supervisor = Supervisor(directory.path, network_id=network_id)

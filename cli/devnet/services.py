@@ -33,16 +33,16 @@ WORKER = "worker"
 
 def discovery_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
     """Returns the spec of the process `muster discovery serve`."""
-    command = _python("cli", "discovery", "serve", "--config", directory.configuration)
+    command = python("cli", "discovery", "serve", "--config", directory.configuration)
     return ProcessSpec(
-        name="discovery", command=command, environment=environment(), gate=_responds(places.discovery_port, "readyz")
+        name="discovery", command=command, environment=environment(), gate=responds(places.discovery_port, "readyz")
     )
 
 
 def orchestrator_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
     """Returns the spec of the process `muster orchestrator serve`."""
-    command = _python("cli", "orchestrator", "serve", "--config", directory.configuration)
-    gate = _responds(places.orchestrator_port, "readyz")
+    command = python("cli", "orchestrator", "serve", "--config", directory.configuration)
+    gate = responds(places.orchestrator_port, "readyz")
     return ProcessSpec(name="orchestrator", command=command, environment=environment(), gate=gate)
 
 
@@ -73,9 +73,9 @@ def relay_spec(
 
 def _shardcast_spec(directory: DevnetDirectory, name: str, port: int, *arguments: str | Path) -> ProcessSpec:
     options = ("--run", RUN, "--port", str(port))
-    command = _python("cli", "--config", directory.configuration, "shardcast", *arguments, *options)
+    command = python("cli", "--config", directory.configuration, "shardcast", *arguments, *options)
     return ProcessSpec(
-        name=name, command=command, environment=environment(), gate=_responds(port, "readyz"), kind="shardcast"
+        name=name, command=command, environment=environment(), gate=responds(port, "readyz"), kind="shardcast"
     )
 
 
@@ -84,7 +84,7 @@ def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOpti
     settings = write_trainer_settings(directory, places, run)
     return ProcessSpec(
         name="trainer",
-        command=_python("cli", "trainer", "run", "--config", settings),
+        command=python("cli", "trainer", "run", "--config", settings),
         environment=_computing(run.scale),
         grace=timedelta(seconds=15),
         ends=True,
@@ -99,10 +99,10 @@ def validator_spec(
     settings = write_validator_settings(directory, places, number, scale)
     return ProcessSpec(
         name=VALIDATORS[number - 1],
-        command=_python("cli", "validator", "run", "--config", settings),
+        command=python("cli", "validator", "run", "--config", settings),
         environment=_computing(scale),
         # Not `readyz`: it succeeds only after the validator's self-test, for which other processes need not wait.
-        gate=_responds(places.validator_ports[number - 1], "healthz"),
+        gate=responds(places.validator_ports[number - 1], "healthz"),
         grace=timedelta(seconds=10),
         kind="learner",
     )
@@ -116,18 +116,19 @@ def _computing(scale: RunScale) -> dict[str, str]:
 
 def worker_spec(name: str, settings: Path, *, cheat: str = "") -> ProcessSpec:
     """Returns the spec of `muster worker run`, or of a worker that runs an attack."""
-    command = _python("cli", "worker", "run", "--config", settings)
+    command = python("cli", "worker", "run", "--config", settings)
     if cheat:
-        command = _python("cli.devnet.attacks", "run", "--cheat", cheat, "--config", settings)
+        command = python("cli.devnet.attacks", "run", "--cheat", cheat, "--config", settings)
     return ProcessSpec(name=name, command=command, environment=environment(), grace=timedelta(seconds=15), kind=WORKER)
 
 
 def image_spec(task: str) -> ProcessSpec:
     """Returns the spec of the process that makes the container image of a task."""
-    return ProcessSpec(name="image", command=_python("cli.devnet.image", task), environment=environment())
+    return ProcessSpec(name="image", command=python("cli.devnet.image", task), environment=environment())
 
 
-def _python(module: str, *arguments: str | Path) -> list[str]:
+def python(module: str, *arguments: str | Path) -> list[str]:
+    """Returns the command that runs a module of this code."""
     return [sys.executable, "-m", module, *map(str, arguments)]
 
 
@@ -137,7 +138,7 @@ def environment() -> dict[str, str]:
     return {"PYTHONPATH": str(ROOT) if not inherited else f"{ROOT}{os.pathsep}{inherited}"}
 
 
-def _responds(port: int, path: str) -> Gate:
+def responds(port: int, path: str) -> Gate:
     """Returns a gate that opens when a GET of the path succeeds."""
 
     async def gate() -> bool:

@@ -53,6 +53,12 @@ class ServicePlaces:
     origin_port: int
     relay_ports: tuple[int, ...]
     validator_ports: tuple[int, ...] = ()
+    gateway_port: int = 0
+
+    @property
+    def gateway(self) -> str:
+        """URL of the gateway (`--serve`)."""
+        return f"http://127.0.0.1:{self.gateway_port}"
 
     @property
     def discovery(self) -> str:
@@ -81,7 +87,12 @@ class ServicePlaces:
 
 
 def write_configuration(
-    directory: DevnetDirectory, places: ServicePlaces, run: RunOptions, worker: tuple[str, RuntimeKind] | None
+    directory: DevnetDirectory,
+    places: ServicePlaces,
+    run: RunOptions,
+    worker: tuple[str, RuntimeKind] | None,
+    *,
+    gateway: Mapping[str, object] | None = None,
 ) -> None:
     """Writes `muster.toml`, which the services and the user's `muster` commands read.
 
@@ -90,7 +101,9 @@ def write_configuration(
         places: Addresses of the devnet's services.
         run: Options of the run.
         worker: Name and runtime of the worker on which the user's `muster worker` commands act; None if no worker runs.
+        gateway: Settings of the gateway; None for a run that trains.
     """
+    serving = {} if gateway is None else {"run_serving": True, "run_gateway_url": places.gateway}
     tables: dict[str, Mapping[str, object]] = {
         "chain": {"rpc": places.rpc, "chain_id": places.chain_id, "deployment": "deployment.json"},
         "keys": {"directory": "keys", "password_file": "password"},
@@ -148,8 +161,11 @@ def write_configuration(
             "uploads_per_hour": 100_000,
             "node_rate_per_s": 100.0,
             "node_burst": 1_000,
+            **serving,
         },
     }
+    if gateway is not None:
+        tables["gateway"] = gateway
     if worker is not None:
         tables["worker"] = _worker_table(directory, places, *worker, run=run)
     _write_settings(directory.configuration, tables, head=_HEAD, tail=_token_table(directory))
