@@ -76,6 +76,8 @@ async def read_model(request: Request, model: type[Model], limit: int) -> Model:
     check_declared_size(request.headers.get("content-length"), limit)
     content: Any = await read_body(request.receive, limit)
     try:
-        return model.model_validate_json(content)
+        return model.model_validate_json(
+            content, extra="forbid"
+        )  # also in records, where readers of answers allow more
     except ValidationError as error:
         raise unprocessable(error) from None
