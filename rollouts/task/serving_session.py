@@ -23,6 +23,7 @@ from protocol.wire.served import SignedServedList, answer_digest
 from protocol.wire.serving import (
     MOST_FREE,
     MOST_PARTS,
+    AnswerFailure,
     AnswerPart,
     AnswerParts,
     AssignedRequest,
@@ -52,6 +53,8 @@ _MOST_RENEWALS = 8
 _ONCE = Backoff(attempts=1)
 _MOST_BODY = 1 << 20
 """Bytes of parts in one request, unless a single part is larger."""
+_LARGEST_PART = (4 << 20) - (64 << 10)
+"""Maximum bytes of one part; gateways refuse requests of more than 4 MiB."""
 
 _T = TypeVar("_T")
 _log = get_logger(__name__)
@@ -336,8 +339,12 @@ def _bodies(parts: list[AnswerPart]) -> list[AnswerParts]:
     bodies: list[AnswerParts] = []
     group: list[AnswerPart] = []
     size = 0
-    for part in parts:
-        own = len(part.model_dump_json())
+    for each in parts:
+        part, own = each, len(each.model_dump_json())
+        if own > _LARGEST_PART:
+            detail = f"the last part of the answer has {own} bytes; the limit is {_LARGEST_PART}"
+            failure = AnswerFailure(code="answer-too-large", detail=detail, hint="ask for fewer choices or tokens")
+            part, own = AnswerPart(id=each.id, attempt=each.attempt, number=each.number, failure=failure), 1024
         if group and (len(group) == MOST_PARTS or size + own > _MOST_BODY):
             bodies.append(AnswerParts(parts=tuple(group)))
             group, size = [], 0
