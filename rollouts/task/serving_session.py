@@ -37,7 +37,12 @@ from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.task.serving_answer import AnswerInProgress, FinishedAnswer, ServingVersion
 
 POLL = timedelta(seconds=5)
-"""Longest wait of a poll. The gateway considers a session lost if it does not poll for 10 s."""
+"""Longest wait of a poll while no client was answered. The gateway considers a session lost if it does not poll for
+10 s."""
+BUSY_POLL = timedelta(milliseconds=250)
+"""The same while answers are in progress: the engine's room grows when they end, and a poll states the room."""
+_PAID_POLL = timedelta(seconds=1)
+"""The same after an answer, because the slot ends some time after its first one."""
 BATCHING = timedelta(milliseconds=50)
 """Time for which tokens are collected before the next request with parts."""
 EARLY = timedelta(seconds=5)
@@ -183,7 +188,8 @@ class SlotSession:
 
     async def _take(self, client: GatewayClient, *, free: int) -> TakenRequests:
         left = timedelta(seconds=max(0.0, self._ends - self._clock.monotonic()))
-        wait = min(POLL, left) if free else timedelta()
+        longest = BUSY_POLL if self._answers else _PAID_POLL if self._finished else POLL
+        wait = min(longest, left) if free else timedelta()
         request = TakeRequests(free=free, wait_ms=int(wait.total_seconds() * 1000))
         return await client.take(self._session.id, request)
 

@@ -36,6 +36,7 @@ async def test_openai_clients_are_answered_by_a_task(around: Surroundings, gatew
     chat: Any = client.chat.completions.create
     task = await around.serving_task()
     running = asyncio.create_task(task.run())
+    await until(lambda: bool(task._sessions))  # without a session, clients get a 503
 
     def ask() -> list[Any]:
         return [
