@@ -37,10 +37,16 @@ class GatewayClient(ServiceClient):
         Raises:
             Forbidden: The lease is not of this node or not of the gateway's pool.
             Conflict: The gateway does not serve the lease's version, or the lease ends too soon.
+            Unauthenticated: The gateway's key did not sign the answer.
             Unavailable: The gateway is down.
         """
         answer = await self.post(
-            "/v1/sessions", request, repeatable=True, call_timeout=OPEN_TIMEOUT, attempt_timeout=_ATTEMPT
+            "/v1/sessions",
+            request,
+            repeatable=True,
+            signed_answer=True,
+            call_timeout=OPEN_TIMEOUT,
+            attempt_timeout=_ATTEMPT,
         )
         return answer.read(ServingSession)
 

@@ -23,6 +23,7 @@ from protocol.wire.served import SignedServedList, answer_digest
 from protocol.wire.serving import (
     MOST_FREE,
     MOST_PARTS,
+    AnswerFailure,
     AnswerPart,
     AnswerParts,
     AssignedRequest,
@@ -36,7 +37,12 @@ from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.task.serving_answer import AnswerInProgress, FinishedAnswer, ServingVersion
 
 POLL = timedelta(seconds=5)
-"""Longest wait of a poll. The gateway considers a session lost if it does not poll for 10 s."""
+"""Longest wait of a poll while no client was answered. The gateway considers a session lost if it does not poll for
+10 s."""
+BUSY_POLL = timedelta(milliseconds=250)
+"""The same while answers are in progress: the engine's room grows when they end, and a poll states the room."""
+_PAID_POLL = timedelta(seconds=1)
+"""The same after an answer, because the slot ends some time after its first one."""
 BATCHING = timedelta(milliseconds=50)
 """Time for which tokens are collected before the next request with parts."""
 EARLY = timedelta(seconds=5)
@@ -52,6 +58,8 @@ _MOST_RENEWALS = 8
 _ONCE = Backoff(attempts=1)
 _MOST_BODY = 1 << 20
 """Bytes of parts in one request, unless a single part is larger."""
+_LARGEST_PART = (4 << 20) - (64 << 10)
+"""Maximum bytes of one part; gateways refuse requests of more than 4 MiB."""
 
 _T = TypeVar("_T")
 _log = get_logger(__name__)
@@ -180,7 +188,8 @@ class SlotSession:
 
     async def _take(self, client: GatewayClient, *, free: int) -> TakenRequests:
         left = timedelta(seconds=max(0.0, self._ends - self._clock.monotonic()))
-        wait = min(POLL, left) if free else timedelta()
+        longest = BUSY_POLL if self._answers else _PAID_POLL if self._finished else POLL
+        wait = min(longest, left) if free else timedelta()
         request = TakeRequests(free=free, wait_ms=int(wait.total_seconds() * 1000))
         return await client.take(self._session.id, request)
 
@@ -336,8 +345,12 @@ def _bodies(parts: list[AnswerPart]) -> list[AnswerParts]:
     bodies: list[AnswerParts] = []
     group: list[AnswerPart] = []
     size = 0
-    for part in parts:
-        own = len(part.model_dump_json())
+    for each in parts:
+        part, own = each, len(each.model_dump_json())
+        if own > _LARGEST_PART:
+            detail = f"the last part of the answer has {own} bytes; the limit is {_LARGEST_PART}"
+            failure = AnswerFailure(code="answer-too-large", detail=detail, hint="ask for fewer choices or tokens")
+            part, own = AnswerPart(id=each.id, attempt=each.attempt, number=each.number, failure=failure), 1024
         if group and (len(group) == MOST_PARTS or size + own > _MOST_BODY):
             bodies.append(AnswerParts(parts=tuple(group)))
             group, size = [], 0

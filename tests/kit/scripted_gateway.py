@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request, Response
 
 from protocol.identifiers import digest
 from protocol.identity.keys import Key
-from protocol.identity.signing import check_signature, read_stamp
+from protocol.identity.signing import check_signature, read_stamp, sign_response
 from protocol.openai.bodies import ChatBody, CompletionBody, GenerateBody
 from protocol.runtime.randomness import token_hex
 from protocol.wire.answers import AnswerRecord
@@ -189,7 +189,12 @@ class ScriptedGateway:
             gateway=self.key.address,
             ends_at_ms=session.ends_at_ms,
         )
-        return _json(answer)
+        response = _json(answer)
+        signed = sign_response(
+            self.key, address=stamp.address, nonce=stamp.nonce, status=200, body=bytes(response.body)
+        )
+        response.headers.update(signed)
+        return response
 
     def _session(self, name: str, request: Request) -> Session | None:
         for session in self.sessions.values():

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rollouts.engines.torch.batch import GenerationBatch
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts
 from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.task import serving_session
 from rollouts.task.serving_loop import ServingTask
 from rollouts.verify_answer import Answer, verify_answer
 from tests.kit.rollout_task import NODE, PATIENCE_S, Surroundings, until
@@ -229,8 +231,9 @@ async def test_a_session_that_is_refused_for_good_is_given_up(around: Surroundin
 
 
 async def test_a_new_version_is_loaded_after_the_answers_in_progress(
-    around: Surroundings, gateway: ScriptedGateway, slow: None
+    around: Surroundings, gateway: ScriptedGateway, slow: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(serving_session, "POLL", timedelta(milliseconds=300))
     around.orchestrator.slots = 2
     long = gateway.complete("a", max_tokens=64, temperature=0)
     async with running(around):
