@@ -171,7 +171,7 @@ class Backend:
                 work.parameters,
                 mailbox=self._mailbox,
                 streamed=work.streamed,
-                most_unread=self.limits.unread_tokens,
+                limits=self.limits,
             )
             self._shared.add(generation.job)
         except BaseException:
