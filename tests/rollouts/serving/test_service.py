@@ -361,6 +361,24 @@ def test_a_failed_engine_loads_its_version_again(model: ServedModel, monkeypatch
     assert model.complete(seed=1).muster == before
 
 
+def test_an_answer_that_does_not_fit_into_memory_ends_alone(
+    model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.wait_until_idle()
+    before = model.complete(seed=1, max_tokens=30).choices[0].text
+    monkeypatch.setattr(TorchEngine, "_budget", lambda _: 100 * 2 * 2 * 2 * 24 * 4)
+    loads: list[object] = []
+    load = model.backend._shared.load
+    monkeypatch.setattr(model.backend._shared, "load", lambda *at, **how: (loads.append(at), load(*at, **how)))
+    with ThreadPoolExecutor(2) as clients:
+        large = clients.submit(model.complete, [4] * 150, seed=2)
+        small = clients.submit(model.complete, seed=1, max_tokens=30)
+    with pytest.raises(openai.InternalServerError, match="not even one answer fits"):
+        large.result()
+    assert small.result().choices[0].text == before
+    assert not loads, "the engine did not fail"
+
+
 # The command
 
 
