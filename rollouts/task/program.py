@@ -32,26 +32,34 @@ from rollouts.task.serving_loop import ServingTask
 _log = get_logger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None, *, make: Callable[..., RolloutTask] = RolloutTask) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    make: Callable[..., RolloutTask] = RolloutTask,
+    serve: Callable[..., ServingTask] = ServingTask,
+) -> int:
     """Runs the task until SIGTERM or SIGINT; returns the exit status: 0 if stopped, 1 after an error.
 
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         make: Factory with the arguments of `RolloutTask`.
+        serve: Factory with the arguments of `ServingTask`.
     """
     options = _parser().parse_args(arguments)
     configure_logs(level=options.log_level, service=True)
     try:
         if (options.numerics or "").startswith("cpu-"):
             restart_as(options.numerics)
-        asyncio.run(_run(options, make))
+        asyncio.run(_run(options, make, serve))
     except MusterError as error:
         _log.error("task-ended", why=error.detail, hint=error.hint, code=error.code)
         return 1
     return 0
 
 
-async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) -> None:
+async def _run(
+    options: argparse.Namespace, make: Callable[..., RolloutTask], serve: Callable[..., ServingTask]
+) -> None:
     clock = SystemClock()
     if options.threads > 0:
         torch.set_num_threads(options.threads)
@@ -75,7 +83,7 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
         }
         task: RolloutTask | ServingTask
         if options.serve:
-            task = ServingTask(**parts, allow_plain_http=options.allow_plain_http)
+            task = serve(**parts, allow_plain_http=options.allow_plain_http)
         else:
             task = make(**parts, most_slots=options.slots)
         loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from typing import Any
 
 from cli.devnet.attacks.attack import Trick
 from cli.devnet.attacks.registry import find_attack
+from cli.devnet.attacks.serving import serving_attack
 from cli.devnet.attacks.toolkit import AdjustableEngine, AttackToolkit
 from protocol.errors import MusterError
 from protocol.wire.bridge import HandOver
@@ -128,14 +129,18 @@ class CheatingOutbox(Outbox):
 
 def main() -> int:
     """Runs the task; the first argument is the attack's name, the others are the real task's arguments."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    data = Path(os.environ["MUSTER_DATA_DIR"])
     try:
-        trick = find_attack(sys.argv[1] if len(sys.argv) > 1 else "").trick()
+        if "--serve" in sys.argv:
+            return run_task(sys.argv[2:], serve=serving_attack(name, data))
+        trick = find_attack(name).trick()
     except MusterError as error:
         print(f"{error.detail}; {error.hint}", file=sys.stderr)  # noqa: T201 - output of the task
         return 2
 
     def make(**parts: Any) -> RolloutTask:  # noqa: ANN401 - the real task's own arguments
-        return CheatingTask(trick=trick, data=Path(os.environ["MUSTER_DATA_DIR"]), **parts)
+        return CheatingTask(trick=trick, data=data, **parts)
 
     return run_task(sys.argv[2:], make=make)
 

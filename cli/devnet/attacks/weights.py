@@ -56,7 +56,7 @@ class Smaller(Trick):
         if not isinstance(layers, int) or layers < 2:
             raise InvalidInput(f"can't halve a model of {layers} layers")
         kept = layers // 2
-        small = written(toolkit, "smaller", lambda tensors: _first_layers(tensors, kept), num_hidden_layers=kept)
+        small = written(toolkit, "smaller", lambda tensors: first_layers(tensors, kept), num_hidden_layers=kept)
         return toolkit.proven(toolkit.file(grant, weights=small))
 
 
@@ -137,7 +137,9 @@ def _rounded(weight: torch.Tensor, bits: int) -> torch.Tensor:
     return torch.mul((weight / scale).round(), scale)
 
 
-def _first_layers(tensors: Tensors, kept: int) -> Tensors:
+def first_layers(tensors: Tensors, kept: int) -> Tensors:
+    """Returns the weights without the layers after the first `kept`."""
+
     def stays(name: str) -> bool:
         found = _LAYER.search(name)
         return found is None or int(found[1]) < kept
