@@ -72,6 +72,7 @@ def test_requests_wait_for_a_worker_and_every_model_name_of_the_version_works(ga
         ({"temperature": -1}, 400, "invalid_request"),
         ({"nonsense": 1}, 400, "invalid_request"),
         ({"n": 65}, 400, "invalid_request"),
+        ({"prompt": ["a"] * 65}, 400, "invalid_request"),
         ({"prompt": "x" * 300_000}, 413, "too_large"),
     ):
         answer = httpx.post(
