@@ -226,7 +226,7 @@ def build(
 ) -> tuple[FastAPI, threading.Event]:
     """Builds a replica, and an event that is set when its loops run."""
     settings = GatewaySettings(
-        pool_id=POOL, run=RUN, deployment=Path("unused"), **{"public_url": "http://127.0.0.1:8004", **more}
+        pool_id=POOL, run=RUN, deployment=Path("unused"), **{"public_url": "http://127.0.0.1:8005", **more}
     )
     app = build_gateway(
         settings, redis=connect_redis(redis_url, retries=0), ledger=ledger, key=key, clock=clock, with_loops=with_loops
