@@ -22,7 +22,7 @@ from protocol.wire.serving import (
     TakeRequests,
 )
 
-PARTS_BYTES = 4 << 20
+PARTS_BYTES = 6 << 20
 """Maximum size of a task's request with parts."""
 POLL_BYTES = 1024
 """Maximum size of a task's request for work."""

@@ -36,7 +36,7 @@ def test_the_pages_commands_work_in_order(redis_url: str, tmp_path: Path) -> Non
         def run(block: str, program: list[str]) -> str:
             done = subprocess.run(
                 program,
-                input=BLOCKS[block].replace("http://127.0.0.1:8004", gateway.url),
+                input=BLOCKS[block].replace("http://127.0.0.1:8005", gateway.url),
                 cwd=tmp_path,
                 env=reader,
                 text=True,

@@ -225,8 +225,9 @@ def build(
     redis_url: str, key: Key, ledger: MemoryGatewayLedger, clock: Clock, with_loops: bool, more: dict[str, Any]
 ) -> tuple[FastAPI, threading.Event]:
     """Builds a replica, and an event that is set when its loops run."""
-    values = {"pool_id": POOL, "run": RUN, "deployment": Path("unused"), "public_url": "http://127.0.0.1:8004"}
-    settings = GatewaySettings(**values | more)
+    settings = GatewaySettings(
+        pool_id=POOL, run=RUN, deployment=Path("unused"), **{"public_url": "http://127.0.0.1:8005", **more}
+    )
     app = build_gateway(
         settings, redis=connect_redis(redis_url, retries=0), ledger=ledger, key=key, clock=clock, with_loops=with_loops
     )
@@ -286,6 +287,7 @@ class GatewayTask:
         self.arithmetic = arithmetic
         self.base = gateway.replicas[replica].url
         self.session: ServingSession
+        self._http = httpx.Client()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.cancelled: list[str] = []
@@ -313,7 +315,7 @@ class GatewayTask:
 
     def post(self, route: str, body: Any = None, *, timeout: float = 30) -> httpx.Response:
         content = b"" if body is None else body if isinstance(body, bytes) else body.model_dump_json().encode()
-        return httpx.post(
+        return self._http.post(
             f"{self.base}/v1/sessions/{self.session.id}/{route}",
             content=content,
             headers={"Authorization": f"Bearer {self.session.token}"},
@@ -438,6 +440,8 @@ class GatewayTask:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(10)
+        self._http.close()
+        self._http = httpx.Client()
 
 
 def _parsed(request: AssignedRequest) -> dict[str, Any]:

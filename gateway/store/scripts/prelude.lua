@@ -33,23 +33,35 @@ local function candidates(digest, now)
     if number(redis.call('ZSCORE', P .. 'alive', id)) > now and redis.call('EXISTS', P .. 'distrusted:' .. s[1]) == 0 then
       found[#found + 1] = {id = id, node = s[1], free = number(s[2]), left = number(s[3]), limit = number(s[4]),
         bytes = number(s[5]), active = number(s[6]), arithmetic = s[7],
-        load = number(redis.call('HGET', P .. 'load', s[1]))}
+        load = number(redis.call('HGET', P .. 'load', s[1])), last = number(redis.call('HGET', P .. 'last', s[1]))}
     end
   end
   return found
 end
 
+local function better(s, best)
+  if not best or s.load ~= best.load then return not best or s.load < best.load end
+  if s.last ~= best.last then return s.last < best.last end
+  return s.free > best.free
+end
+
 -- Returns the session for a request: of the node with the fewest choices in progress, the one with the most room.
+-- Among nodes with equally many, it is the one whose last request is the longest ago, so that all nodes get work.
+-- Nodes in `tried` answered wrongly, so they don't get the request again; those in `avoid` were slow or lost.
 local function choose(sessions, r)
-  local best
+  local best, last_resort
   for _, s in ipairs(sessions) do
     local room = s.free >= r.choices or (s.free > 0 and s.active == 0)
     local fits = s.left >= r.choices and s.limit >= r.new_tokens and s.bytes + r.cost <= list_bytes
     if room and fits and not string.find(r.tried, s.node, 1, true) then
-      if not best or s.load < best.load or (s.load == best.load and s.free > best.free) then best = s end
+      if string.find(r.avoid, s.node, 1, true) then
+        if better(s, last_resort) then last_resort = s end
+      elseif better(s, best) then
+        best = s
+      end
     end
   end
-  return best
+  return best or last_resort
 end
 
 -- Gives waiting requests to sessions with room; those that wait longest first.
@@ -60,8 +72,9 @@ local function assign(digest, now)
   local sessions = candidates(digest, now)
   for _, id in ipairs(ids) do
     if #sessions == 0 then return end
-    local row = redis.call('HMGET', request_of(id), 'choices', 'new_tokens', 'cost', 'tried', 'attempt')
-    local r = {choices = number(row[1]), new_tokens = number(row[2]), cost = number(row[3]), tried = row[4] or ''}
+    local row = redis.call('HMGET', request_of(id), 'choices', 'new_tokens', 'cost', 'tried', 'avoid')
+    local r = {choices = number(row[1]), new_tokens = number(row[2]), cost = number(row[3]), tried = row[4] or '',
+      avoid = row[5] or ''}
     local s = choose(sessions, r)
     if not row[1] then
       redis.call('ZREM', queue, id)
@@ -69,10 +82,12 @@ local function assign(digest, now)
       redis.call('ZREM', queue, id)
       s.free, s.left, s.bytes = math.max(0, s.free - r.choices), s.left - r.choices, s.bytes + r.cost
       s.active = s.active + 1
+      local turn = redis.call('INCR', P .. 'turns')
       for _, other in ipairs(sessions) do
-        if other.node == s.node then other.load = other.load + r.choices end
+        if other.node == s.node then other.load, other.last = other.load + r.choices, turn end
       end
       redis.call('HINCRBY', P .. 'load', s.node, r.choices)
+      redis.call('HSET', P .. 'last', s.node, turn)
       redis.call('HSET', session_of(s.id), 'free', s.free, 'left', s.left, 'bytes', s.bytes, 'active', s.active)
       redis.call('HSET', request_of(id), 'state', 'assigned', 'session', s.id, 'node', s.node, 'arithmetic', s.arithmetic,
         'next', 0, 'tokens', 0, 'size', 0, 'cap', s.limit)
@@ -127,9 +142,13 @@ end
 local function try_again(id, now, exclude, last)
   take_back(id, false)
   local key = request_of(id)
-  local r = redis.call('HMGET', key, 'attempt', 'created', 'digest', 'node', 'tried', 'state')
+  local r = redis.call('HMGET', key, 'attempt', 'created', 'digest', 'node', 'tried', 'state', 'avoid')
   if not r[1] or r[6] == 'done' then return end
-  if exclude then redis.call('HSET', key, 'tried', (r[5] or '') .. r[4]) end
+  if exclude then
+    redis.call('HSET', key, 'tried', (r[5] or '') .. r[4])
+  else
+    redis.call('HSET', key, 'avoid', (r[7] or '') .. r[4])
+  end
   if number(r[1]) + 1 >= most_attempts then return settle(id, 'failed', 0, last) end
   redis.call('HSET', key, 'attempt', number(r[1]) + 1, 'state', 'waiting', 'session', '')
   redis.call('ZADD', P .. 'waiting:' .. r[3], number(r[2]), id)
@@ -160,6 +179,18 @@ local function end_session(id, now, last)
   redis.call('SREM', P .. 'of-node:' .. s[1], id)
   redis.call('SREM', P .. 'of-provider:' .. s[2], id)
   for _, request in ipairs(redis.call('SMEMBERS', P .. 'work:' .. id)) do try_again(request, now, false, last) end
+end
+
+-- Counts an attempt in which a session that polls sent nothing for too long. A node that takes requests and never
+-- answers would delay each of its requests by `answer_ms`, so it rests after three attempts in a row.
+local function count_stall(node)
+  local stalls = P .. 'stalls:' .. node
+  if redis.call('INCR', stalls) >= 3 then
+    redis.call('SET', P .. 'distrusted:' .. node, 'stalled', 'NX', 'PX', 10 * answer_ms)
+    redis.call('DEL', stalls)
+  else
+    redis.call('PEXPIRE', stalls, 60 * answer_ms)
+  end
 end
 
 -- Returns whether the caller has the session's token.
