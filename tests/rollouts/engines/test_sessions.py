@@ -152,7 +152,7 @@ def test_an_answer_that_does_not_fit_alone_ends_its_job_only(engine: TorchEngine
     assert isinstance(error, OutOfMemory)
     assert error is bad.failure
     assert "not even one answer fits" in error.detail
-    assert error.__traceback__ is error.__cause__ is error.__context__ is None, "they would keep the batch"
+    assert (error.__traceback__, error.__cause__, error.__context__) == (None,) * 3, "they would keep the batch"
     alone = [list(engine.generate(job.requests, PLAIN)) for job in good]
     for job, wanted in zip(good, alone, strict=True):
         assert job.done.exception(timeout=0) is None
