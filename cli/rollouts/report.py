@@ -16,7 +16,7 @@ from rollouts.calibration.limits import RolloutCalibration
 from rollouts.checks import CheckFinding, CheckOutcome, CheckResult, SeedParts, SlotFacts, open_version
 from rollouts.models.devices import find_device
 from rollouts.precision import Dtype, EngineName
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 from rollouts.verify import Verification, verify_file
 from rollouts.verify_answer import MOST_BYTES, Answer, verify_answer
 
@@ -117,7 +117,7 @@ def show_verification(verification: Verification, *, as_json: bool) -> None:
 
 def _facts(lease: Path, units: int | None) -> SlotFacts:
     grant = read_document(lease, SlotGrant, made_by="POST /v1/slots")
-    return SlotFacts.of_lease(grant.lease.lease, chain_id=grant.lease.chain_id, beacon=grant.beacon, units=units)
+    return SlotFacts.of_lease(grant.lease.lease, domain=grant.lease.domain, beacon=grant.beacon, units=units)
 
 
 def _seed_parts(given: GivenParts) -> SeedParts | None:

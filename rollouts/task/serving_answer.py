@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from protocol.errors import InvalidInput, MusterError
-from protocol.identifiers import Address, Digest, address
-from protocol.leases import Lease
+from protocol.identifiers import Address, Digest
 from protocol.openai.errors import InvalidRequest
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
@@ -27,15 +26,12 @@ from rollouts.errors import EngineFailed
 from rollouts.models.tokenizer import FolderTokenizer, TextStream
 from rollouts.precision import Arithmetic
 from rollouts.recipe import Recipe
+from rollouts.request_encoding import parse_body, room, sample_requests
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.generation import Generation, News
 from rollouts.serving.record import record_of
-from rollouts.serving.requests import ChatBody, CompletionBody, GenerateBody, room, sample_requests
 from rollouts.serving.version import ServedVersion
 from rollouts.task.arithmetic import HasArithmetics, paid_arithmetic
-
-SERVED_ENVIRONMENT = "served"
-"""Name of the environment in recipes of serving runs; its option `gateway` is the address of the gateway's key."""
 
 _LONGEST_DETAIL = 4000
 _PARAMS = {RequestKind.COMPLETION: "prompt", RequestKind.CHAT: "messages", RequestKind.GENERATE: "token_ids"}
@@ -101,23 +97,12 @@ def gateway_of(recipe: Recipe) -> Address:
     Raises:
         NotAServingRun: The recipe is not that of a serving run.
     """
-    if recipe.environment.name != SERVED_ENVIRONMENT:
+    if recipe.gateway is None:
         raise NotAServingRun(
             f"this version's recipe has the environment {recipe.environment.name}, whose prompts come from no gateway",
             hint="the pool owner posts the task without --serve, or publishes a version with the environment served",
         )
-    if recipe.group_size != 1:
-        raise NotAServingRun(
-            f"this version's recipe has group_size {recipe.group_size}, but a group of a serving run is one choice",
-            hint="the pool owner publishes a version whose recipe has group_size 1",
-        )
-    try:
-        return address(str(recipe.environment.options.get("gateway")))
-    except InvalidInput as error:
-        raise NotAServingRun(
-            f"this version's recipe names no gateway: {error.detail}",
-            hint="the pool owner publishes a version with the address of the gateway's key as option `gateway`",
-        ) from error
+    return recipe.gateway
 
 
 @dataclass(slots=True)
@@ -151,7 +136,6 @@ class AnswerInProgress:
 
     Args:
         assigned: The request.
-        lease: Lease of the slot in which the request is answered.
         version: The version that answers.
         arithmetic: Arithmetic of the session.
         wake: Called when `take_part` has something new.
@@ -161,14 +145,12 @@ class AnswerInProgress:
         self,
         assigned: AssignedRequest,
         *,
-        lease: Lease,
         version: ServingVersion,
         arithmetic: Arithmetic,
         wake: Callable[[], None],
     ) -> None:
         self.assigned = assigned
         self.finished: FinishedAnswer | None = None
-        self._limit = max(1, lease.max_units // lease.groups)
         self._version = version
         self._arithmetic = arithmetic
         self._wake = wake
@@ -235,19 +217,26 @@ class AnswerInProgress:
 
     async def _start(self) -> Generation:
         assigned = self.assigned
-        body = _parse(assigned)
+        body = parse_body(assigned.kind, assigned.body.encode())
         if body.choices != assigned.choices:
             raise InvalidInput(f"the request has {body.choices} choices, but the gateway says {assigned.choices}")
-        if body.new_tokens is not None and body.new_tokens > self._limit:
-            raise InvalidRequest(
-                "max_tokens", f"{body.new_tokens} new tokens are asked for; this slot's limit is {self._limit}"
-            )
+        recipe = self._version.recipe
+        most = recipe.sampling.max_new_tokens
+        if body.new_tokens is not None and body.new_tokens > most:
+            raise InvalidRequest("max_tokens", f"{body.new_tokens} new tokens are asked for; the run's limit is {most}")
         seed = bytes.fromhex(assigned.seed[2:])
 
         async def make(served: ServedVersion) -> Work:
             body.sampling.check_stop_tokens(served.model.end_tokens)
             prompts = await run_in_thread(body.encode, served)
-            new_tokens = min(room(prompts, served), self._limit) if body.new_tokens is None else body.new_tokens
+            if (longest := max(map(len, prompts), default=0)) > recipe.max_prompt_tokens:
+                raise InvalidRequest(
+                    _PARAMS[assigned.kind],
+                    f"the prompt has {longest} tokens; the run's limit is {recipe.max_prompt_tokens}",
+                    hint="shorten the prompt",
+                    code="context-length-exceeded",
+                )
+            new_tokens = min(room(prompts, served), most) if body.new_tokens is None else body.new_tokens
             requests = sample_requests(
                 prompts,
                 each=body.sampling.n or 1,
@@ -291,17 +280,6 @@ class AnswerInProgress:
         self._failure = AnswerFailure(
             code=error.code, detail=_line(error.detail), param=param[:200], hint=_line(error.hint or "")
         )
-
-
-def _parse(assigned: AssignedRequest) -> CompletionBody | ChatBody | GenerateBody:
-    match assigned.kind:
-        case RequestKind.COMPLETION:
-            return CompletionBody.parse(assigned.body.encode())
-        case RequestKind.CHAT:
-            return ChatBody.parse(assigned.body.encode())
-        case RequestKind.GENERATE:
-            return GenerateBody.parse(assigned.body.encode())
-    raise InvalidInput(f"this release can't answer requests of kind {assigned.kind}", hint="upgrade the task's image")
 
 
 def _line(text: str) -> str:

@@ -147,7 +147,7 @@ class SlotSession:
             WrongList: The list has a wrong signature, or other answers than this session gave.
         """
         lease = self.grant.lease
-        if signed.signer(lease_hash=lease.lease.hash, domain=lease.domain) != self.version.gateway:
+        if signed.signer(work_key=lease.lease.key.hash, domain=lease.domain) != self.version.gateway:
             raise WrongList("the list is not signed by the gateway that the recipe names")
         served = signed.parse()
         samples: list[Sample] = []
@@ -198,7 +198,6 @@ class SlotSession:
         self._cancel(assigned.id)
         answer = AnswerInProgress(
             assigned,
-            lease=self.grant.lease.lease,
             version=self.version,
             arithmetic=self._arithmetic,
             wake=self._news.set,

@@ -276,7 +276,7 @@ class ScriptedGateway:
         lease = session.opened.lease
         rows = tuple(self._listed(self.exchanges[name]) for name in session.answered)
         return SignedServedList.sign(
-            ServedList(requests=rows), lease_hash=lease.lease.hash, key=self.key, domain=lease.domain
+            ServedList(requests=rows), work_key=lease.lease.key.hash, key=self.key, domain=lease.domain
         )
 
     def _listed(self, exchange: Exchange) -> ServedRequest:

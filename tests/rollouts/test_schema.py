@@ -108,7 +108,7 @@ def served_list(*bodies: str) -> SignedServedList:
     )
     domain = SigningDomain(chain_id=1, contract=HEADER.node)
     return SignedServedList.sign(
-        ServedList(requests=requests), lease_hash=ZERO_DIGEST, key=Key(b"\1" * 32), domain=domain
+        ServedList(requests=requests), work_key=ZERO_DIGEST, key=Key(b"\1" * 32), domain=domain
     )
 
 
