@@ -22,6 +22,7 @@ from protocol.wire.serving import (
     AssignedRequest,
 )
 from rollouts.engines.interface import Completion, DrawnToken, SampleRequest
+from rollouts.environments import load_environment
 from rollouts.errors import EngineFailed
 from rollouts.models.tokenizer import FolderTokenizer, TextStream
 from rollouts.precision import Arithmetic
@@ -55,7 +56,8 @@ class ServingVersion:
         on_engine_failure: Called with the engine's error if an answer fails because of it.
 
     Raises:
-        NotAServingRun: The recipe's environment is not `served`, or names no gateway.
+        NotAServingRun: The recipe's environment is not `served`.
+        UnknownEnvironment: The recipe's environment has another version here.
         ArithmeticNotTaken: The recipe accepts none of the engine's arithmetics.
     """
 
@@ -71,6 +73,8 @@ class ServingVersion:
         self.version = version
         self.recipe = recipe
         self.gateway = gateway_of(recipe)
+        choice = recipe.environment
+        self.environment = load_environment(choice.name, version=choice.version, options=choice.options)
         self.backend = backend
         self.on_engine_failure = on_engine_failure
         self._engine = engine

@@ -156,8 +156,8 @@ class ServingTask(TaskLoop[ServingVersion]):
             index=lease.index,
             node=lease.node,
             checkpoint=lease.digest,
-            environment=version.recipe.environment.name,
-            environment_version=version.recipe.environment.version,
+            environment=version.environment.name,
+            environment_version=version.environment.version,
             arithmetic=version.arithmetic,
         )
         async with self._released_on(grant, GenerationStopped, MusterError, OSError, asyncio.CancelledError):

@@ -11,9 +11,11 @@ import openai
 import pytest
 
 from protocol.wire.answers import AnswerRecord
+from rollouts.checks import SlotFacts, open_version
 from rollouts.files.schema import read_rollouts
+from rollouts.verify import verify_file
 from tests.kit.gateway import GatewayUnderTest, running_gateway
-from tests.kit.rollout_task import DOMAIN, NODE, PATIENCE_S, RUN, Surroundings, until
+from tests.kit.rollout_task import BEACON, DOMAIN, NODE, PATIENCE_S, RUN, Surroundings, until
 
 
 @pytest.fixture
@@ -65,4 +67,9 @@ async def test_openai_clients_are_answered_by_a_task(around: Surroundings, gatew
         for sample in record.samples:
             prompt = np.array(record.prompts[sample.prompt], np.int32).tobytes()
             assert (prompt, np.array(sample.token_ids, np.int32).tobytes()) in rows
-    assert all(file.served is not None for file in files)
+    version = open_version(around.shared / "checkpoints" / files[0].header.checkpoint)
+    for item, file in zip(around.queue.items(), files, strict=True):
+        lease = around.orchestrator.granted[file.header.index]
+        facts = SlotFacts.of_lease(lease, domain=DOMAIN, beacon=BEACON, units=file.units)
+        verification = await asyncio.to_thread(verify_file, item.path, version, facts=facts)
+        assert (verification.failed, verification.unknown) == ((), ()), "validators accept the file"

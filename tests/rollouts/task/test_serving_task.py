@@ -13,14 +13,12 @@ import pytest
 import structlog
 
 from protocol.wire.served import RequestKind
-from rollouts.checks.result import CheckOutcome
 from rollouts.engines.torch.batch import GenerationBatch
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.task import serving_session
 from rollouts.task.serving_loop import ServingTask
-from rollouts.verify_answer import Answer, verify_answer
 from tests.kit.rollout_task import NODE, PATIENCE_S, Surroundings, until
 from tests.kit.scripted_gateway import Exchange, ScriptedGateway
 
@@ -99,8 +97,6 @@ async def test_requests_are_streamed_and_become_rows_of_a_file(around: Surroundi
         assert record is not None
         assert record.version == file.header.checkpoint
         assert record.arithmetic == str(file.header.arithmetic)
-        verification = await asyncio.to_thread(verify_answer, Answer(record=record, choices=()), folder)
-        assert {one.check for one in verification.results if one.state is CheckOutcome.FAILED} == set()
         for index, sample in enumerate(record.samples):
             row, (text, tokens, _, _) = next(rows), exchange.choice(index)
             assert (row.prompt_index, row.reward, row.target_length) == (position, 0.0, None)
