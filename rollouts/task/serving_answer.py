@@ -9,7 +9,6 @@ import numpy as np
 
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address, Digest
-from protocol.leases import Lease
 from protocol.openai.errors import InvalidRequest
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
@@ -23,11 +22,12 @@ from protocol.wire.serving import (
     AssignedRequest,
 )
 from rollouts.engines.interface import Completion, DrawnToken, SampleRequest
+from rollouts.environments import load_environment
 from rollouts.errors import EngineFailed
 from rollouts.models.tokenizer import FolderTokenizer, TextStream
 from rollouts.precision import Arithmetic
 from rollouts.recipe import Recipe
-from rollouts.request_encoding import ChatBody, CompletionBody, GenerateBody, room, sample_requests
+from rollouts.request_encoding import parse_body, room, sample_requests
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.generation import Generation, News
 from rollouts.serving.record import record_of
@@ -56,7 +56,8 @@ class ServingVersion:
         on_engine_failure: Called with the engine's error if an answer fails because of it.
 
     Raises:
-        NotAServingRun: The recipe's environment is not `served`, or names no gateway.
+        NotAServingRun: The recipe's environment is not `served`.
+        UnknownEnvironment: The recipe's environment has another version here.
         ArithmeticNotTaken: The recipe accepts none of the engine's arithmetics.
     """
 
@@ -72,6 +73,8 @@ class ServingVersion:
         self.version = version
         self.recipe = recipe
         self.gateway = gateway_of(recipe)
+        choice = recipe.environment
+        self.environment = load_environment(choice.name, version=choice.version, options=choice.options)
         self.backend = backend
         self.on_engine_failure = on_engine_failure
         self._engine = engine
@@ -137,7 +140,6 @@ class AnswerInProgress:
 
     Args:
         assigned: The request.
-        lease: Lease of the slot in which the request is answered.
         version: The version that answers.
         arithmetic: Arithmetic of the session.
         wake: Called when `take_part` has something new.
@@ -147,14 +149,12 @@ class AnswerInProgress:
         self,
         assigned: AssignedRequest,
         *,
-        lease: Lease,
         version: ServingVersion,
         arithmetic: Arithmetic,
         wake: Callable[[], None],
     ) -> None:
         self.assigned = assigned
         self.finished: FinishedAnswer | None = None
-        self._limit = max(1, lease.max_units // lease.groups)
         self._version = version
         self._arithmetic = arithmetic
         self._wake = wake
@@ -221,19 +221,26 @@ class AnswerInProgress:
 
     async def _start(self) -> Generation:
         assigned = self.assigned
-        body = _parse(assigned)
+        body = parse_body(assigned.kind, assigned.body.encode())
         if body.choices != assigned.choices:
             raise InvalidInput(f"the request has {body.choices} choices, but the gateway says {assigned.choices}")
-        if body.new_tokens is not None and body.new_tokens > self._limit:
-            raise InvalidRequest(
-                "max_tokens", f"{body.new_tokens} new tokens are asked for; this slot's limit is {self._limit}"
-            )
+        recipe = self._version.recipe
+        most = recipe.sampling.max_new_tokens
+        if body.new_tokens is not None and body.new_tokens > most:
+            raise InvalidRequest("max_tokens", f"{body.new_tokens} new tokens are asked for; the run's limit is {most}")
         seed = bytes.fromhex(assigned.seed[2:])
 
         async def make(served: ServedVersion) -> Work:
             body.sampling.check_stop_tokens(served.model.end_tokens)
             prompts = await run_in_thread(body.encode, served)
-            new_tokens = min(room(prompts, served), self._limit) if body.new_tokens is None else body.new_tokens
+            if (longest := max(map(len, prompts), default=0)) > recipe.max_prompt_tokens:
+                raise InvalidRequest(
+                    _PARAMS[assigned.kind],
+                    f"the prompt has {longest} tokens; the run's limit is {recipe.max_prompt_tokens}",
+                    hint="shorten the prompt",
+                    code="context-length-exceeded",
+                )
+            new_tokens = min(room(prompts, served), most) if body.new_tokens is None else body.new_tokens
             requests = sample_requests(
                 prompts,
                 each=body.sampling.n or 1,
@@ -277,17 +284,6 @@ class AnswerInProgress:
         self._failure = AnswerFailure(
             code=error.code, detail=_line(error.detail), param=param[:200], hint=_line(error.hint or "")
         )
-
-
-def _parse(assigned: AssignedRequest) -> CompletionBody | ChatBody | GenerateBody:
-    match assigned.kind:
-        case RequestKind.COMPLETION:
-            return CompletionBody.parse(assigned.body.encode())
-        case RequestKind.CHAT:
-            return ChatBody.parse(assigned.body.encode())
-        case RequestKind.GENERATE:
-            return GenerateBody.parse(assigned.body.encode())
-    raise InvalidInput(f"this release can't answer requests of kind {assigned.kind}", hint="upgrade the task's image")
 
 
 def _line(text: str) -> str:

@@ -54,6 +54,13 @@ class WrongGateway(Conflict):
     default_hint = "the pool owner corrects run_gateway_url, or publishes a version that names this gateway"
 
 
+class WrongUnits(Conflict):
+    """The lease has another limit of tokens per choice than the version's recipe."""
+
+    code = "wrong-units"
+    default_hint = "the pool owner corrects run_units_per_group of the orchestrator, or publishes the version again"
+
+
 class ServingTask(TaskLoop[ServingVersion]):
     """Answers a gateway's clients until stopped.
 
@@ -118,6 +125,7 @@ class ServingTask(TaskLoop[ServingVersion]):
         grant = await self._bridge.slot(SlotWish(step=answer.step, groups=groups))
         async with self._released_on(grant, MusterError, OSError, asyncio.CancelledError):
             version = await self._loaded_for_lease(version, grant)
+            _check_units(grant, version)
             name = SlotName(step=grant.lease.step, index=grant.lease.index)
             arithmetic = str(version.arithmetic)
             session = await self._bridge.open_session(name, arithmetic=arithmetic)
@@ -148,8 +156,8 @@ class ServingTask(TaskLoop[ServingVersion]):
             index=lease.index,
             node=lease.node,
             checkpoint=lease.digest,
-            environment=version.recipe.environment.name,
-            environment_version=version.recipe.environment.version,
+            environment=version.environment.name,
+            environment_version=version.environment.version,
             arithmetic=version.arithmetic,
         )
         async with self._released_on(grant, GenerationStopped, MusterError, OSError, asyncio.CancelledError):
@@ -200,3 +208,16 @@ class ServingTask(TaskLoop[ServingVersion]):
             await cancel_all([closing])
         if self._policy is not None:
             self._policy.release()
+
+
+def _check_units(grant: SlotGrant, version: ServingVersion) -> None:
+    """Checks that the gateway, which reads the lease, allows the same number of new tokens as the recipe.
+
+    Raises:
+        WrongUnits: It does not.
+    """
+    lease, most = grant.lease, version.recipe.sampling.max_new_tokens
+    if lease.max_units != lease.groups * most:
+        raise WrongUnits(
+            f"the lease allows {lease.max_units} tokens for {lease.groups} choices, but the recipe {most} per choice"
+        )

@@ -198,7 +198,6 @@ class SlotSession:
         self._cancel(assigned.id)
         answer = AnswerInProgress(
             assigned,
-            lease=self.grant.lease.lease,
             version=self.version,
             arithmetic=self._arithmetic,
             wake=self._news.set,

@@ -166,7 +166,6 @@ class Surroundings:
         seed: int | None = None,
         arithmetic: tuple[str, ...] = (),
         said: tuple[str, ...] | None = None,
-        group_size: int | None = None,
     ) -> Digest:
         """Puts a version on the shared volume and names it as the newest.
 
@@ -178,7 +177,6 @@ class Surroundings:
             seed: Of its weights.
             arithmetic: What its recipe takes.
             said: What the orchestrator says of that; None for the same.
-            group_size: Samples per group; None for 2, or 1 in serving runs.
         """
         make = tiny_folder if self.gateway is None else chat_folder
         folder = make(self.home / f"v{number}", seed=number if seed is None else seed)
@@ -188,10 +186,10 @@ class Surroundings:
         recipe = Recipe(
             environment=EnvironmentChoice(name=name, version=version, options=options or {}),
             sampling=SamplingChoice(max_new_tokens=new_tokens),
-            group_size=group_size or (2 if self.gateway is None else 1),
+            group_size=2 if self.gateway is None else 1,
             arithmetic=arithmetic,
             max_prompt_tokens=64,
-            prompts=PromptRange(count=1000),
+            prompts=PromptRange(count=1000 if self.gateway is None else 1),
         )
         write_recipe(folder, recipe)
         self.orchestrator.units_per_group = recipe.units_per_group

@@ -11,9 +11,11 @@ import openai
 import pytest
 
 from protocol.wire.answers import AnswerRecord
+from rollouts.checks import SlotFacts, open_version
 from rollouts.files.schema import read_rollouts
+from rollouts.verify import verify_file
 from tests.kit.gateway import GatewayUnderTest, running_gateway
-from tests.kit.rollout_task import DOMAIN, NODE, PATIENCE_S, RUN, Surroundings, until
+from tests.kit.rollout_task import BEACON, DOMAIN, NODE, PATIENCE_S, RUN, Surroundings, until
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ async def test_openai_clients_are_answered_by_a_task(around: Surroundings, gatew
     assert len(whole[0].choices) == 4
     assert len(chunks) > 2
     assert more[2].choices[0].message.content == whole[2].choices[0].message.content
-    with pytest.raises(openai.BadRequestError, match="context"):
+    with pytest.raises(openai.BadRequestError, match="250 tokens"):
         await asyncio.to_thread(complete, model=RUN, prompt="a" * 250, max_tokens=60)
     records = [AnswerRecord.model_validate(one.muster) for one in (*whole, *more, chunks[-1])]
     await until(lambda: sum(len(read_rollouts(item.path).samples) for item in around.queue.items()) == 19)
@@ -65,4 +67,9 @@ async def test_openai_clients_are_answered_by_a_task(around: Surroundings, gatew
         for sample in record.samples:
             prompt = np.array(record.prompts[sample.prompt], np.int32).tobytes()
             assert (prompt, np.array(sample.token_ids, np.int32).tobytes()) in rows
-    assert all(file.served is not None for file in files)
+    version = open_version(around.shared / "checkpoints" / files[0].header.checkpoint)
+    for item, file in zip(around.queue.items(), files, strict=True):
+        lease = around.orchestrator.granted[file.header.index]
+        facts = SlotFacts.of_lease(lease, domain=DOMAIN, beacon=BEACON, units=file.units)
+        verification = await asyncio.to_thread(verify_file, item.path, version, facts=facts)
+        assert (verification.failed, verification.unknown) == ((), ()), "validators accept the file"
