@@ -34,7 +34,7 @@ from rollouts.engines.opening import open_engine
 from rollouts.files.samples import RolloutFile, SlotHeader
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import PAIRS, eligible_prompts, read_recipe, write_recipe
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 from rollouts.sandbox import Sandboxes
 from tests.kit.attack_comparison import Compared
 from tests.kit.attack_harness import AttackHarness, HandedIn

@@ -36,7 +36,7 @@ from rollouts.engines.vllm.settings import prepare_process
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Dtype, EngineName
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 from rollouts.sandbox import Sandboxes
 from tests.kit.attack_harness import AttackHarness
 from tests.kit.rollout_files import GROUPS, PARTS, as_version, facts_of, make, sharpened

@@ -41,8 +41,8 @@ from rollouts.models.facts import read_model
 from rollouts.models.policy import load_policy
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import eligible_prompts, read_recipe, write_recipe
-from rollouts.recompute.classes import classes_at
-from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.place import VllmPlace, classes_at
+from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sandbox import Sandboxes
 from tests.kit.attack_comparison import Compared

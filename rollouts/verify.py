@@ -38,9 +38,11 @@ from rollouts.files.samples import RolloutFile
 from rollouts.models.devices import find_device
 from rollouts.models.policy import load_policy
 from rollouts.precision import Arithmetic, Dtype, EngineName
-from rollouts.recompute import Recomputer, TorchRecomputer
+from rollouts.recompute.interface import Recomputer
+from rollouts.recompute.place import VllmPlace
 from rollouts.recompute.reference import differences
-from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.torch_recomputer import TorchRecomputer
+from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder

@@ -47,7 +47,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 from rollouts.serving.record import completion_of, sampling_of
 from rollouts.serving.requests import request_differences
 from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic

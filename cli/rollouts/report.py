@@ -16,7 +16,7 @@ from rollouts.calibration.limits import RolloutCalibration
 from rollouts.checks import CheckFinding, CheckOutcome, CheckResult, SeedParts, SlotFacts, open_version
 from rollouts.models.devices import find_device
 from rollouts.precision import Dtype, EngineName
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 from rollouts.verify import Verification, verify_file
 from rollouts.verify_answer import MOST_BYTES, Answer, verify_answer
 

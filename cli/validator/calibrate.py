@@ -18,7 +18,7 @@ from protocol.runtime.files import write_atomically
 from rollouts.precision import Dtype, EngineName
 
 if TYPE_CHECKING:
-    from rollouts.recompute.vllm_process import VllmPlace
+    from rollouts.recompute.place import VllmPlace
     from validator.calibration.measuring import MeasuredEntry
 
 MEASURED_CLASSES = Columns.of(
@@ -83,7 +83,7 @@ def calibrate(
     of a class has no differences, so a class needs no limits and nothing is written. A difference is an error.
     """
     if classes is not None:
-        from rollouts.recompute.vllm_process import VllmPlace  # noqa: PLC0415 - slow to load, and `--help` does not need it
+        from rollouts.recompute.place import VllmPlace  # noqa: PLC0415 - slow to load, and `--help` does not need it
 
         place = VllmPlace(python=vllm_python, device=device, threads=threads)
         _compare_classes(

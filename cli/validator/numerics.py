@@ -34,9 +34,9 @@ def numerics(
     recomputes a recorded file of each class. If a result differs from the recorded file, or vLLM fails, this machine
     must not judge the class, and the command exits with 1.
     """
-    from rollouts.recompute.classes import classes_at  # noqa: PLC0415 - loads torch, and `--help` does not need it
+    from rollouts.recompute.place import VllmPlace, classes_at  # noqa: PLC0415 - these imports load torch
     from rollouts.recompute.reference import differences  # noqa: PLC0415
-    from rollouts.recompute.vllm_process import VllmPlace, VllmProcess  # noqa: PLC0415
+    from rollouts.recompute.vllm_process import VllmProcess  # noqa: PLC0415
 
     place = VllmPlace(python=vllm_python, device=device)
     rows: list[dict[str, str]] = []

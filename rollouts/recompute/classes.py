@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -17,12 +16,12 @@ import torch
 from protocol.errors import InvalidInput
 from rollouts.engines.vllm.cpu_kernels import reproducible_classes
 from rollouts.engines.vllm.numerics import arithmetic_of, gpu_class
-from rollouts.errors import EngineFailed
 from rollouts.models.devices import find_device
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recompute.errors import starting
+from rollouts.recompute.place import VllmPlace
 from rollouts.recompute.reference import prove, recording_of
-from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.vllm_process import VllmProcess
 
 _WITHIN = timedelta(minutes=2)
 _ROOT = Path(__file__).parents[2]
@@ -43,34 +42,6 @@ def own_classes(device: torch.device) -> list[Arithmetic]:
         raise InvalidInput("this machine's processor has no numerics class", hint="classes need x86-64 with AVX2")
     every = [arithmetic_of(dtype, name) for dtype in reversed(Dtype) for name in devices]
     return [one for one in every if recording_of(one) is not None]
-
-
-def classes_at(place: VllmPlace) -> list[Arithmetic]:
-    """Returns the classes that a vLLM installation can recompute.
-
-    The function runs the installation's interpreter in a process of its own.
-
-    Raises:
-        NotFound: vLLM is not installed at this place.
-        EngineFailed: The interpreter failed.
-    """
-    command = [str(place.interpreter()), "-m", "rollouts.recompute.classes"]
-    command += [] if place.device is None else ["--device", place.device]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=_ROOT,
-            env=place.environment(),
-            capture_output=True,
-            timeout=_WITHIN.total_seconds(),
-            check=False,
-            text=True,
-        )
-        if done.returncode:
-            raise EngineFailed(f"{command[0]} found no classes: {(done.stderr.splitlines() or [''])[-1][:300]}")
-        return [Arithmetic.parse(name) for name in json.loads(done.stdout)]
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        raise EngineFailed(f"{command[0]} found no classes: {error}") from error
 
 
 def check_class(place: VllmPlace, arithmetic: Arithmetic) -> None:

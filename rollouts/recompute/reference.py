@@ -30,12 +30,11 @@ from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recompute.errors import ClassNotReproduced, starting
+from rollouts.recompute.place import MODEL_FOLDERS
 from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.sampling.parameters import SamplingParameters
 
 RECORDINGS = Path(__file__).with_name("recordings")
-MODEL_FOLDERS = "muster-reference-"
-"""Beginning of the names of the reference model's temporary folders."""
 SEED = bytes(range(32))
 PARAMETERS = SamplingParameters(max_new_tokens=48)
 _PROMPTS = (5, 23, 64, 131)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -20,7 +18,6 @@ from pydantic import BaseModel, ValidationError
 import rollouts.errors
 from protocol.errors import InvalidInput, MusterError, NotFound
 from protocol.identifiers import Digest
-from protocol.runtime.extras import installation
 from rollouts.checks import RowEvidence
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm.cpu_kernels import check_class, environment_for
@@ -48,6 +45,7 @@ from rollouts.recompute.messages import (
     pack_requests,
     unpack_evidence,
 )
+from rollouts.recompute.place import VllmPlace
 from rollouts.sampling.parameters import SamplingParameters
 
 START_WITHIN = timedelta(minutes=3)
@@ -57,10 +55,7 @@ LOAD_WITHIN = timedelta(minutes=15)
 COMPARE_WITHIN = timedelta(minutes=30)
 """Timeout of a prefill. The owner of the process may end the process earlier."""
 _END_WITHIN = timedelta(seconds=5)
-_ROOT = Path(__file__).parents[2]
 _PROGRAM = "rollouts.recompute.program"
-_PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"})
-"""Environment variables that the process inherits. Other variables may hold keys, or change the process's results."""
 _ROW_BYTES, _TOKEN_BYTES = 1024, 32
 """Upper bounds of the decoded bytes of a row besides its tokens, and of a generated token with its share of a proof."""
 _PIECE = 1 << 20
@@ -68,43 +63,6 @@ _PIPE = select.PIPE_BUF
 """Bytes that a writable pipe takes without blocking (POSIX guarantees at least 512)."""
 
 _Expected = TypeVar("_Expected", bound=BaseModel)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmPlace:
-    """A vLLM installation on this machine, with the device and threads that it uses.
-
-    Args:
-        python: Python interpreter of an environment with vLLM; None for this process's own environment.
-        device: Torch's name of the device; None for an accelerator if there is one, else the CPU.
-        threads: Threads of the process on a CPU.
-    """
-
-    python: Path | None = None
-    device: str | None = None
-    threads: int = 1
-
-    def environment(self) -> dict[str, str]:
-        """Returns the environment variables of processes at this place."""
-        passed_on = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
-        return passed_on | {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(self.threads)}
-
-    def interpreter(self) -> Path:
-        """Returns the interpreter.
-
-        Raises:
-            NotFound: The interpreter does not exist, or there is no vLLM in this process's environment.
-        """
-        if self.python is not None:
-            if not self.python.is_file():
-                raise NotFound(f"there is no Python interpreter {self.python}", hint="correct the path")
-            return self.python
-        if find_spec("vllm") is None:
-            raise NotFound(
-                "vLLM is not installed in this environment",
-                hint=f"{installation('vllm')}, or name the interpreter of an environment that has vLLM",
-            )
-        return Path(sys.executable)
 
 
 class VllmProcess:

@@ -10,8 +10,9 @@ from protocol.errors import InvalidInput
 from rollouts.checks import CheckedVersion, open_version
 from rollouts.files.samples import RolloutFile
 from rollouts.precision import EXAMPLE, Arithmetic
+from rollouts.recompute.place import VllmPlace
 from rollouts.recompute.reference import difference, prove
-from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.vllm_process import VllmProcess
 from validator.calibration.honest import file_of, seed_of
 from validator.calibration.measuring import Progress
 

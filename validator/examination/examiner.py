@@ -16,7 +16,7 @@ from protocol.runtime.scratch_folders import remove_abandoned
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all
 from rollouts.errors import BadVersionFolder
-from rollouts.recompute.reference import MODEL_FOLDERS
+from rollouts.recompute.place import MODEL_FOLDERS
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.policies import Fetch, PolicyStore
 from validator.examination.channel import Order

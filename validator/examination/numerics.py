@@ -14,13 +14,18 @@ from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all
 from rollouts.precision import Arithmetic
-from rollouts.recompute.classes import check_class, classes_at
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace, classes_at
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=1)
 """First and longest pause before a failed search or check is repeated; a check takes ten seconds and up to three GB."""
 
 _log = get_logger(__name__)
+
+
+def _check_class(place: VllmPlace, arithmetic: Arithmetic) -> None:
+    from rollouts.recompute.classes import check_class  # noqa: PLC0415 - loads torch (0.3 GB), and failures are rare
+
+    check_class(place, arithmetic)
 
 
 class VerifiableClasses:
@@ -39,7 +44,7 @@ class VerifiableClasses:
         *,
         clock: Clock,
         find: Callable[[VllmPlace], Sequence[Arithmetic]] = classes_at,
-        check: Callable[[VllmPlace, Arithmetic], None] = check_class,
+        check: Callable[[VllmPlace, Arithmetic], None] = _check_class,
     ) -> None:
         self._place = place
         self._clock = clock

@@ -12,7 +12,7 @@ from dataclasses import replace
 from rollouts.calibration.limits import CheckLimits
 from rollouts.checks import PREFILL_CHECKS, CheckInput, CheckOutcome, RowEvidence, RowSpread
 from rollouts.checks.sampling import CHECK as REPLAY
-from rollouts.recompute import Recomputer
+from rollouts.recompute.interface import Recomputer
 from rollouts.sampling.parameters import SamplingParameters
 from validator.examination.conclusion import Prefilled
 

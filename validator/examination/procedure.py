@@ -20,8 +20,9 @@ from rollouts.checks.reward import differing_environments
 from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.files.limits import ReadLimits
 from rollouts.precision import Arithmetic, Dtype, EngineName
-from rollouts.recompute import Recomputer, TorchRecomputer
 from rollouts.recompute.errors import ClassFailed
+from rollouts.recompute.interface import Recomputer
+from rollouts.recompute.torch_recomputer import TorchRecomputer
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
 from validator.domain.submissions import WorkFacts

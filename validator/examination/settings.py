@@ -9,7 +9,7 @@ from pathlib import Path
 from protocol.runtime.budgets import KeepRule
 from rollouts.files.limits import ReadLimits
 from rollouts.precision import Dtype
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 
 KEPT_VERSIONS = 3
 """Number of unused versions that stay on disk; the validator downloads other versions again when it needs them."""

@@ -10,8 +10,9 @@ from rollouts.checks import CheckedVersion
 from rollouts.engines.vllm.cpu_kernels import check_class
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recompute.errors import ClassNotReproduced, starting
+from rollouts.recompute.place import VllmPlace
 from rollouts.recompute.reference import prove, recording_of
-from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 
 MOST_PROCESSES = 2

@@ -19,7 +19,7 @@ from rollouts.checks.sampling import CHECK as SAMPLING
 from rollouts.files.samples import RolloutFile
 from rollouts.models.policy import Policy
 from rollouts.precision import Arithmetic, Dtype
-from rollouts.recompute import TorchRecomputer
+from rollouts.recompute.torch_recomputer import TorchRecomputer
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
 from rollouts.verify import run_check, with_evidence

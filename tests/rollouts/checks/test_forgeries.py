@@ -34,7 +34,7 @@ from rollouts.environments.validation import CheckedEnvironment
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.models.policy import Policy
 from rollouts.precision import Dtype
-from rollouts.recompute import TorchRecomputer
+from rollouts.recompute.torch_recomputer import TorchRecomputer
 from rollouts.sandbox import SandboxUnavailable
 from rollouts.verify import run_check, with_evidence
 from tests.kit.rollout_files import EACH, GROUPS, LIMIT, PARTS, with_row, with_rows

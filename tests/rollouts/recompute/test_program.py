@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from protocol.errors import NotFound
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 
 ROOT = Path(__file__).parents[3]
 PARENT = """

@@ -16,7 +16,8 @@ from rollouts.files.self_test_file import TRIAL_LIMITS, trial_file
 from rollouts.precision import Arithmetic
 from rollouts.recompute import vllm_process
 from rollouts.recompute.messages import Opened, encode
-from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.place import VllmPlace
+from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.sampling.parameters import SamplingParameters
 
 SHORT = timedelta(seconds=0.5)

@@ -18,8 +18,7 @@ from rollouts.checks import RowEvidence
 from rollouts.engines.interface import Completion, FinishReason, SampleRequest
 from rollouts.files.samples import RolloutFile
 from rollouts.precision import Arithmetic
-from rollouts.recompute.classes import classes_at
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace, classes_at
 from rollouts.sampling.replay import Gaps
 from tests.kit.rollout_files import RECIPE, as_version
 from tests.kit.tiny_model import tiny_folder

@@ -19,7 +19,7 @@ from rollouts.checks import CheckedVersion
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Dtype
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 from rollouts.sandbox import Sandboxes
 from tests.kit.rollout_files import (
     BEACON,

@@ -29,7 +29,7 @@ from rollouts.checks import CheckedVersion
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Arithmetic
-from rollouts.recompute.reference import MODEL_FOLDERS
+from rollouts.recompute.place import MODEL_FOLDERS
 from rollouts.task.policies import HeldPolicy
 from rollouts.task.version_lock import Hold, VersionLock
 from tests.validator.examination.conftest import ALL, checkpoint, facts

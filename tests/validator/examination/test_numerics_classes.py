@@ -29,7 +29,8 @@ from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recompute import reference
-from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.place import VllmPlace
+from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import Malformed, ProofResult

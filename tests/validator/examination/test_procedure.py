@@ -28,8 +28,9 @@ from rollouts.errors import OutOfMemory
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import VERSION_KEY, table_of, write_table
 from rollouts.precision import Arithmetic, Dtype
-from rollouts.recompute import TorchRecomputer
-from rollouts.recompute.vllm_process import VllmPlace, VllmProcess
+from rollouts.recompute.place import VllmPlace
+from rollouts.recompute.torch_recomputer import TorchRecomputer
+from rollouts.recompute.vllm_process import VllmProcess
 from tests.kit.rollout_files import (
     PARTS,
     RECIPE,

@@ -16,7 +16,7 @@ from protocol.runtime.threads import replaced_runner, run_inline
 from rollouts.errors import EngineFailed
 from rollouts.precision import Arithmetic
 from rollouts.recompute.errors import ClassNotReproduced
-from rollouts.recompute.vllm_process import VllmPlace
+from rollouts.recompute.place import VllmPlace
 from validator.examination.numerics import FIRST_PAUSE, LONGEST_PAUSE, VerifiableClasses
 
 AVX2, F32 = (f"vllm-0.32.0/{dtype}/cpu-avx2" for dtype in ("bfloat16", "float32"))

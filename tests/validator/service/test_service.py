@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -51,3 +53,9 @@ async def test_a_running_service_judges_by_itself_and_releases_started_work_when
     heir = pool.validator(live=True)
     assert await heir.judge() == 1, "at once: no lease has to end first"
     assert (await pool.work(left)).status is WorkStatus.PROVISIONAL
+
+
+def test_the_service_does_not_load_torch() -> None:
+    script = "import sys, validator.service; print('torch' in sys.modules)"  # torch takes 0.3 GB
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
