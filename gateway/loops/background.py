@@ -26,7 +26,7 @@ def add_loops(loops: BackgroundLoops, dependencies: Dependencies) -> None:
     database, metrics = dependencies.database, dependencies.metrics
 
     async def beat() -> None:
-        await database.beat(dependencies.replica)
+        await database.beat(dependencies.replica, lasting=REPLICA_DEAD_AFTER)
 
     async def gauges() -> None:
         counts = await database.counts()
@@ -49,7 +49,6 @@ async def sweep_once(dependencies: Dependencies) -> None:
         Sweep(
             now_ms=dependencies.database.now_ms(),
             at_once=SWEPT_AT_ONCE,
-            replica_ms=round(REPLICA_DEAD_AFTER.total_seconds() * 1000),
             last=NO_ANSWER,
             unverified=UNVERIFIED,
         )

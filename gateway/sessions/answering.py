@@ -110,7 +110,8 @@ class SessionAnswering:
                 token_hash=token_hash,
                 free=free,
                 now_ms=self._database.now_ms(),
-                alive_ms=wait_ms + self._lost_ms,
+                alive_ms=self._lost_ms,
+                wait_ms=wait_ms,
                 slot_ms=round(self._settings.slot_time_s * 1000),
             )
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from redis.asyncio import Redis
@@ -150,10 +151,13 @@ class Database:
             found: dict[bytes, bytes] = await self.redis.hgetall(self.keys.of("versions"))
         return {digest.decode(): int(version) for digest, version in found.items()}
 
-    async def beat(self, replica: str) -> None:
-        """Records that a replica is alive."""
+    async def beat(self, replica: str, *, lasting: timedelta) -> None:
+        """Records that a replica is alive for the time `lasting`, by Redis' clock."""
         with store_errors():
-            await self.redis.zadd(self.keys.of("replicas"), {replica: self.now_ms()})
+            async with self.redis.pipeline(transaction=True) as pipe:
+                pipe.set(self.keys.of("replica", replica), 1, px=lasting)
+                pipe.sadd(self.keys.of("replicas"), replica)
+                await pipe.execute()
 
     async def tokens_per_second(self) -> float:
         """Returns the rate of new tokens in the last minute."""

@@ -25,6 +25,7 @@ PACKAGES = [
     "ledger",
     "discovery",
     "orchestrator",
+    "gateway",
     "worker",
     "rollouts",
     "validator",

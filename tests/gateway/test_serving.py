@@ -10,13 +10,7 @@ import openai
 import pytest
 
 from protocol.wire.served import answer_digest
-from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, running_gateway, text_of
-
-
-@pytest.fixture
-def gateway(redis_url: str) -> Any:
-    with running_gateway(redis_url) as found:
-        yield found
+from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, record_of, text_of
 
 
 def test_openai_clients_get_answers_that_are_in_the_signed_list(gateway: GatewayUnderTest) -> None:
@@ -25,7 +19,7 @@ def test_openai_clients_get_answers_that_are_in_the_signed_list(gateway: Gateway
     assert [model.id for model in client.models.list()] == [RUN]
     whole: Any = client.completions.create(model=RUN, prompt="12+34=", max_tokens=8, logprobs=0, seed=5)
     assert whole.choices[0].finish_reason == "length"
-    assert whole.choices[0].text == text_of(whole.muster["samples"][0]["token_ids"])
+    assert whole.choices[0].text == text_of(record_of(whole)["samples"][0]["token_ids"])
     assert whole.choices[0].logprobs.tokens == list(whole.choices[0].text)
     assert whole.usage.prompt_tokens == 3
     stream = client.chat.completions.create(
@@ -54,9 +48,9 @@ def test_openai_clients_get_answers_that_are_in_the_signed_list(gateway: Gateway
     task.stop()
     listed = task.close().requests
     assert [one.kind.value for one in listed] == ["completion", "chat", "generate"]
-    assert listed[0].seed == whole.muster["seed"]
+    assert listed[0].seed == record_of(whole)["seed"]
     assert json.loads(listed[1].body)["messages"][0]["content"] == "héllo"
-    assert listed[0].answer == answer_digest([(whole.choices[0].text, whole.muster["samples"][0]["token_ids"])])
+    assert listed[0].answer == answer_digest([(whole.choices[0].text, record_of(whole)["samples"][0]["token_ids"])])
     assert listed[1].answer == answer_digest(
         [(text, sample["token_ids"]) for text, sample in zip(texts, record["samples"], strict=True)]
     )

@@ -251,6 +251,12 @@ def tokens_of(request: AssignedRequest, choice: int, count: int) -> list[int]:
     return [(seed[place % 32] + choice * 7 + place) % 26 for place in range(count)]
 
 
+def record_of(answer: Any) -> dict[str, Any]:
+    """Returns the field `muster` of an answer of OpenAI's client."""
+    record: dict[str, Any] = answer.muster
+    return record
+
+
 def text_of(tokens: Sequence[int]) -> str:
     """Returns the text of tokens."""
     return "".join(chr(97 + token % 26) for token in tokens)

@@ -69,6 +69,7 @@ class PollSession(ScriptCall[Polled]):
 
     Args:
         free: Number of choices for which the task has room.
+        wait_ms: Time for which the poll goes on if there is nothing to answer.
         slot_ms: Time after the first answer at which the session closes.
     """
 
@@ -77,6 +78,7 @@ class PollSession(ScriptCall[Polled]):
     free: int
     now_ms: int
     alive_ms: int
+    wait_ms: int
     slot_ms: int
 
 
@@ -275,13 +277,11 @@ class Sweep(ScriptCall[Swept]):
 
     Args:
         at_once: Maximum number of objects of each kind.
-        replica_ms: Time after which a silent replica counts as dead.
         unverified: JSON of the error for clients whose answers no verifier judged in time.
     """
 
     now_ms: int
     at_once: int
-    replica_ms: int
     last: str
     unverified: str
 

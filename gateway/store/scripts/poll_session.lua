@@ -37,4 +37,8 @@ end
 local gone = P .. 'cancelled:' .. session
 local cancelled = redis.call('SMEMBERS', gone)
 redis.call('DEL', gone)
+-- The poll goes on if there is nothing to answer.
+if #requests == 0 and #cancelled == 0 and not closing then
+  redis.call('ZADD', P .. 'alive', now_ms + wait_ms + alive_ms, session)
+end
 return reply{outcome = 'ok', closing = closing, cancelled = cancelled, requests = requests}

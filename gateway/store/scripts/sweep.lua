@@ -32,13 +32,15 @@ for _, id in ipairs(due('verify-ends', now_ms)) do
     end
   end
 end
-for _, replica in ipairs(due('replicas', now_ms - replica_ms)) do
-  local ids = redis.call('SRANDMEMBER', P .. 'requests:' .. replica, at_once)
-  for _, id in ipairs(ids) do
-    report.orphaned = report.orphaned + 1
-    cancel(id)
-    redis.call('SREM', P .. 'requests:' .. replica, id)
+-- A replica's heartbeat is a key that expires by Redis' clock, because a wrong clock of one replica must not end others.
+for _, replica in ipairs(redis.call('SRANDMEMBER', P .. 'replicas', at_once)) do
+  if redis.call('EXISTS', P .. 'replica:' .. replica) == 0 then
+    for _, id in ipairs(redis.call('SRANDMEMBER', P .. 'requests:' .. replica, at_once)) do
+      report.orphaned = report.orphaned + 1
+      cancel(id)
+      redis.call('SREM', P .. 'requests:' .. replica, id)
+    end
+    if redis.call('SCARD', P .. 'requests:' .. replica) == 0 then redis.call('SREM', P .. 'replicas', replica) end
   end
-  if redis.call('SCARD', P .. 'requests:' .. replica) == 0 then redis.call('ZREM', P .. 'replicas', replica) end
 end
 return reply(report)
