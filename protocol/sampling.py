@@ -10,6 +10,7 @@ from protocol.errors import InvalidInput
 LEAST_TEMPERATURE = 0.01
 MOST_TEMPERATURE = 100.0
 MOST_NEW_TOKENS = 1 << 20
+MOST_TOP_K = (1 << 31) - 1
 NO_TOP_K = 0
 """The value of `top_k` that keeps every token."""
 
@@ -37,7 +38,7 @@ class SamplingParameters:
 
     def __post_init__(self) -> None:
         _check_integer("max_new_tokens", self.max_new_tokens, least=1, most=MOST_NEW_TOKENS)
-        _check_integer("top_k", self.top_k, least=0, most=1 << 31)
+        _check_integer("top_k", self.top_k, least=0, most=MOST_TOP_K)
         _check_number("temperature", self.temperature, least=LEAST_TEMPERATURE, most=MOST_TEMPERATURE)
         _check_number("top_p", self.top_p, least=0.0, most=1.0)
         if self.top_p == 0:

@@ -39,6 +39,7 @@ from rollouts.sampling.parameters import (
     LEAST_TEMPERATURE,
     MOST_NEW_TOKENS,
     MOST_TEMPERATURE,
+    MOST_TOP_K,
     NO_TOP_K,
     SamplingParameters,
 )
@@ -70,7 +71,7 @@ class SamplingChoice(_RecipeModel):
 
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] = NO_TOP_K
+    top_k: Annotated[int, Field(ge=0, le=MOST_TOP_K)] = NO_TOP_K
     max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
 
     @property

@@ -59,12 +59,15 @@ class Verification:
         results: One result per check, in order of execution.
         limits: Limits of the statistical checks; None if the file was not decoded, or there is no calibration for it.
         not_accepted: Reason why the recipe does not accept the file's engine and data type; empty if it does.
+        needed: Names of the checks that must be judged. A rollout file needs none, because its node is not at fault if
+            a check can't be judged. The service of an answer could choose to be unverifiable.
     """
 
     file: RolloutFile | None
     results: tuple[CheckResult, ...]
     limits: CheckLimits | None
     not_accepted: str = ""
+    needed: frozenset[str] = frozenset()
 
     @property
     def rejected(self) -> bool:
@@ -75,6 +78,11 @@ class Verification:
     def failed(self) -> tuple[CheckResult, ...]:
         """Results of the failed checks."""
         return tuple(one for one in self.results if one.state is CheckOutcome.FAILED)
+
+    @property
+    def complete(self) -> bool:
+        """True if all needed checks were judged."""
+        return not any(one.check in self.needed for one in self.unknown)
 
     @property
     def unknown(self) -> tuple[CheckResult, ...]:

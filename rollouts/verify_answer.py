@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Digest
 from protocol.openai.errors import InvalidRequest
+from protocol.openai.replies import ReplyFormat, generated_choice, usage_of
 from protocol.verdicts import ReasonCode
 from protocol.wire.answers import AnswerRecord
 from rollouts.calibration.limits import RolloutCalibration
@@ -38,6 +39,7 @@ from rollouts.checks import (
 )
 from rollouts.checks.bounds import fits_model
 from rollouts.checks.result import concluded, unknown
+from rollouts.engines.interface import Completion
 from rollouts.environments import load_environment
 from rollouts.errors import BadVersionFolder
 from rollouts.files.samples import RolloutFile
@@ -49,6 +51,7 @@ from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
 from rollouts.recompute.place import VllmPlace
 from rollouts.serving.record import completion_of, sampling_of
+from rollouts.serving.replies import whole_choice
 from rollouts.serving.requests import request_differences
 from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic
 
@@ -67,7 +70,7 @@ class BadAnswer(InvalidInput):
     """The file is not an answer of `muster serve`."""
 
     code = "bad-answer"
-    default_hint = "save the whole JSON answer of `muster serve`, or the last chunk of a stream before [DONE]"
+    default_hint = "save the whole JSON answer of `muster serve`, or the chunk of a stream that has the field `muster`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +79,17 @@ class Answer:
 
     Args:
         record: Its field `muster`.
-        choices: Its choices, as the client sees them; empty for a chunk of a stream, which has only a part of them.
+        shown: Its other fields, as the client sees them, without those that are null.
     """
 
     record: AnswerRecord
-    choices: Sequence[Mapping[str, Any]]
+    shown: Mapping[str, JsonValue]
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether the answer is the last chunk of a stream, which has only a part of the text."""
+        kind = self.shown.get("object")
+        return kind == "chat.completion.chunk" or (kind == "text_completion" and "usage" not in self.shown)
 
     @classmethod
     def parse(cls, content: bytes) -> Answer:
@@ -93,9 +102,10 @@ class Answer:
             raise BadAnswer(f"the answer has {len(content)} bytes; the limit is {MOST_BYTES}")
         try:
             value = json.loads(content)
+            shown = _without_nulls(value)
         except (ValueError, RecursionError) as error:
             raise BadAnswer(f"the answer is not JSON: {error}") from None
-        if not isinstance(value, dict) or "muster" not in value:
+        if not isinstance(shown, dict) or "muster" not in shown:
             raise BadAnswer("the answer has no field `muster`")
         try:
             record = AnswerRecord.model_validate(value["muster"])
@@ -106,9 +116,16 @@ class Answer:
         for number, sample in enumerate(record.samples):
             if sample.sample != number or sample.prompt >= len(record.prompts):
                 raise BadAnswer(f"sample {number} of the answer has another number, or a prompt that is missing")
-        choices = value.get("choices") if value.get("usage") is not None else None
-        is_list = isinstance(choices, list) and all(isinstance(one, dict) for one in choices)
-        return cls(record=record, choices=choices if is_list and choices is not None else ())
+        if unused := set(range(len(record.prompts))) - {sample.prompt for sample in record.samples}:
+            raise BadAnswer(f"no sample of the answer has the prompt {min(unused)}")
+        return cls(record=record, shown=shown)
+
+
+def _without_nulls(value: JsonValue) -> JsonValue:
+    """Returns a JSON value without fields that are null: OpenAI's client adds such fields to an answer."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def verify_answer(
@@ -116,6 +133,8 @@ def verify_answer(
     folder: Path,
     *,
     request: bytes | None = None,
+    allow_missing_proofs: bool = False,
+    allow_chunk: bool = False,
     calibration: RolloutCalibration | None = None,
     dtype: Dtype | None = None,
     device: torch.device | None = None,
@@ -124,10 +143,15 @@ def verify_answer(
 ) -> Verification:
     """Checks an answer against the folder of its version.
 
+    The answer is genuine if the verification is `complete` and not `rejected`. It is not complete if the service chose
+    an arithmetic without limits, left proofs out, or returned a chunk, because it could then forge any token.
+
     Args:
         answer: The answer, by an untrusted service.
         folder: The version's folder, which needs no recipe.
         request: Body of the request that the client sent; None to believe the answer's prompts and parameters.
+        allow_missing_proofs: Whether an answer without proofs may be complete.
+        allow_chunk: Whether the last chunk of a stream may be complete, whose text is not compared with its tokens.
         calibration: As for `verify_file`, like the following arguments.
         dtype: Data type of torch's prefill.
         device: Device of torch's prefill.
@@ -160,24 +184,29 @@ def verify_answer(
     limits = limits_of(file, version, calibration=calibration or RolloutCalibration.shipped(), verifier=verifier)
     case = CheckInput(file=file, facts=SlotFacts.of_file(file), version=version, limits=limits)
     results = [run_check(check, case) for check in (bounds.CHECK, termination.CHECK)]
+    has_proofs = all(sample.proofs is not None for sample in record.samples)
+    needed = {_CONTENT, *(check.name for check in PREFILL_CHECKS)}
+    if allow_missing_proofs and not has_proofs:
+        needed.remove(computation.CHECK.name)
+    if allow_chunk and answer.is_chunk:
+        needed.remove(_CONTENT)
     if request is not None:
         results.append(_check_request(request, record, version))
     if not fits_model(case):
         skipped = "not run, because tokens or lengths are out of bounds"
         results += [unknown(name, skipped) for name in (_CONTENT, *(check.name for check in PREFILL_CHECKS))]
-        return Verification(file=file, results=tuple(results), limits=limits)
-    results.append(_check_content(answer, case))
+        return Verification(file=file, results=tuple(results), limits=limits, needed=frozenset(needed))
+    results.append(_check_content(answer, completions, version))
     with open_recomputer(version, verifier, made_in=made_in, device=device, vllm=vllm) as recomputer:
         rows = range(len(file.samples))
         evidence = recomputer.evidence(file, rows, seed=record.seed_bytes, parameters=parameters)
     case = replace(case, evidence=evidence)
-    has_proofs = all(sample.proofs is not None for sample in record.samples)
     for check in PREFILL_CHECKS:
         if check is computation.CHECK and not has_proofs:
             results.append(unknown(check.name, "the answer has no proofs: the service was started with --no-proofs"))
         else:
             results.append(run_check(check, case))
-    return Verification(file=file, results=tuple(results), limits=limits)
+    return Verification(file=file, results=tuple(results), limits=limits, needed=frozenset(needed))
 
 
 def _open(folder: Path, record: AnswerRecord) -> CheckedVersion:
@@ -193,13 +222,16 @@ def _open(folder: Path, record: AnswerRecord) -> CheckedVersion:
             hint="name the folder of the version that answered; an update of the service's weights changes its version",
         )
     environment, tokenizer = load_environment(_UNUSED_ENVIRONMENT), FolderTokenizer(folder)
-    recipe = Recipe(
-        environment=EnvironmentChoice(name=environment.name, version=environment.version),
-        sampling=SamplingChoice.model_validate(record.sampling.model_dump()),
-        group_size=len(record.samples),
-        max_prompt_tokens=max(len(tokens) for tokens in record.prompts),
-        prompts=PromptRange(count=1),
-    )
+    try:
+        recipe = Recipe(
+            environment=EnvironmentChoice(name=environment.name, version=environment.version),
+            sampling=SamplingChoice.model_validate(record.sampling.model_dump()),
+            group_size=len(record.samples),
+            max_prompt_tokens=max(len(tokens) for tokens in record.prompts),
+            prompts=PromptRange(count=1),
+        )
+    except ValidationError as error:
+        raise BadAnswer(f"a value of the answer is impossible: {error.errors()[0]['msg']}") from None
     return CheckedVersion(
         digest=digest,
         folder=folder,
@@ -221,42 +253,46 @@ def _check_request(request: bytes, record: AnswerRecord, version: CheckedVersion
     return concluded(_REQUEST, findings, fails=Fails.EXACT)
 
 
-def _check_content(answer: Answer, case: CheckInput) -> CheckResult:
-    """Compares text, tokens and log-probabilities that the client sees with those of the record."""
-    if not answer.choices:
+def _check_content(answer: Answer, completions: Sequence[Completion], version: CheckedVersion) -> CheckResult:
+    """Compares all that the client sees of the choices with the answer that the record gives."""
+    if answer.is_chunk:
         return unknown(_CONTENT, "the file is a chunk of a stream, which has only a part of the text")
     findings = [
         CheckFinding(reason=ReasonCode.FORMAT_SCHEMA, what=what, row=row, sample=row)
-        for row, what in _differences(answer, case)
+        for row, what in _differences(answer, completions, version)
     ]
     return concluded(_CONTENT, findings, fails=Fails.EXACT)
 
 
-def _differences(answer: Answer, case: CheckInput) -> Iterator[tuple[int | None, str]]:
-    samples = answer.record.samples
-    if [choice.get("index") for choice in answer.choices] != list(range(len(samples))):
-        yield None, f"the answer does not have the choices 0 to {len(samples) - 1}"
+def _differences(
+    answer: Answer, completions: Sequence[Completion], version: CheckedVersion
+) -> Iterator[tuple[int | None, str]]:
+    shown, record = answer.shown, answer.record
+    kind = shown.get("object")
+    if kind not in (None, "text_completion", "chat.completion"):
+        yield None, f"the object {kind!r:.40} is no answer of the service"
         return
-    for row, (choice, sample) in enumerate(zip(answer.choices, samples, strict=True)):
-        message = choice.get("message")
-        text = message.get("content") if isinstance(message, dict) else choice.get("text")
-        tokens = choice.get("token_ids")
-        if text is None and tokens is None:
-            yield row, "the choice has neither text nor token ids"
-        if text is not None and text != case.version.tokenizer.decode(sample.token_ids):
-            yield row, "the text is not that of the tokens"
-        if tokens is not None and tokens != sample.token_ids:
-            yield row, "the token ids are not those of the record"
-        shown = _shown_logprobs(choice.get("logprobs"))
-        if shown is not None and shown != sample.logprobs:
-            yield row, "the log-probabilities are not those of the record"
+    written = sum(len(one.tokens) for one in completions)
+    if shown.get("usage") != usage_of(sum(len(tokens) for tokens in record.prompts), written):
+        yield None, "the usage is not that of the record"
+    choices = shown.get("choices")
+    if not isinstance(choices, list) or len(choices) != len(completions):
+        yield None, f"the answer does not have the choices 0 to {len(completions) - 1}"
+        return
+    for row, (found, one) in enumerate(zip(choices, completions, strict=True)):
+        if not isinstance(found, dict):
+            yield row, "the choice is no object"
+            continue
+        wanted: Any = _without_nulls(_choice(kind, one, version, logprobs="logprobs" in found))
+        if others := [f"{name!r:.40}" for name in sorted({*found, *wanted}) if found.get(name) != wanted.get(name)]:
+            yield row, f"fields of the choice are not those of the record: {', '.join(others[:5])}"
 
 
-def _shown_logprobs(logprobs: object) -> list[object] | None:
-    """Returns the log-probabilities of a choice in the form of completions or chats; None if it has none."""
-    if not isinstance(logprobs, dict):
-        return None
-    if isinstance(content := logprobs.get("content"), list):
-        return [one.get("logprob") if isinstance(one, dict) else None for one in content]
-    shown = logprobs.get("token_logprobs")
-    return shown if isinstance(shown, list) else []
+def _choice(kind: object, one: Completion, version: CheckedVersion, *, logprobs: bool) -> dict[str, Any]:
+    """Returns a choice as the service writes it."""
+    if kind is None:
+        return generated_choice(whole_choice(one, None, with_pieces=False), logprobs=logprobs)
+    form = ReplyFormat(
+        identifier="", created=0, model="", chat=kind == "chat.completion", logprobs=logprobs, fingerprint=""
+    )
+    return form.choice(whole_choice(one, version.tokenizer, with_pieces=logprobs))

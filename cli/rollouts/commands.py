@@ -1,7 +1,7 @@
 """`muster rollouts`: shows rollout files, and verifies them against the version that generated them.
 
 No command uses the network. `verify` exits with 0 if no check failed, with 1 if the file is rejected, and with 3 if the
-file could not be checked.
+file could not be checked. It exits with 3, too, if an answer of `muster serve` could not be checked completely.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ def verify(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="JSON body of the request, if the file is an answer to it."),
     ] = None,
+    allow_missing_proofs: Annotated[
+        bool, typer.Option("--allow-missing-proofs", help="Accept an answer without proofs.")
+    ] = False,
+    allow_chunk: Annotated[
+        bool,
+        typer.Option("--allow-chunk", help="Accept the last chunk of a stream, whose text is not checked."),
+    ] = False,
     calibration: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Calibration file, with the limits of the statistical checks."),
@@ -70,7 +77,8 @@ def verify(
     """Check a file against its version: prompts, draws, proofs, rewards and all other fields.
 
     For an answer of `muster serve`, the command checks draws, proofs, log-probabilities and text. It takes the seed
-    from the answer. With --request, it also compares the answer with what was asked.
+    from the answer. With --request, it also compares the answer with what was asked. It exits with 3 if proofs, draws,
+    log-probabilities or text could not be checked, because an answer that can't be checked may be forged.
 
     Without --lease, the command takes run, step, index and node from the file. It checks prompts and draws against the
     slot's seed only with --lease, or with all of --chain-id, --pool, --beacon and --salt. The ledger's event
@@ -88,6 +96,8 @@ def verify(
                 parts=GivenParts(chain_id=chain_id, pool=pool, beacon=beacon, salt=salt),
                 units=units,
                 request=request,
+                allow_missing_proofs=allow_missing_proofs,
+                allow_chunk=allow_chunk,
                 calibration=calibration,
                 dtype=dtype,
                 device=device,
@@ -98,7 +108,9 @@ def verify(
         show_error(error)
         raise typer.Exit(NOT_CHECKED) from error
     show_verification(verification, as_json=as_json)
-    raise typer.Exit(FAILED if verification.rejected else 0)
+    if verification.rejected:
+        raise typer.Exit(FAILED)
+    raise typer.Exit(0 if verification.complete else NOT_CHECKED)
 
 
 @app.command()

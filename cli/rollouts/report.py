@@ -46,6 +46,8 @@ def verify(
     parts: GivenParts,
     units: int | None,
     request: Path | None = None,
+    allow_missing_proofs: bool = False,
+    allow_chunk: bool = False,
     calibration: Path | None,
     dtype: Dtype | None,
     device: str | None,
@@ -68,14 +70,21 @@ def verify(
             Answer.parse(_read(file)),
             model,
             request=None if request is None else _read(request),
+            allow_missing_proofs=allow_missing_proofs,
+            allow_chunk=allow_chunk,
             calibration=None if calibration is None else RolloutCalibration.read(calibration),
             dtype=dtype,
             device=None if device is None else find_device(device),
             engine=engine,
             vllm=VllmPlace(python=vllm_python, device=device),
         )
-    if request is not None:
-        raise InvalidInput("--request belongs to an answer of `muster serve`", hint="leave it out for a rollout file")
+    options = {
+        "--request": request is not None,
+        "--allow-missing-proofs": allow_missing_proofs,
+        "--allow-chunk": allow_chunk,
+    }
+    if given := [name for name, is_given in options.items() if is_given]:
+        raise InvalidInput(f"{given[0]} belongs to an answer of `muster serve`", hint="leave it out for a rollout file")
     seed = None if lease is not None else _seed_parts(parts)
     if lease is not None and parts.given:
         raise InvalidInput(f"--lease and {', '.join(parts.given)} exclude each other", hint="give --lease alone")
@@ -153,10 +162,16 @@ def _print(verification: Verification) -> None:
             warn(f"{one.check}: {one.note}")
     if verification.not_accepted:
         say(f"{verification.not_accepted}: the work is not paid, and no stake is slashed")
-    words = "rejected" if verification.rejected else "nothing is wrong with it"
-    if verification.unknown and not verification.rejected:
-        words += f", as far as it could be checked: not {', '.join(one.check for one in verification.unknown)}"
-    say(words)
+    say(_conclusion(verification))
+
+
+def _conclusion(verification: Verification) -> str:
+    if verification.rejected:
+        return "rejected"
+    missing = ", ".join(one.check for one in verification.unknown)
+    if not verification.complete:
+        return f"not verified: the answer may be forged, because it could not be checked completely: not {missing}"
+    return "nothing is wrong with it" + (f", as far as it could be checked: not {missing}" if missing else "")
 
 
 def _state(result: CheckResult) -> str:
@@ -181,6 +196,7 @@ def _place(finding: CheckFinding) -> str:
 def _report(verification: Verification) -> dict[str, object]:
     return {
         "rejected": verification.rejected,
+        "complete": verification.complete,
         "not_accepted": verification.not_accepted,
         "header": None if verification.file is None else verification.file.header,
         "checks": verification.results,

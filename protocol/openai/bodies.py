@@ -9,10 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from protocol.errors import InvalidInput
 from protocol.openai.errors import InvalidRequest
@@ -26,6 +40,10 @@ SEED_BYTES = 32
 """Length of a seed."""
 
 MOST_TURNS = 4096
+MOST_PARTS = 1024
+"""Maximum number of parts of a message's content."""
+MOST_FIELDS = 256
+"""Maximum number of fields of an object with named fields."""
 
 _EXACT = "an answer with this option could not be verified by replay"
 _ABSENT = "Muster's engines do not have it"
@@ -85,9 +103,12 @@ _IGNORED = frozenset(
 )
 """Options that do not change the tokens of an answer, or concern features that Muster's answers lack."""
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
 _Int64 = Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)]
 _Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
-_Tokens = Annotated[list[_Token], Field(min_length=1, max_length=1 << 20)]
+_Tokens = Annotated[list[_Token], Field(min_length=1, max_length=1 << 20, fail_fast=True)]
+"""Lists of strangers end at the first wrong value: pydantic would keep 2 KB for each of a million errors."""
 
 
 class Body(BaseModel):
@@ -103,16 +124,32 @@ class Body(BaseModel):
             InvalidRequest: It is not JSON, a field is unknown or has a wrong value, or an option is not supported.
         """
         try:
-            values = json.loads(body)
+            text = body.decode()
+            values = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+            if _SURROGATE.search(text):
+                json.dumps(values, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                "body", "the body has half of a surrogate pair, such as \\ud800, which is no character"
+            ) from None
         except (ValueError, RecursionError) as error:
             raise InvalidRequest("body", f"the body is not JSON: {error}") from None
         if not isinstance(values, dict):
             raise InvalidRequest("body", "the body is not a JSON object")
         return cls.of(values, at="")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, values: object) -> object:
+        if isinstance(values, dict) and len(values) > MOST_FIELDS:
+            raise ValueError(_too_many_fields(values))
+        return values
+
     @classmethod
     def of(cls, values: Mapping[str, Any], *, at: str) -> Self:
         """Checks options; `at` is the path of the object in the body, for errors."""
+        if len(values) > MOST_FIELDS:
+            raise InvalidRequest(at or "body", _too_many_fields(values))
         given = {
             name: value for name, value in values.items() if name in cls.model_fields or not _is_neutral(name, value)
         }
@@ -129,8 +166,26 @@ class Body(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             path = at + ".".join(str(part) for part in first["loc"])
-            what = "this option is unknown" if first["type"] == "extra_forbidden" else first["msg"]
+            what = (
+                "this option is unknown"
+                if first["type"] == "extra_forbidden"
+                else first["msg"].removeprefix("Value error, ")
+            )
             raise InvalidRequest(path, f"{path[:100]}: {what}") from None
+
+
+def _too_many_fields(values: Mapping[Any, Any]) -> str:
+    return f"an object has {len(values)} fields; the limit is {MOST_FIELDS}"
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
 
 
 def _is_neutral(name: str, value: object) -> bool:
@@ -148,7 +203,7 @@ class Sampling(Body):
     top_k: StrictInt | None = None
     seed: _Int64 | None = None
     n: Annotated[StrictInt, Field(ge=1)] | None = None
-    stop_token_ids: list[_Token] | None = None
+    stop_token_ids: Annotated[list[_Token], Field(fail_fast=True)] | None = None
 
     def parameters(self, new_tokens: int) -> SamplingParameters:
         """Returns the sampling parameters; a temperature of 0 means the most probable tokens.
@@ -228,10 +283,27 @@ class OpenAiBody(Sampling):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
+def _prompt_form(value: object) -> str:
+    """Returns the tag of a prompt's form, by its first element."""
+    if not isinstance(value, list):
+        return "text"
+    first = value[0] if value else 0
+    return "texts" if isinstance(first, str) else "lists" if isinstance(first, list) else "tokens"
+
+
+_Prompts = Field(min_length=1, max_length=4096, fail_fast=True)
+
+
 class CompletionBody(OpenAiBody):
     """Body of `POST /v1/completions`."""
 
-    prompt: StrictStr | _Tokens | Annotated[list[StrictStr] | list[_Tokens], Field(min_length=1, max_length=4096)]
+    prompt: Annotated[
+        Annotated[StrictStr, Tag("text")]
+        | Annotated[_Tokens, Tag("tokens")]
+        | Annotated[list[StrictStr], _Prompts, Tag("texts")]
+        | Annotated[list[_Tokens], _Prompts, Tag("lists")],
+        Discriminator(_prompt_form),
+    ]
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     logprobs: Annotated[StrictInt, Field(ge=0)] | None = None
 
@@ -310,9 +382,9 @@ class Message(Body):
     """One turn of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: StrictStr | list[TextPart] | None = None
+    content: StrictStr | Annotated[list[TextPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
     name: StrictStr | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128, fail_fast=True)] | None = None
     tool_call_id: StrictStr | None = None
     reasoning_content: StrictStr | None = None
     refusal: None = None
@@ -344,11 +416,11 @@ class Tool(Body):
 class ChatBody(OpenAiBody):
     """Body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_TURNS)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_TURNS, fail_fast=True)]
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     logprobs: StrictBool | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
     add_generation_prompt: Literal[True] | None = None

@@ -58,7 +58,7 @@ class ReplyFormat:
     def whole(self, choices: Sequence[WholeChoice], *, usage: dict[str, int], record: dict[str, Any]) -> bytes:
         """Returns the body of an answer that is not streamed."""
         kind = "chat.completion" if self.chat else "text_completion"
-        return encoded(self.envelope(kind, [self._choice(one) for one in choices]) | {"usage": usage, "muster": record})
+        return encoded(self.envelope(kind, [self.choice(one) for one in choices]) | {"usage": usage, "muster": record})
 
     def envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns the fields that answers and chunks share."""
@@ -120,7 +120,8 @@ class ReplyFormat:
             content = {"delta": {"content": text} if text else {}}
         return {"index": index, **content, "logprobs": shown, "finish_reason": finish}
 
-    def _choice(self, one: WholeChoice) -> dict[str, Any]:
+    def choice(self, one: WholeChoice) -> dict[str, Any]:
+        """Returns one choice of an answer that is not streamed."""
         content: dict[str, Any] = {"text": one.text}
         if self.chat:
             content = {"message": {"role": "assistant", "content": one.text}}
@@ -150,22 +151,24 @@ def generated(
         {
             "request_id": identifier,
             "model": model,
-            "choices": [
-                {
-                    "index": one.index,
-                    "finish_reason": one.finish,
-                    "stop_reason": None,
-                    "token_ids": list(one.tokens),
-                    "logprobs": None if not logprobs else {"content": _tokens(one)},
-                }
-                for one in choices
-            ],
+            "choices": [generated_choice(one, logprobs=logprobs) for one in choices],
             "usage": usage,
             "prompt_logprobs": None,
             "kv_transfer_params": None,
             "muster": record,
         }
     )
+
+
+def generated_choice(one: WholeChoice, *, logprobs: bool) -> dict[str, Any]:
+    """Returns one choice of an answer of `POST /inference/v1/generate`."""
+    return {
+        "index": one.index,
+        "finish_reason": one.finish,
+        "stop_reason": None,
+        "token_ids": list(one.tokens),
+        "logprobs": None if not logprobs else {"content": _tokens(one)},
+    }
 
 
 def _tokens(one: WholeChoice) -> list[dict[str, Any]]:

@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.identifiers import WireDigest
 
-Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, max_length=1 << 20)]
+Tokens = Annotated[
+    list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, max_length=1 << 20, fail_fast=True)
+]
 
 MOST_SAMPLES = 4096
 
@@ -35,7 +37,7 @@ class RecordedSample(_Record):
     """Index of the choice's prompt in `AnswerRecord.prompts`."""
     token_ids: Tokens
     """The tokens, including an end token."""
-    logprobs: list[float]
+    logprobs: Annotated[list[float], Field(fail_fast=True)]
     """float32 log-probability of each token, log-softmax(logits / temperature)."""
     finish: Literal["eos", "length"]
     """Reason why the answer ended: an end token, or the limit of new tokens."""
@@ -53,9 +55,9 @@ class AnswerRecord(_Record):
     seed: Annotated[str, Field(pattern=r"^0x[0-9a-f]{64}$")]
     """The request's 32 bytes, as hexadecimal text after 0x."""
     sampling: RecordedSampling
-    prompts: Annotated[list[Tokens], Field(min_length=1, max_length=MOST_SAMPLES)]
+    prompts: Annotated[list[Tokens], Field(min_length=1, max_length=MOST_SAMPLES, fail_fast=True)]
     """Token ids of each prompt."""
-    samples: Annotated[list[RecordedSample], Field(min_length=1, max_length=MOST_SAMPLES)]
+    samples: Annotated[list[RecordedSample], Field(min_length=1, max_length=MOST_SAMPLES, fail_fast=True)]
     """The choices, by index."""
 
     @property

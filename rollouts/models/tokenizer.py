@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import JsonValue
-from tokenizers import Encoding
+from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerFast
 
@@ -19,6 +18,8 @@ from rollouts.models.facts import TOKENIZER_FILE
 _WITHOUT_CLOCK = "{%- set strftime_now = the_date_of_today -%}"
 """Prefix of chat templates that hides the function `strftime_now`. If a prompt contained the current date, its tokens
 would differ between the day of generation and the day of the check, and honest work would look forged."""
+LONG_TEXT = 4096
+"""Length of a text, in characters, from which other threads may run while it is encoded."""
 _MARKS = [chr(code) for code in range(0xE000, 0xF900)]
 """Unicode's private-use characters. `encode` uses one that a text does not contain as a mark: it shows the positions of
 control tokens in that text.
@@ -53,7 +54,8 @@ class FolderTokenizer:
         self._unknown: object = self._tokenizer.unk_token_id
         special = {token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
         self._control = special | set(self._tokenizer.all_special_ids)
-        self._encoding = threading.Lock()
+        self._splitting = Tokenizer.from_str(self._backend.to_str())
+        self._splitting.encode_special_tokens = True
 
     def encode(self, text: str, *, chat: bool | ChatFormat = False) -> list[int]:
         """Returns the token ids of a text; `chat` wraps the text as user turn in the chat template.
@@ -99,7 +101,7 @@ class FolderTokenizer:
             BadVersionFolder: The template is missing or broken, or refuses these turns. Or the tokenizer encodes
                 ordinary characters as a control token.
         """
-        texts = [text for value in (*turns, *tools) for text in _texts(value)]
+        texts = [text for value in (*turns, *tools, options or {}) for text in _texts(value)]
         mark = next((each for each in _MARKS if not any(each in text for text in texts)), None)
         if mark is None:
             raise BadVersionFolder(f"a prompt contains all {len(_MARKS)} characters for private use")
@@ -158,9 +160,11 @@ class FolderTokenizer:
             split: Whether the characters of a control token are ordinary text.
             framed: Whether the tokenizer adds its standard tokens, such as a begin token.
         """
-        with self._encoding:  # the mode is state of the shared tokenizer
-            self._backend.encode_special_tokens = split
-            encoding: Encoding = self._backend.encode(text, add_special_tokens=framed)
+        backend = self._splitting if split else self._backend  # the mode is state of a tokenizer, so there are two
+        if len(text) < LONG_TEXT:
+            encoding: Encoding = backend.encode(text, add_special_tokens=framed)
+        else:  # `encode` would hold Python's lock, and with it all other threads, for seconds
+            [encoding] = backend.encode_batch([text], add_special_tokens=framed)
         return encoding
 
     def _content(self, text: str, *, framed: bool = False) -> list[int]:
@@ -237,7 +241,7 @@ class TextStream:
         return self._tokenizer.decode(self._tokens)[self._given :]
 
 
-def _texts(value: JsonValue) -> Iterator[str]:
+def _texts(value: JsonValue | Mapping[str, JsonValue]) -> Iterator[str]:
     """Yields all strings in a JSON value, also the names of fields."""
     if isinstance(value, str):
         yield value

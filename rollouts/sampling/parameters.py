@@ -6,8 +6,9 @@ from protocol.sampling import (
     LEAST_TEMPERATURE,
     MOST_NEW_TOKENS,
     MOST_TEMPERATURE,
+    MOST_TOP_K,
     NO_TOP_K,
     SamplingParameters,
 )
 
-__all__ = ["LEAST_TEMPERATURE", "MOST_NEW_TOKENS", "MOST_TEMPERATURE", "NO_TOP_K", "SamplingParameters"]
+__all__ = ["LEAST_TEMPERATURE", "MOST_NEW_TOKENS", "MOST_TEMPERATURE", "MOST_TOP_K", "NO_TOP_K", "SamplingParameters"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol.openai.replies import FINISH_REASONS, ReplyFormat, WholeChoice, generated, usage_of
 from rollouts.engines.interface import Completion, DrawnToken, SampleRequest
-from rollouts.models.tokenizer import TextStream
+from rollouts.models.tokenizer import FolderTokenizer, TextStream
 from rollouts.precision import Arithmetic
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.serving.generation import News
@@ -72,14 +72,26 @@ class Reply:
         return [self.version.tokenizer.token_text(token) for token in tokens] if self.form.logprobs else []
 
     def _choice(self, one: Completion, *, with_text: bool = True) -> WholeChoice:
-        return WholeChoice(
-            index=one.sample,
-            text=self.version.tokenizer.decode(one.tokens) if with_text else "",
-            tokens=one.tokens,
-            logprobs=one.logprobs.tolist(),
-            pieces=self.pieces(one.tokens) if with_text else (),
-            finish=FINISH_REASONS[one.finish.value],
-        )
+        tokenizer = self.version.tokenizer if with_text else None
+        return whole_choice(one, tokenizer, with_pieces=self.form.logprobs)
+
+
+def whole_choice(one: Completion, tokenizer: FolderTokenizer | None, *, with_pieces: bool) -> WholeChoice:
+    """Returns a choice for its JSON.
+
+    Args:
+        one: The completion.
+        tokenizer: The version's tokenizer; None for a choice without text.
+        with_pieces: Whether the choice has the text of each token alone.
+    """
+    return WholeChoice(
+        index=one.sample,
+        text="" if tokenizer is None else tokenizer.decode(one.tokens),
+        tokens=one.tokens,
+        logprobs=one.logprobs.tolist(),
+        pieces=() if tokenizer is None or not with_pieces else [tokenizer.token_text(each) for each in one.tokens],
+        finish=FINISH_REASONS[one.finish.value],
+    )
 
 
 @dataclass(slots=True, kw_only=True)

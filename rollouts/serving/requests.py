@@ -21,9 +21,6 @@ from rollouts.serving.record import recorded_sampling
 
 __all__ = ["SEED_TAG", "Body", "ChatBody", "CompletionBody", "GenerateBody", "Sampling"]
 
-_SHORT = 4096
-"""Length of a text in characters up to which it is encoded in the event loop's thread, in less than a millisecond."""
-
 
 class ModelFolder(Protocol):
     """The parts of a version that encode a request."""
@@ -80,12 +77,6 @@ class ChatBody(bodies.ChatBody):
             raise InvalidRequest("messages", error.detail, hint="check roles and order of the messages") from None
         except (RecursionError, ValueError):  # pydantic raises ValueError for values that are nested too deeply
             raise InvalidRequest("tools", "messages or tools are nested too deeply") from None
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the chat can be encoded in the event loop's thread."""
-        size = sum(len(message.content or "") for message in self.messages)
-        return not self.tools and len(self.messages) < 16 and size < _SHORT
 
 
 class GenerateBody(bodies.GenerateBody):
@@ -170,8 +161,3 @@ def sample_requests(
 def room(prompts: Sequence[Sequence[int]], version: ModelFolder) -> int:
     """Returns the number of new tokens that fit the model's context after the longest prompt, at least 1."""
     return max(1, version.model.context - max((len(tokens) for tokens in prompts), default=0))
-
-
-def is_short(prompts: Sequence[str | list[int]]) -> bool:
-    """Returns whether prompts can be encoded in the event loop's thread."""
-    return sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) < _SHORT

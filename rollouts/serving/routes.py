@@ -22,6 +22,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from rollouts.engines.interface import Completion
+from rollouts.models.tokenizer import LONG_TEXT
 from rollouts.serving.access import needs
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.event_stream import EventStream
@@ -34,7 +35,6 @@ from rollouts.serving.requests import (
     CompletionBody,
     GenerateBody,
     Sampling,
-    is_short,
     room,
     sample_requests,
 )
@@ -108,14 +108,15 @@ async def get_model(request: Request, model: str) -> JSONResponse:
 async def create_completion(request: Request) -> Response:
     """Complete texts or token ids."""
     service = service_of(request)
-    body = CompletionBody.parse(await read_body(request.receive, service.backend.limits.body_bytes))
+    content = await read_body(request.receive, service.backend.limits.body_bytes)
+    body = CompletionBody.parse(content)
     service.check_model(body.model)
     logprobs = body.wants_logprobs()
     plan = _Plan(
         body=body,
         count=body.choices,
         encode=body.encode,
-        inline=is_short(body.prompts),
+        inline=len(content) < LONG_TEXT,
         new_tokens=body.new_tokens,
         param="prompt",
     )
@@ -126,13 +127,14 @@ async def create_completion(request: Request) -> Response:
 async def create_chat_completion(request: Request) -> Response:
     """Answer a chat."""
     service = service_of(request)
-    body = ChatBody.parse(await read_body(request.receive, service.backend.limits.body_bytes))
+    content = await read_body(request.receive, service.backend.limits.body_bytes)
+    body = ChatBody.parse(content)
     service.check_model(body.model)
     plan = _Plan(
         body=body,
         count=body.choices,
         encode=body.encode,
-        inline=body.is_short,
+        inline=len(content) < LONG_TEXT,
         new_tokens=body.new_tokens,
         param="messages",
     )
@@ -228,7 +230,7 @@ class _Plan:
         body: The sampling options.
         count: Number of answers.
         encode: Returns the token ids of the prompts.
-        inline: Whether encoding is fast enough for the event loop's thread.
+        inline: Whether encoding is fast enough for the event loop's thread, because the body has no long text.
         new_tokens: Maximum number of new tokens; None for all that fit.
         param: Name of the field with the prompts, for errors.
     """

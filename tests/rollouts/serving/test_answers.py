@@ -225,6 +225,17 @@ def test_a_request_that_cannot_be_met_is_refused_by_name(
     assert words.lower() in error["message"].lower()
 
 
+def test_the_templates_options_may_have_any_characters(model: ServedModel) -> None:
+    """The tokenizer marks the places of control tokens in a prompt with a character that no text of the chat has."""
+    mood = "\ue0007\ue000"
+    body = {"model": NAME, "messages": [{"role": "user", "content": "a<end>"}], "chat_template_kwargs": {"mood": mood}}
+    answer = model.post("/v1/chat/completions", body)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["muster"]["prompts"][0]) > len("user: a<end>> ")
+    half = model.post("/v1/chat/completions", body | {"chat_template_kwargs": {"mood": "\ud800"}})
+    assert (half.status_code, half.json()["error"]["param"]) == (400, "body")
+
+
 @pytest.mark.parametrize("depth", [50, 250, 900, 50_000])
 def test_a_deeply_nested_request_is_answered_or_refused(model: ServedModel, depth: int) -> None:
     nested = '{"a":' * depth + "1" + "}" * depth

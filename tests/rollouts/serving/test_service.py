@@ -129,6 +129,34 @@ def test_a_client_that_does_not_read_its_stream_loses_it(model: ServedModel) -> 
     assert (error["code"], "200 tokens" in error["message"]) == ("slow_reader", True)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "{long}"},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "{long}"}]}]},
+        {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"mood": "{long}"}},
+    ],
+)
+def test_a_long_text_does_not_stall_the_service(model: ServedModel, body: dict[str, Any]) -> None:
+    gaps: list[float] = []
+
+    async def measure() -> None:
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(0.001)
+            gaps.append(time.monotonic() - before)
+            before = time.monotonic()
+
+    long = json.loads(json.dumps(body).replace("{long}", "a" * 200_000))
+    measuring = asyncio.run_coroutine_threadsafe(measure(), model.loop)
+    since = time.monotonic()
+    answer = model.post("/v1/completions" if "prompt" in body else "/v1/chat/completions", {"model": NAME} | long)
+    took = time.monotonic() - since
+    measuring.cancel()
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert max(gaps) < took / 2, "the text is encoded in another thread, without Python's lock"
+
+
 def test_a_flood_is_answered_with_429(model: ServedModel) -> None:
     model.wait_until_idle()
     model.post("/pause", admin=True)

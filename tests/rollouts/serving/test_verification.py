@@ -14,6 +14,8 @@ import torch
 
 from protocol.errors import InvalidInput
 from rollouts.checks import CheckOutcome
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.verify import Verification
 from rollouts.verify_answer import Answer, BadAnswer, verify_answer
 from tests.kit.devnet import run_muster
 from tests.kit.serving import ServedModel, chat_folder, record_of, served_model
@@ -40,10 +42,14 @@ def answers(model: ServedModel) -> dict[str, Any]:
     }
 
 
+def verified(answer: dict[str, Any], folder: Path, **options: Any) -> Verification:
+    """Returns the verification of a saved answer."""
+    return verify_answer(Answer.parse(json.dumps(answer).encode()), folder, **options)
+
+
 def outcomes(answer: dict[str, Any], folder: Path) -> dict[str, CheckOutcome]:
     """Returns the outcome of each check."""
-    verification = verify_answer(Answer.parse(json.dumps(answer).encode()), folder)
-    return {one.check: one.state for one in verification.results}
+    return {one.check: one.state for one in verified(answer, folder).results}
 
 
 @pytest.mark.parametrize("kind", ["completion", "chat", "greedy", "stream", "generate"])
@@ -52,6 +58,86 @@ def test_an_honest_answer_passes_all_checks(answers: dict[str, Any], folder: Pat
     assert set(found) == {"bounds", "termination", "content", "computation", "sampling", "logprobs"}
     failed = {name for name, state in found.items() if state is not CheckOutcome.PASSED}
     assert failed == ({"content"} if kind == "stream" else set()), "a chunk has only a part of the text"
+    assert verified(answers[kind], folder).complete is (kind != "stream")
+    assert verified(answers[kind], folder, allow_chunk=True).complete
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("completion", {"message": {"role": "assistant", "content": "{text}"}, "text": "forged"}),
+        ("completion", {"text": None}),
+        ("completion", {"finish_reason": "stop"}),
+        ("chat", {"text": "forged"}),
+        ("chat", {"message": {"role": "assistant", "content": "{text}", "tool_calls": [{"id": "1"}]}}),
+        ("chat", {"message": {"role": "user", "content": "{text}"}}),
+        ("chat", {"delta": {"content": "forged"}}),
+        ("chat", {"finish_reason": "tool_calls"}),
+        ("chat", {"index": 1}),
+        ("generate", {"token_ids": [4]}),
+        ("generate", {"text": "forged"}),
+    ],
+)
+def test_a_choice_has_nothing_but_what_its_record_says(
+    answers: dict[str, Any], folder: Path, kind: str, change: dict[str, Any]
+) -> None:
+    forged = copy.deepcopy(answers[kind])
+    choice = forged["choices"][0]
+    text = choice.get("text") or choice.get("message", {}).get("content", "")
+    choice.update(json.loads(json.dumps(change).replace("{text}", json.dumps(text)[1:-1])))
+    [content] = [one for one in verified(forged, folder).results if one.check == "content"]
+    assert content.state is CheckOutcome.FAILED
+    assert any(name in content.findings[0].what for name in change), content.findings
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda answer: answer["usage"].update(completion_tokens=1), "usage"),
+        (lambda answer: answer.update(usage=None), "usage"),
+        (lambda answer: answer["choices"].pop(), "choices 0 to 2"),
+        (lambda answer: answer.update(choices=None), "choices 0 to 2"),
+        (lambda answer: answer["choices"].__setitem__(1, "forged"), "no object"),
+        (lambda answer: answer["choices"][1]["logprobs"]["content"][3].update(token="forged"), "logprobs"),
+        (lambda answer: answer["choices"][1]["logprobs"]["content"][3].update(logprob=-1), "logprobs"),
+        (lambda answer: answer.update(object=["chat.completion"]), "is no answer"),
+        (lambda answer: answer.pop("object"), "message"),
+    ],
+)
+def test_usage_and_choices_are_those_of_the_record(
+    answers: dict[str, Any], folder: Path, change: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    forged = copy.deepcopy(answers["chat"])
+    change(forged)
+    [content] = [one for one in verified(forged, folder).results if one.check == "content"]
+    assert content.state is CheckOutcome.FAILED
+    assert words in content.findings[0].what
+
+
+def test_an_answer_that_cannot_be_checked_is_not_accepted(
+    answers: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    """The service chooses arithmetic, proofs and form of its answer, so it could evade the checks."""
+    forged = copy.deepcopy(answers["greedy"])
+    forged["muster"]["arithmetic"] = "torch/bfloat16"
+    forged["muster"]["samples"][0]["proofs"] = None
+    tokens = forged["muster"]["samples"][0]["token_ids"]
+    tokens[:-1] = [4 + token % 40 for token in tokens[:-1]]
+    forged["choices"][0]["text"] = FolderTokenizer(folder).decode(tokens)
+    for options in ({}, {"allow_missing_proofs": True}):
+        verification = verified(forged, folder, **options)
+        assert not verification.rejected
+        assert not verification.complete
+    cut = copy.deepcopy(answers["completion"])
+    cut["usage"], cut["choices"][0]["text"] = None, "forged"
+    assert not verified(cut, folder).complete
+    saved = tmp_path / "answer.json"
+    saved.write_text(json.dumps(forged))
+    said = run_muster("rollouts", "verify", str(saved), "--model", str(folder))
+    assert (said.code, "the answer may be forged" in said.out) == (3, True)
+    saved.write_text(json.dumps(answers["stream"]))
+    assert run_muster("rollouts", "verify", str(saved), "--model", str(folder)).code == 3
+    assert run_muster("rollouts", "verify", str(saved), "--model", str(folder), "--allow-chunk").code == 0
 
 
 def _token(answer: dict[str, Any]) -> None:
@@ -126,8 +212,10 @@ def test_a_forged_answer_fails(
         (lambda answer: answer["muster"].update(version="0x12"), "muster.version"),
         (lambda answer: answer["muster"].update(arithmetic="gpt/float8"), "gpt/float8"),
         (lambda answer: answer["muster"]["sampling"].update(temperature=-1), "temperature is -1"),
+        (lambda answer: answer["muster"]["sampling"].update(top_k=1 << 31), "top_k is 2147483648"),
         (lambda answer: answer["muster"]["samples"][0].update(sample=1), "another number"),
         (lambda answer: answer["muster"]["samples"][0].update(prompt=7), "prompt that is missing"),
+        (lambda answer: answer["muster"]["prompts"].append([4]), "has the prompt 2"),
         (lambda answer: answer["muster"]["samples"][0].update(proofs="~"), "not base64"),
         (lambda answer: answer["muster"]["samples"][0]["logprobs"].append(0), "log-probabilities"),
         (lambda answer: answer["muster"]["samples"][0]["logprobs"].__setitem__(0, float("nan")), "finite number"),
@@ -154,6 +242,8 @@ def test_without_proofs_the_draws_are_still_verified(folder: Path) -> None:
     found = outcomes(answer, folder)
     assert found["computation"] is CheckOutcome.UNKNOWN
     assert found["sampling"] is found["logprobs"] is CheckOutcome.PASSED
+    assert not verified(answer, folder).complete
+    assert verified(answer, folder, allow_missing_proofs=True).complete
 
 
 def test_the_command_verifies_a_saved_answer(answers: dict[str, Any], folder: Path, tmp_path: Path) -> None:
