@@ -28,7 +28,7 @@ import torch
 from benchmarks.attack_tries import Batch, Tally, copy_base, node, read_list, run_all, write_list
 from benchmarks.ending import end_in_order
 from cli.devnet.attacks.attack import Trick
-from protocol.identifiers import ZERO_DIGEST, Digest
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest
 from rollouts.calibration.limits import RolloutCalibration
 from rollouts.checks import CheckedVersion
 from rollouts.engines.opening import open_engine
@@ -178,7 +178,7 @@ def _examined(
         block=2,
     )
     order = Order(
-        facts=WorkFacts(work=work, chain_id=PARTS.chain_id, beacon=beacon),
+        facts=WorkFacts(work=work, chain_id=PARTS.chain_id, work_ledger=ZERO_ADDRESS, beacon=beacon),
         file=path,
         folder=version.folder,
         draw=RowDraw(seed=None, share=1.0),

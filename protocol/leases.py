@@ -122,10 +122,10 @@ class WorkClaim(TypedStruct):
 class ServedSlot(TypedStruct):
     """A gateway's signed statement of the requests that a slot answered."""
 
-    TYPE: ClassVar[str] = "ServedSlot(bytes32 leaseHash,bytes32 listHash)"
+    TYPE: ClassVar[str] = "ServedSlot(bytes32 key,bytes32 listHash)"
 
-    lease_hash: Digest
-    """EIP-712 hash of the lease."""
+    key: Digest
+    """Key of the slot's work; see `WorkKey.hash`. The ledger accepts one submission for each key."""
     list_hash: Digest
     """SHA-256 of the list's bytes."""
 

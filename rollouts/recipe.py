@@ -27,10 +27,14 @@ from pydantic import (
 
 from protocol.checkpoints import check_path
 from protocol.errors import InvalidInput
+from protocol.identifiers import Address, address
 from protocol.wire.base import Name
 from protocol.wire.runs import MOST_ARITHMETIC
 from rollouts.engines.vllm.numerics import most_positions
 from rollouts.environments.rewards import LengthReward
+from rollouts.environments.served import NAME as SERVED
+from rollouts.environments.served import VERSION as SERVED_VERSION
+from rollouts.environments.served import ServedOptions
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import ModelFacts
@@ -171,6 +175,27 @@ class Recipe(_RecipeModel):
             raise ValueError("the range of prompts ends past 2^63")
         return self
 
+    @model_validator(mode="after")
+    def _check_served(self) -> Self:
+        if self.environment.name != SERVED:
+            return self
+        if self.group_size != 1 or self.length is not None or self.held_out:
+            raise ValueError("a served version has group_size 1, and neither a length reward nor held-out prompts")
+        if self.prompts != PromptRange(count=1):
+            raise ValueError('the prompts of a served version come from clients: prompts must be {"count": 1}')
+        try:
+            ServedOptions.model_validate(self.environment.options)
+        except ValidationError as error:
+            raise ValueError(f"environment.options.gateway: {error.errors()[0]['msg']}") from None
+        return self
+
+    @property
+    def gateway(self) -> Address | None:
+        """Address of the gateway whose clients' requests are the prompts; None unless the environment is `served`."""
+        if self.environment.name != SERVED:
+            return None
+        return address(str(self.environment.options.get("gateway", "")))
+
     @property
     def length_reward(self) -> LengthReward | None:
         """The length reward's rule; None if the recipe has none."""
@@ -189,6 +214,27 @@ class Recipe(_RecipeModel):
     def units_per_group(self) -> int:
         """Maximum output tokens of one group; a lease's limit of work units is a multiple of it."""
         return self.group_size * self.sampling.max_new_tokens
+
+
+def serving_recipe(
+    gateway: Address, *, max_new_tokens: int, max_prompt_tokens: int, arithmetic: Sequence[str] = ()
+) -> Recipe:
+    """Returns the recipe of a version whose prompts come from the clients of a gateway.
+
+    Args:
+        gateway: Address of the key with which the gateway signs lists of requests.
+        max_new_tokens: Limit of answer tokens.
+        max_prompt_tokens: Limit of prompt tokens.
+        arithmetic: Accepted engines and data types, or numerics classes; empty for float32 on either engine.
+    """
+    return Recipe(
+        environment=EnvironmentChoice(name=SERVED, version=SERVED_VERSION, options={"gateway": gateway}),
+        sampling=SamplingChoice(max_new_tokens=max_new_tokens),
+        group_size=1,
+        max_prompt_tokens=max_prompt_tokens,
+        arithmetic=tuple(arithmetic),
+        prompts=PromptRange(count=1),
+    )
 
 
 class EligiblePrompts(Sequence[int]):

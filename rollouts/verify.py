@@ -25,6 +25,7 @@ from rollouts.checks import (
     CheckInput,
     CheckOutcome,
     CheckResult,
+    RowEvidence,
     SeedParts,
     SlotFacts,
 )
@@ -145,7 +146,7 @@ def verify_file(
     verifier = verifying_arithmetic(made_in, dtype=dtype, engine=engine)
     calibration = calibration or RolloutCalibration.shipped()
     limits = limits_of(file, version, calibration=calibration, verifier=verifier)
-    case = CheckInput(file=file, facts=facts, version=version, limits=limits)
+    case = CheckInput.of(file, facts, version, limits=limits)
     reason = _not_computed(case)
     results = [format_result, *(run_check(check, case) for check in EXACT_CHECKS)]
     if reason is not None:
@@ -235,6 +236,8 @@ def _not_computed(case: CheckInput) -> str | None:
     """
     if not fits_model(case):
         return _DOES_NOT_FIT
+    if case.served is not None and (case.served.faults or len(case.served.rows) != len(case.file.samples)):
+        return "the list of served requests does not fit the file (check 4)"
     rows, wanted = len(case.file.samples), case.facts.groups * case.version.recipe.group_size
     return f"the file has {rows} samples, but its slot has {wanted}" if rows > wanted else None
 
@@ -254,12 +257,9 @@ def with_evidence(case: CheckInput, recomputer: Recomputer) -> CheckInput:
         InvalidInput: A row does not fit the model; check 5 reports such rows.
         EngineFailed: The engine failed.
     """
-    evidence = recomputer.evidence(
-        case.file,
-        range(len(case.file.samples)),
-        seed=case.facts.seed,
-        parameters=case.version.recipe.sampling.parameters,
-    )
+    evidence: dict[int, RowEvidence] = {}
+    for draws, rows in case.by_draws(range(len(case.file.samples))):
+        evidence |= recomputer.evidence(case.drawn_file, rows, seed=draws.seed, parameters=draws.parameters)
     return replace(case, evidence=evidence)
 
 

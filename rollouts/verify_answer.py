@@ -53,9 +53,9 @@ from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
 from rollouts.recompute.interface import Recomputer
 from rollouts.recompute.place import VllmPlace
+from rollouts.serving.comparison import request_differences
 from rollouts.serving.record import completion_of, sampling_of
 from rollouts.serving.replies import whole_choice
-from rollouts.serving.requests import request_differences
 from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic
 
 MOST_BYTES = 64 << 20

@@ -126,7 +126,7 @@ def show_verification(verification: Verification, *, as_json: bool) -> None:
 
 def _facts(lease: Path, units: int | None) -> SlotFacts:
     grant = read_document(lease, SlotGrant, made_by="POST /v1/slots")
-    return SlotFacts.of_lease(grant.lease.lease, chain_id=grant.lease.chain_id, beacon=grant.beacon, units=units)
+    return SlotFacts.of_lease(grant.lease.lease, domain=grant.lease.domain, beacon=grant.beacon, units=units)
 
 
 def _seed_parts(given: GivenParts) -> SeedParts | None:

@@ -74,26 +74,26 @@ class SignedServedList(SignedModel):
     signature: Signature
 
     @classmethod
-    def sign(cls, served: ServedList, *, lease_hash: Digest, key: Key, domain: SigningDomain) -> SignedServedList:
+    def sign(cls, served: ServedList, *, work_key: Digest, key: Key, domain: SigningDomain) -> SignedServedList:
         """Signs a list.
 
         Args:
             served: The list.
-            lease_hash: EIP-712 hash of the slot's lease.
+            work_key: Key of the slot's work; see `WorkKey.hash`.
             key: The gateway's key.
             domain: EIP-712 domain of the `WorkLedger` contract, as for leases.
         """
         content = served.encode()
-        statement = ServedSlot(lease_hash=lease_hash, list_hash=digest(hashlib.sha256(content).digest()))
+        statement = ServedSlot(key=work_key, list_hash=digest(hashlib.sha256(content).digest()))
         return cls(content=content.decode(), signature="0x" + statement.sign(key, domain).hex())
 
-    def signer(self, *, lease_hash: Digest, domain: SigningDomain) -> Address:
-        """Returns the address that signed the list for this lease.
+    def signer(self, *, work_key: Digest, domain: SigningDomain) -> Address:
+        """Returns the address that signed the list for this work.
 
         Raises:
             InvalidInput: The signature is malformed.
         """
-        statement = ServedSlot(lease_hash=lease_hash, list_hash=digest(hashlib.sha256(self.content.encode()).digest()))
+        statement = ServedSlot(key=work_key, list_hash=digest(hashlib.sha256(self.content.encode()).digest()))
         return statement.signer(bytes.fromhex(self.signature[2:]), domain)
 
     def parse(self) -> ServedList:

@@ -66,7 +66,7 @@ def _lengths(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFindin
         (
             "answer",
             sample.output_tokens,
-            min(recipe.sampling.max_new_tokens, model.context - len(sample.prompt_tokens)),
+            min(case.draws(row).parameters.max_new_tokens, model.context - len(sample.prompt_tokens)),
         ),
     )
     for name, tokens, most in limits:
@@ -90,6 +90,8 @@ def _rewards(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFindin
     if not rewards.allows(sample.task_reward):
         allowed = "neither 0 nor 1" if rewards is Rewards.BINARY else "not from 0 to 1"
         yield case.finding(ReasonCode.BOUNDS_REWARD, f"task reward {sample.task_reward} is {allowed}", row=row)
+    if case.version.recipe.gateway is not None and sample.reward != 0:
+        yield case.finding(ReasonCode.BOUNDS_REWARD, "an answer to a client has no reward", row=row)
     if sample.length_penalty < 0 or (rule is None and sample.length_penalty != 0):
         wanted = "0, because the recipe has no length reward" if rule is None else "at least 0"
         what = f"length penalty {sample.length_penalty} must be {wanted}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -10,11 +10,13 @@ from typing import Self
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import MusterError
 from protocol.identifiers import Address, Digest
-from protocol.leases import Lease
+from protocol.identity.typed_data import SigningDomain
+from protocol.leases import Lease, WorkKey
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits
 from rollouts.checks.evidence import RowEvidence, RowSpread
 from rollouts.checks.result import CheckFinding
+from rollouts.checks.served_rows import Draws, ServedRows, read_served
 from rollouts.environments import load_environment
 from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import BadVersionFolder
@@ -58,6 +60,7 @@ class SlotFacts:
         parts: Parts of the seed that are not in the fields above; None if unknown.
         units: The submitted work units; None if unknown.
         from_file: True if the fields `run` to `groups` come from the file itself, because there is no lease.
+        domain: Chain and contract of the ledger that the lease is for; None without a lease.
     """
 
     run: Digest
@@ -70,9 +73,10 @@ class SlotFacts:
     parts: SeedParts | None
     units: int | None = None
     from_file: bool = False
+    domain: SigningDomain | None = None
 
     @classmethod
-    def of_lease(cls, lease: Lease, *, chain_id: int, beacon: Digest, units: int | None = None) -> Self:
+    def of_lease(cls, lease: Lease, *, domain: SigningDomain, beacon: Digest, units: int | None = None) -> Self:
         """Returns the facts in a lease."""
         return cls(
             run=lease.run,
@@ -82,8 +86,9 @@ class SlotFacts:
             digest=lease.digest,
             groups=lease.groups,
             max_units=lease.max_units,
-            parts=SeedParts(chain_id=chain_id, pool_id=lease.pool_id, beacon=beacon, salt=lease.salt),
+            parts=SeedParts(chain_id=domain.chain_id, pool_id=lease.pool_id, beacon=beacon, salt=lease.salt),
             units=units,
+            domain=domain,
         )
 
     @classmethod
@@ -102,6 +107,14 @@ class SlotFacts:
             units=units,
             from_file=True,
         )
+
+    @property
+    def work_key(self) -> Digest | None:
+        """Key of the slot's work on the ledger; None if `parts` are unknown."""
+        if self.parts is None:
+            return None
+        work = WorkKey(pool_id=self.parts.pool_id, run=self.run, node=self.node, step=self.step, index=self.index)
+        return work.hash
 
     @property
     def seed(self) -> bytes | None:
@@ -174,6 +187,7 @@ class CheckInput:
         limits: Calibrated limits for this model, engine and data type; None if not calibrated.
         spread: Differences between the verifier's own passes over a row, by row number; empty after a single pass.
         spread_factor: A row's limit is the larger of the calibrated limit and the row's own spread times this factor.
+        served: The requests that the slot answered, by `read_served`; None unless the version is served.
     """
 
     file: RolloutFile
@@ -183,6 +197,33 @@ class CheckInput:
     limits: CheckLimits | None = None
     spread: Mapping[int, RowSpread] = field(default_factory=dict)
     spread_factor: float = 0.0
+    served: ServedRows | None = None
+
+    @classmethod
+    def of(
+        cls, file: RolloutFile, facts: SlotFacts, version: CheckedVersion, *, limits: CheckLimits | None = None
+    ) -> Self:
+        """Returns the input for a file, with its list of served requests."""
+        served = read_served(file, version, work_key=facts.work_key, domain=facts.domain)
+        return cls(file=file, facts=facts, version=version, limits=limits, served=served)
+
+    @property
+    def drawn_file(self) -> RolloutFile:
+        """The file in which each sample has the number that keys its draws: in a served file, its choice's index."""
+        return self.file if self.served is None else self.served.drawn_file
+
+    def draws(self, row: int) -> Draws:
+        """Returns seed and sampling parameters of a row."""
+        if self.served is not None and row < len(self.served.rows):
+            return self.served.rows[row].draws
+        return Draws(seed=self.facts.seed, parameters=self.version.recipe.sampling.parameters)
+
+    def by_draws(self, rows: Iterable[int]) -> list[tuple[Draws, list[int]]]:
+        """Returns rows in groups of equal seed and parameters."""
+        groups: dict[Draws, list[int]] = {}
+        for row in rows:
+            groups.setdefault(self.draws(row), []).append(row)
+        return list(groups.items())
 
     def widest(self, limit: float, own: float) -> float:
         """Returns the larger of `limit` and `spread_factor` times the verifier's own spread `own`."""

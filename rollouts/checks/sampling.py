@@ -76,7 +76,7 @@ def _likelihood(case: CheckInput) -> float | None:
         for one in case.evidence.values()
         if one.excess is not None and one.variance is not None
     ]
-    return None if case.version.recipe.sampling.parameters.masks else deviations_of(measured)
+    return None if any(case.draws(row).parameters.masks for row in case.evidence) else deviations_of(measured)
 
 
 def _row(gaps: Gaps) -> dict[str, Figure]:

@@ -1,4 +1,7 @@
-"""Check 4: prompts, target lengths and groups are exactly those that the slot's seed draws, in order."""
+"""Check 4: prompts, target lengths and groups are exactly those that the slot's seed draws, in order.
+
+In the file of a served slot, prompts and answers are those of the gateway's signed list of requests.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from protocol.verdicts import ReasonCode
+from protocol.wire.served import RequestKind, answer_digest
 from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
+from rollouts.checks.served_rows import ServedRows
 from rollouts.errors import BadVersionFolder
 from rollouts.plan import PlannedGroup
 
@@ -30,6 +35,8 @@ def judge(case: CheckInput) -> CheckResult:
 
     If the seed is unknown, only the properties are checked that hold for every seed.
     """
+    if case.version.recipe.gateway is not None:
+        return judge_served(case)
     seed, facts = case.facts.seed, case.facts
     wanted, rows = facts.groups * case.version.recipe.group_size, len(case.file.samples)
     figures = {"groups": facts.groups, "samples": rows}
@@ -38,6 +45,8 @@ def judge(case: CheckInput) -> CheckResult:
         finding = CheckFinding(reason=ReasonCode.SEED_GROUPS, what=what)
         return concluded(CHECK.name, [finding], fails=CHECK.fails, figures=figures)
     findings = list(_numbers(case, wanted))
+    if case.file.served is not None:
+        findings.append(CheckFinding(reason=ReasonCode.SEED_PROMPTS, what="the version is not served by a gateway"))
     if seed is not None:
         plan = case.version.planner.plan(seed, groups=facts.groups)
         findings += _rows(case, {sample: group for group in plan.groups for sample in group.samples})
@@ -45,6 +54,69 @@ def judge(case: CheckInput) -> CheckResult:
     findings += _rows_by_themselves(case)
     note = "the slot's seed is not known: the choice of prompts was not checked"
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, note=note)
+
+
+def judge_served(case: CheckInput) -> CheckResult:
+    """Compares the rows of a served slot with the gateway's list of requests."""
+    served, facts = case.served, case.facts
+    if served is None:
+        raise TypeError("the input of a served file needs the list of requests; see `read_served`")
+    figures = {"groups": facts.groups, "samples": len(case.file.samples), "requests": len(served.requests)}
+    findings = [CheckFinding(reason=ReasonCode.SEED_PROMPTS, what=what) for what in served.faults]
+    if not findings:
+        findings += _served_numbers(case, served)
+    if not findings:
+        findings += _served_rows(case, served)
+    note = "" if served.has_known_signer else "no lease was given, so the list's signature was not checked"
+    return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, note=note)
+
+
+def _served_numbers(case: CheckInput, served: ServedRows) -> Iterator[CheckFinding]:
+    rows = len(case.file.samples)
+    if rows != len(served.rows):
+        what = f"the file has {rows} rows, but the listed requests have {len(served.rows)} answers"
+        yield CheckFinding(reason=ReasonCode.SEED_GROUPS, what=what)
+    elif rows > case.facts.groups:
+        what = f"the file has {rows} answers, but the lease allows {case.facts.groups}"
+        yield CheckFinding(reason=ReasonCode.SEED_GROUPS, what=what)
+
+
+def _served_rows(case: CheckInput, served: ServedRows) -> Iterator[CheckFinding]:
+    texts: dict[int, list[tuple[str, list[int]]]] = defaultdict(list)
+    for row, (sample, wanted) in enumerate(zip(case.file.samples, served.rows, strict=True)):
+        if (sample.sample, sample.group, sample.prompt_index) != (row, row, wanted.request):
+            yield case.finding(
+                ReasonCode.SEED_GROUPS,
+                f"row {row} must have sample {row}, group {row} and prompt {wanted.request}, but has {sample.sample}, "
+                f"{sample.group} and {sample.prompt_index}",
+                row=row,
+            )
+        if sample.target_length is not None:
+            yield case.finding(ReasonCode.SEED_TARGETS, "a served row has no target length", row=row)
+        if (at := _first_difference(sample.prompt_tokens, wanted.prompt_tokens)) is not None:
+            yield case.finding(
+                ReasonCode.SEED_PROMPTS,
+                f"the prompt's tokens differ from those of request {wanted.request} from token {at} on",
+                row=row,
+            )
+        tokens = sample.output_tokens.tolist()
+        has_text = served.requests[wanted.request].kind is not RequestKind.GENERATE
+        text = _streamed(case, tokens) if has_text and _fits_vocabulary(case, tokens) else ""
+        texts[wanted.request].append((text, tokens))
+    for place, request in enumerate(served.requests):
+        if answer_digest(texts[place]) != request.answer:
+            what = f"the client got another answer to request {place} than the file has"
+            yield CheckFinding(reason=ReasonCode.SEED_PROMPTS, what=what)
+
+
+def _streamed(case: CheckInput, tokens: Sequence[int]) -> str:
+    """Returns the text that a task streams for these tokens."""
+    stream = case.version.tokenizer.text_stream()
+    return "".join([*map(stream.add, tokens), stream.end()])
+
+
+def _fits_vocabulary(case: CheckInput, tokens: Sequence[int]) -> bool:
+    return all(0 <= token < case.version.model.vocabulary for token in tokens)
 
 
 def _numbers(case: CheckInput, count: int) -> Iterator[CheckFinding]:

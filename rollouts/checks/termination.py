@@ -34,7 +34,7 @@ def judge(case: CheckInput) -> CheckResult:
 def _ending(
     case: CheckInput, row: int, sample: Sample, ends: np.ndarray[tuple[int], np.dtype[np.intp]]
 ) -> Iterator[CheckFinding]:
-    length, limit = len(sample.output_tokens), case.version.recipe.sampling.max_new_tokens
+    length, limit = len(sample.output_tokens), case.draws(row).parameters.max_new_tokens
     if len(ends) and (first := int(ends[0])) < length - 1:
         yield case.finding(
             ReasonCode.TERMINATION_LATE, f"{length - 1 - first} tokens follow the end token", row=row, position=first

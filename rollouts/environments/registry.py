@@ -35,6 +35,7 @@ BUILT_IN = {
     "math": "rollouts.environments.mathematics",
     "mixture": "rollouts.environments.mixture",
     "reasoning-gym": "rollouts.environments.gym.environment",
+    "served": "rollouts.environments.served",
 }
 """Built-in families and the modules that define them as `family`; imported on demand."""
 

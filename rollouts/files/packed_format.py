@@ -1,6 +1,7 @@
 """Binary format in which the sandboxed decoder returns a rollout file; the caller validates every field.
 
-    length of the head (4 bytes) · JSON head · columns of single values · all tokens, log-probabilities and proofs
+    length of the head (4 bytes) · JSON head · JSON of the list of served requests · columns of single values ·
+    all tokens, log-probabilities and proofs
 
 All numbers are little-endian. Columns are in the order of `_SINGLE`, lists in the order of `_LISTS`. `unpack` detects
 surplus and missing bytes, because every length follows from earlier fields.
@@ -23,6 +24,7 @@ from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
+from rollouts.files.served_metadata import MOST_SERVED_BYTES, decode_served, encode_served
 from rollouts.precision import Arithmetic
 
 _SINGLE = {
@@ -51,7 +53,7 @@ _Column = NDArray[Any]
 def most_bytes(limits: ReadLimits) -> int:
     """Returns the maximum packed size of a file within these limits."""
     single = sum(np.dtype(kind).itemsize for kind in _SINGLE.values())
-    return 4 + _LARGEST_HEAD + limits.rows * single + limits.decoded_bytes
+    return 4 + _LARGEST_HEAD + MOST_SERVED_BYTES + limits.rows * single + limits.decoded_bytes
 
 
 def pack(file: RolloutFile) -> bytes:
@@ -64,13 +66,14 @@ def pack(file: RolloutFile) -> bytes:
     for name, value in header.items():
         if not _TEXT.fullmatch(value):
             raise BadRolloutFile(f"{name} is not a line of at most 200 printable characters", code="bad-value")
-    head = json.dumps({"rows": len(file.samples), "header": header}).encode()
+    served = b"" if file.served is None else encode_served(file.served)
+    head = json.dumps({"rows": len(file.samples), "header": header, "served": len(served)}).encode()
     columns = [np.array([_single(name, one) for one in file.samples], kind) for name, kind in _SINGLE.items()]
     lists = [
         np.concatenate([getattr(one, name) for one in file.samples]).astype(kind) for name, (_, kind) in _LISTS.items()
     ]
     numbers = [column.tobytes() for column in (*columns, *lists)]
-    return b"".join([len(head).to_bytes(4, "little"), head, *numbers, *(one.proofs for one in file.samples)])
+    return b"".join([len(head).to_bytes(4, "little"), head, served, *numbers, *(one.proofs for one in file.samples)])
 
 
 def _single(name: str, sample: Sample) -> int | float:
@@ -96,7 +99,8 @@ def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
         BadRolloutFile: The bytes violate the format or the limits.
     """
     reading = _Reading(content)
-    header, rows = _head(reading.take(int.from_bytes(reading.take(4), "little", signed=False)), limits)
+    header, rows, served_bytes = _head(reading.take(int.from_bytes(reading.take(4), "little", signed=False)), limits)
+    served = decode_served(reading.take(served_bytes)) if served_bytes else None
     single = {name: reading.column(kind, rows) for name, kind in _SINGLE.items()}
     for name in ("prompts", "outputs"):
         if int(single[name].max()) > limits.tokens:
@@ -111,7 +115,7 @@ def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
     if int(single["finish"].max()) >= len(_FINISHES):
         raise BadRolloutFile("a row has an unknown finish reason", code="bad-value")
     values = {name: column.tolist() for name, column in single.items()}
-    return RolloutFile(header, tuple(_sample(row, values, lists, proofs) for row in range(rows)))
+    return RolloutFile(header, tuple(_sample(row, values, lists, proofs) for row in range(rows)), served)
 
 
 def _sample(
@@ -134,10 +138,12 @@ def _sample(
     )
 
 
-def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int]:
+def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int, int]:
+    """Returns the header, the number of rows, and the size of the list of served requests."""
     try:
         head = json.loads(content)
-        rows, texts = head["rows"], {name: _line(head["header"][name]) for name in SlotHeader.__slots__}
+        rows, served = head["rows"], head["served"]
+        texts = {name: _line(head["header"][name]) for name in SlotHeader.__slots__}
         header = SlotHeader(
             run=digest(texts["run"]),
             step=_natural(texts["step"], 64),
@@ -152,7 +158,9 @@ def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int]:
         raise BadRolloutFile("the file's header is malformed", code="bad-value") from error
     if not isinstance(rows, int) or not 0 < rows <= limits.rows:
         raise BadRolloutFile(f"{rows!r:.40} rows; 1 to {limits.rows} are allowed", code="too-many-rows")
-    return header, rows
+    if not isinstance(served, int) or not 0 <= served <= MOST_SERVED_BYTES:
+        raise BadRolloutFile(f"{served!r:.40} bytes of served requests", code="bad-value")
+    return header, rows, served
 
 
 def _line(text: object) -> str:

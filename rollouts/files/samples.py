@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.identifiers import Address, Digest
+from protocol.wire.served import SignedServedList
 from rollouts.engines.interface import FinishReason
 from rollouts.precision import Arithmetic, Dtype, EngineName
 
@@ -90,10 +91,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class RolloutFile:
-    """A whole rollout file; samples are in the order of its rows."""
+    """A whole rollout file; samples are in the order of its rows.
+
+    Args:
+        header: Fields that all samples share.
+        samples: The samples.
+        served: The gateway's list of the requests that the slot answered; None unless the slot was served.
+    """
 
     header: SlotHeader
     samples: tuple[Sample, ...]
+    served: SignedServedList | None = None
 
     @property
     def units(self) -> int:

@@ -20,10 +20,12 @@ import pyarrow.parquet as pq
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import address, digest
 from protocol.runtime.files import atomic_file
+from protocol.wire.served import SignedServedList
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile, TooLargeHere
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
+from rollouts.files.served_metadata import MOST_SERVED_BYTES, SERVED_KEY, decode_served, encode_served
 from rollouts.precision import Arithmetic
 
 SCHEMA_VERSION = "2"
@@ -73,7 +75,8 @@ def write_rollouts(path: Path, file: RolloutFile) -> int:
     """Writes a file atomically and returns its size in bytes.
 
     Raises:
-        InvalidInput: There are no samples, or numbers of log-probabilities and tokens differ.
+        InvalidInput: There are no samples, numbers of log-probabilities and tokens differ, or the list of served
+            requests is too large.
     """
     table = table_of(file)
     with atomic_file(path) as sink:
@@ -118,8 +121,11 @@ def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits, here: R
     if size > limits.file_bytes:
         raise BadRolloutFile(f"{size} bytes, more than {limits.file_bytes}", code="file-too-large")
     try:
-        with pq.ParquetFile(source, thrift_string_size_limit=1 << 20, thrift_container_size_limit=1 << 20) as parquet:
+        with pq.ParquetFile(
+            source, thrift_string_size_limit=MOST_SERVED_BYTES, thrift_container_size_limit=1 << 20
+        ) as parquet:
             _check_footer(parquet, limits)
+            list_of_served = (parquet.metadata.metadata or {}).get(SERVED_KEY)
             if here is not None:
                 _check_room(parquet, here)
             table = parquet.read(use_threads=False)
@@ -130,7 +136,8 @@ def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits, here: R
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the operating system raised the error, not the decoder
         raise BadRolloutFile(f"it can't be read as Parquet: {_first_line(error)}", code="not-parquet") from error
-    file = _file(table, limits)
+    served = None if list_of_served is None else decode_served(list_of_served)
+    file = _file(table, limits, served)
     longest = max(max(len(sample.prompt_tokens), len(sample.output_tokens)) for sample in file.samples)
     if here is not None and longest > here.tokens:
         raise TooLargeHere(f"{longest} tokens in one row; this machine reads at most {here.tokens}", code="too-long")
@@ -149,7 +156,8 @@ def table_of(file: RolloutFile) -> pa.Table:
     """Returns the file as a table of `SCHEMA`.
 
     Raises:
-        InvalidInput: There are no samples, or numbers of log-probabilities and tokens differ.
+        InvalidInput: There are no samples, numbers of log-probabilities and tokens differ, or the list of served
+            requests is too large.
     """
     if not file.samples:
         raise InvalidInput("a rollout file needs at least one sample")
@@ -166,7 +174,10 @@ def table_of(file: RolloutFile) -> pa.Table:
         else:
             values = [getattr(sample, field.name) for sample in file.samples]
         columns.append(_column(field, values))
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+    table = pa.Table.from_arrays(columns, schema=SCHEMA)
+    if file.served is None:
+        return table
+    return table.replace_schema_metadata({**SCHEMA.metadata, SERVED_KEY: encode_served(file.served)})
 
 
 def _shared_of(header: SlotHeader) -> dict[str, Any]:
@@ -270,7 +281,7 @@ _HEADER_FORMS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _file(table: pa.Table, limits: ReadLimits) -> RolloutFile:
+def _file(table: pa.Table, limits: ReadLimits, served: SignedServedList | None) -> RolloutFile:
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     for name, column in columns.items():
         _check_values(name, column, limits)
@@ -288,7 +299,7 @@ def _file(table: pa.Table, limits: ReadLimits) -> RolloutFile:
     for sample in samples:
         if len(sample.logprobs) != len(sample.output_tokens):
             raise BadRolloutFile(f"sample {sample.sample}: tokens and logprobs differ in number", code="bad-value")
-    return RolloutFile(header, samples)
+    return RolloutFile(header, samples, served)
 
 
 def _check_values(name: str, column: pa.Array, limits: ReadLimits) -> None:

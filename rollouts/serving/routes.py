@@ -23,13 +23,7 @@ from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from rollouts.engines.interface import Completion
 from rollouts.models.tokenizer import LONG_TEXT
-from rollouts.serving.access import needs
-from rollouts.serving.backend import Backend, Work
-from rollouts.serving.event_stream import EventStream
-from rollouts.serving.generation import Generation
-from rollouts.serving.metrics import ServingMetrics
-from rollouts.serving.replies import Reply, StreamedReply
-from rollouts.serving.requests import (
+from rollouts.request_encoding import (
     Body,
     ChatBody,
     CompletionBody,
@@ -38,6 +32,12 @@ from rollouts.serving.requests import (
     room,
     sample_requests,
 )
+from rollouts.serving.access import needs
+from rollouts.serving.backend import Backend, Work
+from rollouts.serving.event_stream import EventStream
+from rollouts.serving.generation import Generation
+from rollouts.serving.metrics import ServingMetrics
+from rollouts.serving.replies import Reply, StreamedReply
 from rollouts.serving.version import ServedVersion
 
 router = APIRouter()

@@ -68,7 +68,7 @@ async def test_the_previous_checkpoint_attack_starts_with_the_second_version(aro
     failed = []
     for item, lease in zip(items, around.orchestrator.granted, strict=True):
         version = open_version(around.shared / "checkpoints" / lease.digest)
-        facts = SlotFacts.of_lease(lease, chain_id=DOMAIN.chain_id, beacon=BEACON)
+        facts = SlotFacts.of_lease(lease, domain=DOMAIN, beacon=BEACON)
         failed.append([result.check for result in verify_file(item.path, version, facts=facts).failed])
     assert failed[0] == []
     assert "computation" in failed[1]

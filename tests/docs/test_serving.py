@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
-from rollouts.serving.requests import SEED_TAG
+from rollouts.request_encoding import SEED_TAG
 from tests.kit.serving import chat_folder
 
 ROOT = Path(__file__).parents[2]

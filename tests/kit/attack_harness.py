@@ -64,7 +64,12 @@ class HandedIn:
             units=self.units,
             block=_BLOCK + 1,
         )
-        return WorkFacts(work=work, chain_id=self.grant.lease.chain_id, beacon=self.grant.beacon)
+        return WorkFacts(
+            work=work,
+            chain_id=self.grant.lease.chain_id,
+            work_ledger=self.grant.lease.contract,
+            beacon=self.grant.beacon,
+        )
 
 
 class AttackHarness:

@@ -412,7 +412,7 @@ class GatewayTask:
         answer = self.post("close")
         assert answer.status_code == 200, answer.text
         signed = SignedServedList.model_validate_json(answer.content)
-        assert signed.signer(lease_hash=self.lease.lease.hash, domain=DOMAIN) == self.gateway.key.address
+        assert signed.signer(work_key=self.lease.lease.key.hash, domain=DOMAIN) == self.gateway.key.address
         return signed.parse()
 
     def start(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from protocol.wire.served import SignedServedList
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.files.limits import ReadLimits
@@ -54,14 +55,19 @@ def samples(draw: st.DrawFn) -> Sample:
     )
 
 
-FILES = st.lists(samples(), min_size=1, max_size=4).map(lambda rows: RolloutFile(HEADER, tuple(rows)))
+SERVED = SignedServedList(content='{"format":1,"requests":[]}', signature="0x" + "ab" * 65)
+FILES = st.builds(
+    lambda rows, served: RolloutFile(HEADER, tuple(rows), served),
+    st.lists(samples(), min_size=1, max_size=4),
+    st.none() | st.just(SERVED),
+)
 
 
 @given(FILES)
 def test_any_rollout_file_survives_packing(file: RolloutFile) -> None:
     packed = pack(file)
     found = unpack(packed, limits=LIMITS)
-    assert found.header == file.header
+    assert (found.header, found.served) == (file.header, file.served)
     for one, other in zip(found.samples, file.samples, strict=True):
         for name in Sample.__slots__:
             assert np.array_equal(getattr(one, name), getattr(other, name)), name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
-from protocol.identifiers import address, digest
+from protocol.identifiers import ZERO_DIGEST, address, digest
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
+from protocol.wire.served import RequestKind, ServedList, ServedRequest, SignedServedList, answer_digest
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.files.schema import SCHEMA, read_rollouts, write_rollouts, write_table
+from rollouts.files.schema import SCHEMA, read_rollouts, table_of, write_rollouts, write_table
+from rollouts.files.served_metadata import MOST_SERVED_BYTES, SERVED_KEY
 from rollouts.precision import Arithmetic, Dtype, EngineName
 
 HEADER = SlotHeader(
@@ -60,7 +65,7 @@ def comparable(file: RolloutFile) -> list[Any]:
         return (value.dtype.name, value.tolist()) if isinstance(value, np.ndarray) else value
 
     rows = [{f.name: plain(getattr(row, f.name)) for f in dataclasses.fields(row)} for row in file.samples]
-    return [file.header, rows]
+    return [file.header, rows, file.served]
 
 
 samples = st.builds(
@@ -87,6 +92,47 @@ def test_a_rollout_file_is_read_back_as_written(tmp_path_factory: pytest.TempPat
     file = RolloutFile(HEADER, tuple(rows))
     assert write_rollouts(path, file) == path.stat().st_size
     assert comparable(read_rollouts(path)) == comparable(file)
+
+
+def served_list(*bodies: str) -> SignedServedList:
+    requests = tuple(
+        ServedRequest(
+            id=f"{number:032x}",
+            kind=RequestKind.CHAT,
+            body=body,
+            seed=digest(b"\3" * 32),
+            choices=1,
+            answer=answer_digest([("text", [4, 5])]),
+        )
+        for number, body in enumerate(bodies)
+    )
+    domain = SigningDomain(chain_id=1, contract=HEADER.node)
+    return SignedServedList.sign(
+        ServedList(requests=requests), work_key=ZERO_DIGEST, key=Key(b"\1" * 32), domain=domain
+    )
+
+
+def test_a_served_slots_file_carries_the_signed_list(tmp_path: Path) -> None:
+    hardest = '"\\\u00e9\u2028' * 60_000  # every level of JSON escapes these again
+    file = RolloutFile(HEADER, (sample(),), served_list("{}", json.dumps(hardest)))
+    write_rollouts(tmp_path / "a", file)
+    found = read_rollouts(tmp_path / "a")
+    assert comparable(found) == comparable(file)
+    assert found.served is not None
+    assert json.loads(found.served.parse().requests[1].body) == hardest
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [(b"", "bad-value"), (b'{"content": 1}', "bad-value"), (b"\xff" * (MOST_SERVED_BYTES + 1), "not-parquet")],
+)
+def test_malformed_lists_of_served_requests_are_refused(tmp_path: Path, metadata: bytes, code: str) -> None:
+    table = table_of(RolloutFile(HEADER, (sample(),), served_list("{}")))
+    with (tmp_path / "a").open("wb") as sink:
+        write_table(table.replace_schema_metadata({**table.schema.metadata, SERVED_KEY: metadata}), sink)
+    with pytest.raises(BadRolloutFile) as refused:
+        read_rollouts(tmp_path / "a")
+    assert refused.value.code == code
 
 
 def test_work_units_are_the_generated_tokens() -> None:

@@ -107,7 +107,13 @@ class FactFinder:
                 f"version {work.version} was not announced" if not announced else f"node {work.node} had not joined"
             )
             raise UnknownCheckpoint(f"work {work.key} was submitted in block {work.block}, but {missing} by then")
-        return WorkFacts(work=work, chain_id=self._ledger.deployment.chain_id, beacon=_beacon(work, announced, joined))
+        domain = self._ledger.work.domain
+        return WorkFacts(
+            work=work,
+            chain_id=domain.chain_id,
+            work_ledger=domain.contract,
+            beacon=_beacon(work, announced, joined),
+        )
 
     async def provider_of(self, node: Address) -> Address | None:
         """Returns the provider of a node, retired nodes included; None if the node was never registered.

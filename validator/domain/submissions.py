@@ -66,9 +66,11 @@ class WorkFacts:
     Args:
         work: The submission, with the data of its lease.
         chain_id: Id of the chain.
+        work_ledger: Address of the contract that the lease is for.
         beacon: Hash of the beacon block that the lease names.
     """
 
     work: SubmittedWork
     chain_id: int
+    work_ledger: Address
     beacon: Digest

@@ -13,7 +13,6 @@ from rollouts.calibration.limits import CheckLimits
 from rollouts.checks import PREFILL_CHECKS, CheckInput, CheckOutcome, RowEvidence, RowSpread
 from rollouts.checks.sampling import CHECK as REPLAY
 from rollouts.recompute.interface import Recomputer
-from rollouts.sampling.parameters import SamplingParameters
 from validator.examination.conclusion import Prefilled
 
 ALONE = 8
@@ -59,9 +58,10 @@ class Prefill:
         """Recomputes those of `rows` that no earlier call recomputed; returns the results over all recomputed rows."""
         missing = [row for row in rows if row not in self.evidence]
         for piece in self._pieces(missing):
-            self.evidence |= self._recomputer.evidence(
-                self._case.file, piece, seed=self._case.facts.seed, parameters=self._parameters
-            )
+            for draws, rows_of in self._case.by_draws(piece):
+                self.evidence |= self._recomputer.evidence(
+                    self._case.drawn_file, rows_of, seed=draws.seed, parameters=draws.parameters
+                )
             self._count(piece)
         return self._judged(self.evidence, {})
 
@@ -85,21 +85,19 @@ class Prefill:
         self._progress()
         others: list[dict[int, RowEvidence]] = []
         for piece in self._pieces(rows):
-            passes = self._recomputer.again(
-                self._case.file,
-                piece,
-                alone.intersection(piece),
-                seed=self._case.facts.seed,
-                parameters=self._parameters,
-            )
-            others = [one | new for one, new in zip(others or [{} for _ in passes], passes, strict=True)]
+            passes: list[dict[int, RowEvidence]] = []
+            for draws, rows_of in self._case.by_draws(piece):
+                passes = self._recomputer.again(
+                    self._case.drawn_file,
+                    rows_of,
+                    alone.intersection(rows_of),
+                    seed=draws.seed,
+                    parameters=draws.parameters,
+                )
+                others = [one | new for one, new in zip(others or [{} for _ in passes], passes, strict=True)]
             self._count(piece * len(passes))
         spread = {row: RowSpread.between(one, [other[row] for other in others]) for row, one in self.evidence.items()}
         return self._judged(self.evidence, spread), self._judged(others[0], spread)
-
-    @property
-    def _parameters(self) -> SamplingParameters:
-        return self._case.version.recipe.sampling.parameters
 
     def _pieces(self, rows: Sequence[int]) -> Iterator[list[int]]:
         """Yields the rows in pieces of at most `PIECE_TOKENS` tokens or one row, and reports progress after each."""

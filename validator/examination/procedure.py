@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
+from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.logs import get_logger
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits, RolloutCalibration
@@ -19,6 +20,7 @@ from rollouts.checks import EXACT_CHECKS, CheckedVersion, CheckInput, CheckOutco
 from rollouts.checks.reward import differing_environments
 from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.files.limits import ReadLimits
+from rollouts.files.served_metadata import MOST_SERVED_BYTES
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute.errors import ClassFailed
 from rollouts.recompute.interface import Recomputer
@@ -146,7 +148,7 @@ class Procedure:
         record = ExaminationRecord(
             file=file, results=[format_result], clock=clock, beacon_block=order.facts.work.beacon_block
         )
-        case = CheckInput(file=file, facts=_slot(order.facts), version=version)
+        case = CheckInput.of(file, _slot(order.facts), version)
         with clock.stage("exact"):
             verdict = _exact(case, record)
         return record.conclusion(verdict or self._beyond_the_file(case, order, record, is_copy))
@@ -274,8 +276,11 @@ def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
     recipe = version.recipe
     rows = _SLACK * facts.work.groups * recipe.group_size
     prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens
+    listed = 0 if recipe.gateway is None else MOST_SERVED_BYTES
     decoded = (1 << 20) + rows * (512 + 4 * prompt + 8 * output + 258 * -(-output // 32))
-    return ReadLimits(file_bytes=2 * decoded, rows=rows, decoded_bytes=decoded, tokens=_SLACK * max(prompt, output))
+    return ReadLimits(
+        file_bytes=2 * decoded + listed, rows=rows, decoded_bytes=decoded, tokens=_SLACK * max(prompt, output)
+    )
 
 
 def _slot(facts: WorkFacts) -> SlotFacts:
@@ -290,6 +295,7 @@ def _slot(facts: WorkFacts) -> SlotFacts:
         max_units=work.max_units,
         parts=SeedParts(chain_id=facts.chain_id, pool_id=work.pool_id, beacon=facts.beacon, salt=work.salt),
         units=work.units,
+        domain=SigningDomain(facts.chain_id, facts.work_ledger),
     )
 
 

@@ -56,7 +56,12 @@ async def test_the_lease_is_read_from_the_event_and_the_beacon_from_the_chain(wo
     finder = Finder(ledger)
     for _ in range(2):  # the second read returns the cached value
         facts = await finder.facts(work)
-        expected = WorkFacts(work=work, chain_id=world.deployment.chain_id, beacon=await ledger.block_hash(block))
+        expected = WorkFacts(
+            work=work,
+            chain_id=world.deployment.chain_id,
+            work_ledger=ledger.work.domain.contract,
+            beacon=await ledger.block_hash(block),
+        )
         assert facts == expected
 
 

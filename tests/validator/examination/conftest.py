@@ -35,6 +35,7 @@ from tests.kit.rollout_files import (
     facts_of,
     make,
 )
+from tests.kit.served_files import WORK_LEDGER
 from tests.kit.tiny_model import tiny_folder
 from validator.audit.draw import RowDraw
 from validator.domain.submissions import SubmittedWork, WorkFacts
@@ -99,7 +100,7 @@ def facts(version: CheckedVersion, file: RolloutFile, *, path: Path) -> WorkFact
         units=file.units,
         block=9,
     )
-    return WorkFacts(work=work, chain_id=CHAIN, beacon=BEACON)
+    return WorkFacts(work=work, chain_id=CHAIN, work_ledger=WORK_LEDGER, beacon=BEACON)
 
 
 def checkpoint(version: CheckedVersion) -> CheckpointRef:

@@ -42,6 +42,7 @@ from tests.kit.rollout_files import (
     with_row,
     with_rows,
 )
+from tests.kit.served_files import Cheat, make_served, served_facts, served_version
 from tests.kit.tiny_model import tiny_folder
 from tests.validator.examination.conftest import OTHER_BEACON, Bench, facts, procedure_of
 from validator.audit.draw import RowDraw, draw_rows
@@ -109,6 +110,22 @@ def test_invalid_work_under_another_engines_name_is_forged(bench: Bench, tmp_pat
     junk = make(bench.version, facts=facts_of(bench.version), seed=b"\5" * 32)
     found = bench.conclude(junk, draw=RowDraw(seed=b"\1" * 32, share=0.25))
     assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.SAMPLING_REPLAY)
+
+
+def test_files_of_served_slots_are_judged_by_the_gateways_list(bench: Bench, tmp_path: Path) -> None:
+    bench.version = version = served_version(tmp_path / "8")
+    facts = served_facts(version)
+    other = served_version(tmp_path / "other", seed=1)
+
+    def leased(told: WorkFacts) -> WorkFacts:
+        return replace(told, work=replace(told.work, groups=facts.groups, max_units=facts.max_units or 0))
+
+    honest = bench.conclude(make_served(version, facts), change=leased)
+    assert (honest.outcome, honest.reason) == (Outcome.ACCEPTED, ReasonCode.PASSED), honest.words
+    forged = bench.conclude(make_served(version, facts, cheat=Cheat(weights=other.folder)), change=leased)
+    assert forged.outcome is Outcome.FORGED
+    unlike = bench.conclude(make_served(version, facts, cheat=Cheat(texts={1: "8"})), change=leased)
+    assert (unlike.outcome, unlike.reason) == (Outcome.FORGED, ReasonCode.SEED_PROMPTS)
 
 
 def test_a_recipe_without_arithmetic_takes_float32_whatever_is_calibrated(bench: Bench) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -11,13 +10,12 @@ from pydantic import ValidationError
 from protocol.openai import bodies
 from protocol.openai.bodies import SEED_TAG, Body, Sampling
 from protocol.openai.errors import InvalidRequest
-from protocol.wire.answers import AnswerRecord
+from protocol.wire.served import RequestKind
 from rollouts.engines.interface import SampleRequest
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import ModelFacts
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.serving.record import recorded_sampling
 
 __all__ = ["SEED_TAG", "Body", "ChatBody", "CompletionBody", "GenerateBody", "Sampling"]
 
@@ -87,44 +85,24 @@ class GenerateBody(bodies.GenerateBody):
         return [self.token_ids]
 
 
-def request_differences(
-    content: bytes, record: AnswerRecord, version: ModelFolder, *, most_new_tokens: int | None = None
-) -> list[str]:
-    """Compares an answer with the request that the client sent; returns what the request did not ask for.
+EncodableBody = CompletionBody | ChatBody | GenerateBody
 
-    Args:
-        content: The request's body.
-        record: The answer's field `muster`.
-        version: The answer's version.
-        most_new_tokens: Maximum number of new tokens if the request names none, besides the room in the model's
-            context; None for an answer without such a limit.
+_BODIES: Mapping[RequestKind, type[CompletionBody] | type[ChatBody] | type[GenerateBody]] = {
+    RequestKind.COMPLETION: CompletionBody,
+    RequestKind.CHAT: ChatBody,
+    RequestKind.GENERATE: GenerateBody,
+}
+
+
+def parse_body(kind: RequestKind, content: bytes) -> EncodableBody:
+    """Parses the body of a request to one of the three routes.
 
     Raises:
-        InvalidRequest: The service would have refused the request.
+        InvalidRequest: The kind is unknown, or the body is not valid.
     """
-    try:
-        given = json.loads(content)
-    except (ValueError, RecursionError):
-        given = None  # `parse` describes the error
-    keys = given if isinstance(given, dict) else {}
-    kind = ChatBody if "messages" in keys else GenerateBody if "token_ids" in keys else CompletionBody
-    body = kind.parse(content)
-    prompts = body.encode(version)
-    each = body.sampling.n or 1
-    new_tokens = body.new_tokens
-    if new_tokens is None:
-        new_tokens = min(room(prompts, version), most_new_tokens or version.model.context)
-    wanted = body.sampling.parameters(new_tokens)
-    found = []
-    if prompts != record.prompts:
-        found.append("the prompts are not those of the request")
-    if [one.prompt for one in record.samples] != [place for place in range(len(prompts)) for _ in range(each)]:
-        found.append(f"the answer has {len(record.samples)} choices, but the request asks for {len(prompts) * each}")
-    if recorded_sampling(wanted) != record.sampling:
-        found.append("the sampling parameters are not those of the request")
-    if body.sampling.seed is not None and body.sampling.seed_bytes() != record.seed_bytes:
-        found.append("the seed is not that of the request")
-    return found
+    if kind not in _BODIES:
+        raise InvalidRequest("kind", f"this release does not know requests of the kind {kind}")
+    return _BODIES[kind].parse(content)
 
 
 def sample_requests(
