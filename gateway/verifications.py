@@ -73,6 +73,7 @@ class Verifications:
                             body=found.body.decode(),
                             answer=found.answer.decode(),
                             seed=digest(bytes.fromhex(found.seed[2:])),
+                            most_new_tokens=found.cap,
                             ends_at_ms=found.ends_ms,
                         )
                     )

@@ -9,10 +9,11 @@ left out are those of slots and rewards, which an answer does not have.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pydantic import JsonValue, ValidationError
@@ -32,6 +33,7 @@ from rollouts.checks import (
     CheckInput,
     CheckResult,
     Fails,
+    RowEvidence,
     SlotFacts,
     bounds,
     computation,
@@ -49,6 +51,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
+from rollouts.recompute.interface import Recomputer
 from rollouts.recompute.place import VllmPlace
 from rollouts.serving.comparison import request_differences
 from rollouts.serving.record import completion_of, sampling_of
@@ -57,6 +60,9 @@ from rollouts.verify import Verification, limits_of, open_recomputer, run_check,
 
 MOST_BYTES = 64 << 20
 """Maximum size of an answer's JSON, in bytes."""
+
+_ROWS_AT_ONCE = 8
+"""Number of choices that are recomputed before the verifier looks whether it shall end."""
 
 _CONTENT = "content"
 """Name of the check that compares the visible part of an answer with its tokens."""
@@ -166,87 +172,192 @@ def verify_answer(
         NotFound: vLLM is not installed at the given place.
         EngineFailed: vLLM failed.
     """
-    record = answer.record
-    try:
-        made_in, parameters = Arithmetic.parse(record.arithmetic), sampling_of(record.sampling)
-        completions = [completion_of(sample, record.version) for sample in record.samples]
-    except (ValueError, InvalidInput) as error:
-        raise BadAnswer(f"a value of the answer is impossible: {error}") from None
-    version = _open(folder, record)
-    file = RolloutFile(
-        unleased_header(arithmetic=made_in, checkpoint=record.version),
-        tuple(
-            unrewarded_sample(one, prompt=record.prompts[sample.prompt], group=sample.prompt)
-            for one, sample in zip(completions, record.samples, strict=True)
-        ),
-    )
-    verifier = verifying_arithmetic(made_in, dtype=dtype, engine=engine)
-    limits = limits_of(file, version, calibration=calibration or RolloutCalibration.shipped(), verifier=verifier)
-    case = CheckInput(file=file, facts=SlotFacts.of_file(file), version=version, limits=limits)
-    results = [run_check(check, case) for check in (bounds.CHECK, termination.CHECK)]
-    has_proofs = all(sample.proofs is not None for sample in record.samples)
-    needed = {_CONTENT, *(check.name for check in PREFILL_CHECKS)}
-    if allow_missing_proofs and not has_proofs:
-        needed.remove(computation.CHECK.name)
-    if allow_chunk and answer.is_chunk:
-        needed.remove(_CONTENT)
-    if request is not None:
-        results.append(_check_request(request, record, version))
-    if not fits_model(case):
-        skipped = "not run, because tokens or lengths are out of bounds"
-        results += [unknown(name, skipped) for name in (_CONTENT, *(check.name for check in PREFILL_CHECKS))]
+    with AnswerVerifier(
+        folder, calibration=calibration, dtype=dtype, device=device, engine=engine, vllm=vllm
+    ) as verifier:
+        return verifier.verify(
+            answer, request=request, allow_missing_proofs=allow_missing_proofs, allow_chunk=allow_chunk
+        )
+
+
+class AnswerVerifier:
+    """Checks answers against one folder; loads the weights at the first answer, and keeps them until `close`.
+
+    Args:
+        folder: The version's folder, which needs no recipe.
+        calibration: As for `verify_answer`, like the following arguments.
+        dtype: Data type of torch's prefill.
+        device: Device of torch's prefill.
+        engine: Engine of the prefill.
+        vllm: The vLLM installation to use.
+
+    Raises:
+        BadVersionFolder: The folder is not a usable version.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        calibration: RolloutCalibration | None = None,
+        dtype: Dtype | None = None,
+        device: torch.device | None = None,
+        engine: EngineName | None = None,
+        vllm: VllmPlace | None = None,
+    ) -> None:
+        self._folder = folder
+        self._model = read_model(folder)
+        self.digest = digest_of(folder)
+        self._tokenizer = FolderTokenizer(folder)
+        self._environment = load_environment(_UNUSED_ENVIRONMENT)
+        self._calibration = calibration or RolloutCalibration.shipped()
+        self._dtype = dtype
+        self._device = device
+        self._engine = engine
+        self._vllm = vllm
+        self._opened = ExitStack()
+        self._recomputer: Recomputer | None = None
+        self._made_in: Arithmetic | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases the weights, and ends a vLLM process."""
+        self._recomputer = None
+        self._opened.close()
+
+    def verify(
+        self,
+        answer: Answer,
+        *,
+        request: bytes | None = None,
+        most_new_tokens: int | None = None,
+        allow_missing_proofs: bool = False,
+        allow_chunk: bool = False,
+        proceed: Callable[[], None] = lambda: None,
+    ) -> Verification:
+        """Checks an answer: see `verify_answer`, also for the errors.
+
+        Args:
+            answer: The answer, by an untrusted service.
+            request: Body of the request that the client sent.
+            most_new_tokens: Limit of new tokens if the request names none; see `request_differences`.
+            allow_missing_proofs: Whether an answer without proofs may be complete.
+            allow_chunk: Whether the last chunk of a stream may be complete.
+            proceed: Function that is called before each computation and raises an error to end the verification.
+        """
+        record = answer.record
+        try:
+            made_in, parameters = Arithmetic.parse(record.arithmetic), sampling_of(record.sampling)
+            completions = [completion_of(sample, record.version) for sample in record.samples]
+        except (ValueError, InvalidInput) as error:
+            raise BadAnswer(f"a value of the answer is impossible: {error}") from None
+        version = self._version_for(record)
+        file = RolloutFile(
+            unleased_header(arithmetic=made_in, checkpoint=record.version),
+            tuple(
+                unrewarded_sample(one, prompt=record.prompts[sample.prompt], group=sample.prompt)
+                for one, sample in zip(completions, record.samples, strict=True)
+            ),
+        )
+        verifier = verifying_arithmetic(made_in, dtype=self._dtype, engine=self._engine)
+        limits = limits_of(file, version, calibration=self._calibration, verifier=verifier)
+        case = CheckInput(file=file, facts=SlotFacts.of_file(file), version=version, limits=limits)
+        results = [run_check(check, case) for check in (bounds.CHECK, termination.CHECK)]
+        has_proofs = all(sample.proofs is not None for sample in record.samples)
+        needed = {_CONTENT, *(check.name for check in PREFILL_CHECKS)}
+        if allow_missing_proofs and not has_proofs:
+            needed.remove(computation.CHECK.name)
+        if allow_chunk and answer.is_chunk:
+            needed.remove(_CONTENT)
+        if request is not None:
+            results.append(_check_request(request, record, version, most_new_tokens=most_new_tokens))
+        if not fits_model(case):
+            skipped = "not run, because tokens or lengths are out of bounds"
+            results += [unknown(name, skipped) for name in (_CONTENT, *(check.name for check in PREFILL_CHECKS))]
+            return Verification(file=file, results=tuple(results), limits=limits, needed=frozenset(needed))
+        results.append(_check_content(answer, completions, version))
+        proceed()
+        recomputer = self._recomputer_for(version, verifier, made_in=made_in)
+        evidence: dict[int, RowEvidence] = {}
+        for first in range(0, len(file.samples), _ROWS_AT_ONCE):
+            proceed()
+            rows = range(len(file.samples))[first : first + _ROWS_AT_ONCE]
+            evidence |= recomputer.evidence(file, rows, seed=record.seed_bytes, parameters=parameters)
+        case = replace(case, evidence=evidence)
+        for check in PREFILL_CHECKS:
+            if check is computation.CHECK and not has_proofs:
+                results.append(
+                    unknown(check.name, "the answer has no proofs: the service was started with --no-proofs")
+                )
+            else:
+                results.append(run_check(check, case))
         return Verification(file=file, results=tuple(results), limits=limits, needed=frozenset(needed))
-    results.append(_check_content(answer, completions, version))
-    with open_recomputer(version, verifier, made_in=made_in, device=device, vllm=vllm) as recomputer:
-        rows = range(len(file.samples))
-        evidence = recomputer.evidence(file, rows, seed=record.seed_bytes, parameters=parameters)
-    case = replace(case, evidence=evidence)
-    for check in PREFILL_CHECKS:
-        if check is computation.CHECK and not has_proofs:
-            results.append(unknown(check.name, "the answer has no proofs: the service was started with --no-proofs"))
-        else:
-            results.append(run_check(check, case))
-    return Verification(file=file, results=tuple(results), limits=limits, needed=frozenset(needed))
+
+    def _recomputer_for(self, version: CheckedVersion, verifier: Arithmetic, *, made_in: Arithmetic) -> Recomputer:
+        """Returns the open recomputer, or opens one if the former was for another arithmetic."""
+        if self._recomputer is None or self._made_in != made_in:
+            self.close()
+            self._recomputer = self._opened.enter_context(
+                open_recomputer(version, verifier, made_in=made_in, device=self._device, vllm=self._vllm)
+            )
+            self._made_in = made_in
+        return self._recomputer
+
+    def _version_for(self, record: AnswerRecord) -> CheckedVersion:
+        """Returns the version with a recipe that has the answer's sampling parameters."""
+        if self.digest != record.version:
+            raise InvalidInput(
+                f"{self._folder} is not the answer's version: the answer names {record.version}, the folder is "
+                f"{self.digest}",
+                hint="name the folder of the version that answered; an update of the service's weights changes its "
+                "version",
+            )
+        try:
+            recipe = Recipe(
+                environment=EnvironmentChoice(name=self._environment.name, version=self._environment.version),
+                sampling=SamplingChoice.model_validate(record.sampling.model_dump()),
+                group_size=len(record.samples),
+                max_prompt_tokens=max(len(tokens) for tokens in record.prompts),
+                prompts=PromptRange(count=1),
+            )
+        except ValidationError as error:
+            raise BadAnswer(f"a value of the answer is impossible: {error.errors()[0]['msg']}") from None
+        return CheckedVersion(
+            digest=self.digest,
+            folder=self._folder,
+            recipe=recipe,
+            environment=self._environment,
+            planner=SlotPlanner(
+                recipe=recipe, eligible=range(1), environment=self._environment, tokenizer=self._tokenizer
+            ),
+            model=self._model,
+            tokenizer=self._tokenizer,
+        )
 
 
-def _open(folder: Path, record: AnswerRecord) -> CheckedVersion:
-    """Opens the answer's version with a recipe that has the answer's sampling parameters."""
-    model = read_model(folder)
+def digest_of(folder: Path) -> Digest:
+    """Returns the digest of a version's folder.
+
+    Raises:
+        BadVersionFolder: The folder is not a version.
+    """
     try:
-        digest: Digest = version_digest(folder_files(folder))
+        return version_digest(folder_files(folder))
     except (MusterError, OSError) as error:
         raise BadVersionFolder(f"{folder} is not a version: {error}") from error
-    if digest != record.version:
-        raise InvalidInput(
-            f"{folder} is not the answer's version: the answer names {record.version}, the folder is {digest}",
-            hint="name the folder of the version that answered; an update of the service's weights changes its version",
-        )
-    environment, tokenizer = load_environment(_UNUSED_ENVIRONMENT), FolderTokenizer(folder)
-    try:
-        recipe = Recipe(
-            environment=EnvironmentChoice(name=environment.name, version=environment.version),
-            sampling=SamplingChoice.model_validate(record.sampling.model_dump()),
-            group_size=len(record.samples),
-            max_prompt_tokens=max(len(tokens) for tokens in record.prompts),
-            prompts=PromptRange(count=1),
-        )
-    except ValidationError as error:
-        raise BadAnswer(f"a value of the answer is impossible: {error.errors()[0]['msg']}") from None
-    return CheckedVersion(
-        digest=digest,
-        folder=folder,
-        recipe=recipe,
-        environment=environment,
-        planner=SlotPlanner(recipe=recipe, eligible=range(1), environment=environment, tokenizer=tokenizer),
-        model=model,
-        tokenizer=tokenizer,
-    )
 
 
-def _check_request(request: bytes, record: AnswerRecord, version: CheckedVersion) -> CheckResult:
+def _check_request(
+    request: bytes, record: AnswerRecord, version: CheckedVersion, *, most_new_tokens: int | None
+) -> CheckResult:
     """Compares the record with the request: prompts, parameters, number of choices, and the seed if it names one."""
     try:
-        found = request_differences(request, record, version)
+        found = request_differences(request, record, version, most_new_tokens=most_new_tokens)
     except InvalidRequest as error:
         raise InvalidInput(f"the request is not valid: {error.detail}", hint="give the body that was sent") from None
     findings = [CheckFinding(reason=ReasonCode.SEED_PROMPTS, what=what) for what in found]

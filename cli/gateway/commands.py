@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cli.gateway.opened import opened_database
 from cli.gateway.token import app as token
+from cli.gateway.verifier import verifier
 from cli.groups import CommandGroup
 from cli.listing import listing
 from cli.output import JsonOption, show_fields
@@ -12,6 +13,7 @@ from protocol.runtime.configuration_file import ConfigOption, reads
 
 app = CommandGroup(name="gateway", no_args_is_help=True, help="Offer a pool's workers to OpenAI clients.")
 app.command()(run)
+app.command()(verifier)
 app.add_typer(token, name="token")
 
 

@@ -156,6 +156,8 @@ class Verification(WireModel):
     """JSON of the answer that the client gets, in the form that is not streamed."""
     seed: WireDigest
     """Seed of the answer; the record must have it."""
+    most_new_tokens: Annotated[int, Field(ge=1, lt=1 << 31)]
+    """Maximum number of new tokens of a choice, by the slot's lease; for requests that name no number."""
     ends_at_ms: Milliseconds
     """Time until which the gateway waits for the result."""
 

@@ -9,13 +9,17 @@ from rollouts.request_encoding import ChatBody, CompletionBody, GenerateBody, Mo
 from rollouts.serving.record import recorded_sampling
 
 
-def request_differences(content: bytes, record: AnswerRecord, version: ModelFolder) -> list[str]:
+def request_differences(
+    content: bytes, record: AnswerRecord, version: ModelFolder, *, most_new_tokens: int | None = None
+) -> list[str]:
     """Compares an answer with the request that the client sent; returns what the request did not ask for.
 
     Args:
         content: The request's body.
         record: The answer's field `muster`.
         version: The answer's version.
+        most_new_tokens: Maximum number of new tokens if the request names none, besides the room in the model's
+            context; None for an answer without such a limit.
 
     Raises:
         InvalidRequest: The service would have refused the request.
@@ -29,7 +33,10 @@ def request_differences(content: bytes, record: AnswerRecord, version: ModelFold
     body = kind.parse(content)
     prompts = body.encode(version)
     each = body.sampling.n or 1
-    wanted = body.sampling.parameters(room(prompts, version) if body.new_tokens is None else body.new_tokens)
+    new_tokens = body.new_tokens
+    if new_tokens is None:
+        new_tokens = min(room(prompts, version), most_new_tokens or version.model.context)
+    wanted = body.sampling.parameters(new_tokens)
     found = []
     if prompts != record.prompts:
         found.append("the prompts are not those of the request")

@@ -14,7 +14,7 @@ import pytest
 from gateway.clients.tokens import GatewayRole
 from gateway.settings import Verify
 from protocol.wire.serving import TakenVerification, Verification
-from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, eventually, record_of, running_gateway, text_of
+from tests.kit.gateway import DIGEST, LIMIT, RUN, GatewayUnderTest, eventually, record_of, running_gateway, text_of
 
 
 class Verifier:
@@ -62,7 +62,7 @@ def test_with_before_clients_get_only_valid_answers(before: GatewayUnderTest) ->
         assert json.loads(found.answer)["muster"]["samples"][0]["token_ids"] == [9, 9, 9]
         assert json.loads(found.answer)["choices"][0]["text"] == "jjj"
         assert json.loads(found.body)["prompt"] == "a"
-        assert found.seed == request.seed
+        assert (found.seed, found.most_new_tokens) == (request.seed, LIMIT)
         assert not reading.done()
         assert verifier.judge(found, valid=None)
         assert verifier.judge(verifier.take(), valid=None)

@@ -298,6 +298,7 @@ class TakenAnswer(NamedTuple):
     answer: bytes = b""
     ends_ms: int = 0
     seed: str = ""
+    cap: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

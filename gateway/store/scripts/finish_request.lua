@@ -2,7 +2,7 @@
 if not holds_session(session, token_hash) then return reply{outcome = 'denied'} end
 local key = request_of(request)
 local r = redis.call('HMGET', key, 'state', 'session', 'attempt', 'kind', 'body', 'seed', 'choices', 'verify', 'digest',
-  'node', 'outcome')
+  'node', 'outcome', 'cap')
 local accepted = r[1] == 'verifying' or (r[1] == 'done' and (r[11] == 'answered' or r[11] == 'unverified'))
 if accepted and r[2] == session and number(r[3]) == attempt then return reply{outcome = 'again'} end
 if r[1] ~= 'assigned' or r[2] ~= session or number(r[3]) ~= attempt then return reply{outcome = 'gone'} end
@@ -22,7 +22,7 @@ local wanted = r[8] == 'before' or (sampled and redis.call('ZCARD', queue) < QUE
 if wanted then
   local verification = P .. 'verification:' .. request
   redis.call('HSET', verification, 'kind', r[4], 'body', r[5], 'seed', r[6], 'digest', r[9], 'node', r[10], 'answer', shown,
-    'ends', now_ms + verify_ms, 'mode', r[8], 'last', last, 'used', used, 'attempt', attempt)
+    'ends', now_ms + verify_ms, 'mode', r[8], 'cap', r[12], 'last', last, 'used', used, 'attempt', attempt)
   redis.call('PEXPIRE', verification, verify_ms + kept_ms)
   redis.call('ZADD', queue, now_ms, request)
   redis.call('ZADD', P .. 'verify-ends', now_ms + verify_ms, request)

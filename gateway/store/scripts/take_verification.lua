@@ -6,6 +6,7 @@ for _, digest in ipairs(versions) do
 end
 if not best then return reply{} end
 redis.call('ZREM', P .. 'verify:' .. best[1], best[2])
-local v = redis.call('HMGET', P .. 'verification:' .. best[2], 'kind', 'body', 'answer', 'ends', 'seed')
+local v = redis.call('HMGET', P .. 'verification:' .. best[2], 'kind', 'body', 'answer', 'ends', 'seed', 'cap')
 if not v[1] then return reply{} end
-return reply{id = best[2], version = best[1], kind = v[1], body = v[2], answer = v[3], ends_ms = number(v[4]), seed = v[5]}
+return reply{id = best[2], version = best[1], kind = v[1], body = v[2], answer = v[3], ends_ms = number(v[4]), seed = v[5],
+  cap = number(v[6])}

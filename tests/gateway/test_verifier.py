@@ -1,0 +1,179 @@
+"""`muster gateway verifier` judges real answers of a tiny model, and survives restarts of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from gateway.clients.tokens import GatewayRole
+from gateway.settings import Verify
+from protocol.clients.verifications import VerificationClient
+from protocol.runtime.clock import SystemClock
+from protocol.wire.answers import AnswerRecord
+from protocol.wire.serving import AnswerPart, AnswerTokens, AssignedRequest, VerificationResult
+from protocol.wire.serving import Verification as Task
+from rollouts.gateway_verifier import Computation, GatewayVerifier, Judge
+from rollouts.verify_answer import digest_of
+from tests.kit.gateway import RUN, GatewayTask, GatewayUnderTest, eventually, running_gateway
+from tests.kit.serving import NAME, ServedModel, chat_folder, served_model
+
+torch.set_num_threads(1)
+Change = Callable[[dict[str, Any], list[str]], None]
+ROUTES = {"completion": "/v1/completions", "chat": "/v1/chat/completions", "generate": "/inference/v1/generate"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_folder(tmp_path_factory.mktemp("verifier") / "model")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[ServedModel]:
+    with served_model(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
+    with served_model(chat_folder(tmp_path_factory.mktemp("other") / "model", seed=3)) as running:
+        yield running
+
+
+def answer_by(
+    model: ServedModel, task: GatewayTask, request: AssignedRequest, *, change: Change | None = None, **asked: Any
+) -> None:
+    """Answers a request with a real model; `asked` changes what the node computes, `change` what it says."""
+    body = json.loads(request.body) | {"model": NAME}
+    wanted = body | asked
+    if "max_tokens" not in wanted and request.kind.value == "chat":
+        wanted["max_tokens"] = 64
+    answer = model.post(ROUTES[request.kind.value], wanted).json()
+    record = answer["muster"] | {"version": task.lease.digest}
+    record["sampling"]["temperature"] = body.get("temperature", 1.0)
+    texts = [choice.get("text") or choice.get("message", {}).get("content") or "" for choice in answer["choices"]]
+    if change is not None:
+        change(record, texts)
+    tokens = tuple(
+        AnswerTokens(choice=one["sample"], tokens=one["token_ids"], logprobs=one["logprobs"], text=text)
+        for one, text in zip(record["samples"], texts, strict=True)
+    )
+    task.send(
+        AnswerPart(id=request.id, attempt=request.attempt, number=0, tokens=tokens),
+        AnswerPart(id=request.id, attempt=request.attempt, number=1, record=AnswerRecord.model_validate(record)),
+    )
+
+
+class RecordingJudge(Judge):
+    """A judge whose results the test reads."""
+
+    def __init__(self, folders: Any, computation: Computation) -> None:
+        super().__init__(folders, computation)
+        self.results: list[VerificationResult] = []
+
+    def judge(self, task: Task, **options: Any) -> VerificationResult:
+        self.results.append(super().judge(task, **options))
+        return self.results[-1]
+
+
+@contextmanager
+def verifying(gateway: GatewayUnderTest, *folders: Path) -> Iterator[tuple[GatewayVerifier, RecordingJudge]]:
+    """Runs a verifier in a thread."""
+    token = gateway.token("verifier", role=GatewayRole.VERIFIER)
+    judge = RecordingJudge({digest_of(folder): folder for folder in folders}, Computation())
+    client = VerificationClient(gateway.url, token=token)
+    running = GatewayVerifier(client, judge, clock=SystemClock())
+    stop: list[Callable[[], None]] = []
+
+    async def work() -> None:
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop.append(lambda: loop.call_soon_threadsafe(event.set) and None)
+        async with client:
+            await running.run(event)
+
+    with ThreadPoolExecutor() as pool:
+        future = pool.submit(asyncio.run, work())
+        eventually(lambda: stop or future.done())
+        try:
+            yield running, judge
+        finally:
+            stop[0]()
+            future.result(10)
+
+
+def serve(gateway: GatewayUnderTest, folder: Path) -> None:
+    """Makes the folder the version of the pool."""
+    gateway.ledger.announced = dict.fromkeys(gateway.ledger.announced, digest_of(folder))
+
+
+def post(gateway: GatewayUnderTest, token: str, route: str, body: dict[str, Any]) -> httpx.Response:
+    """Sends a client's request."""
+    return httpx.post(gateway.url + route, json=body, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+
+def _forged_text(_record: dict[str, Any], texts: list[str]) -> None:
+    texts[0] += "!"
+
+
+def _no_proofs(record: dict[str, Any], _texts: list[str]) -> None:
+    record["samples"][1]["proofs"] = None
+
+
+def _bad_proofs(record: dict[str, Any], _texts: list[str]) -> None:
+    record["samples"][1]["proofs"] = "~"
+
+
+def _shorter(record: dict[str, Any], _texts: list[str]) -> None:
+    record["sampling"]["max_new_tokens"] = 40
+
+
+def _other_prompt(record: dict[str, Any], _texts: list[str]) -> None:
+    record["prompts"][0][-1] ^= 1
+
+
+COMPLETION: dict[str, Any] = {"prompt": "12+34=", "max_tokens": 40, "n": 2, "seed": 5}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "12+34="}], "seed": 6}
+GENERATE: dict[str, Any] = {"token_ids": [4, 5], "sampling_params": {"max_tokens": 20, "seed": 7}}
+
+
+def test_results_for_honest_and_forged_answers(
+    redis_url: str, folder: Path, model: ServedModel, other: ServedModel
+) -> None:
+    cases: list[tuple[str, dict[str, Any], ServedModel, dict[str, Any], Change | None, bool | None, str]] = [
+        ("completion", COMPLETION, model, {}, None, True, ""),
+        ("chat", CHAT, model, {}, None, True, ""),
+        ("generate", GENERATE, model, {}, None, True, ""),
+        ("completion", COMPLETION, model, {}, _forged_text, False, "content: choice 0: .*text"),
+        ("completion", COMPLETION, other, {}, None, False, "sampling"),
+        ("completion", COMPLETION, model, {"temperature": 3.0}, None, False, "sampling"),
+        ("completion", COMPLETION, model, {}, _no_proofs, False, "choice 1 has no proofs"),
+        ("completion", COMPLETION, model, {}, _bad_proofs, False, "not base64"),
+        ("completion", COMPLETION, model, {}, _other_prompt, False, "prompts are not those"),
+        ("chat", CHAT, model, {"max_tokens": 40}, _shorter, False, "sampling parameters are not those"),
+    ]
+    with running_gateway(redis_url, verify=Verify.SAMPLED, verify_share=1.0) as gateway:
+        serve(gateway, folder)
+        token = gateway.token()
+        with verifying(gateway, folder, other.folder) as (verifier, judge), ThreadPoolExecutor() as pool:
+            for number, (kind, body, by, asked, change, valid, words) in enumerate(cases):
+                task = gateway.task(digest=digest_of(folder))
+                asking = pool.submit(post, gateway, token, ROUTES[kind], {"model": RUN} | body)
+                answer_by(by, task, task.take_one(), change=change, **asked)
+                assert asking.result(20).status_code == 200
+                eventually(lambda number=number: verifier.judged == number + 1)
+                result = judge.results[number]
+                assert result.valid is valid, (number, result)
+                assert not words or any(re.search(words, reason) for reason in result.reasons), result
+                task.close()
+        metrics = httpx.get(f"{gateway.url}/metrics").text
+        assert 'verdicts_total{verdict="valid"} 3.0' in metrics
+        assert 'verdicts_total{verdict="invalid"} 7.0' in metrics
