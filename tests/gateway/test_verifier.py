@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ from tests.kit.serving import NAME, ServedModel, chat_folder, served_model
 torch.set_num_threads(1)
 Change = Callable[[dict[str, Any], list[str]], None]
 ROUTES = {"completion": "/v1/completions", "chat": "/v1/chat/completions", "generate": "/inference/v1/generate"}
+
+
+def _judged(verifier: GatewayVerifier, number: int) -> bool:
+    return verifier.judged == number
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,11 @@ def verifying(gateway: GatewayUnderTest, *folders: Path) -> Iterator[tuple[Gatew
 
     async def work() -> None:
         event, loop = asyncio.Event(), asyncio.get_running_loop()
-        stop.append(lambda: loop.call_soon_threadsafe(event.set) and None)
+
+        def halt() -> None:
+            loop.call_soon_threadsafe(event.set)
+
+        stop.append(halt)
         async with client:
             await running.run(event)
 
@@ -169,7 +178,7 @@ def test_results_for_honest_and_forged_answers(
                 asking = pool.submit(post, gateway, token, ROUTES[kind], {"model": RUN} | body)
                 answer_by(by, task, task.take_one(), change=change, **asked)
                 assert asking.result(20).status_code == 200
-                eventually(lambda number=number: verifier.judged == number + 1)
+                eventually(partial(_judged, verifier, number + 1))
                 result = judge.results[number]
                 assert result.valid is valid, (number, result)
                 assert not words or any(re.search(words, reason) for reason in result.reasons), result
