@@ -100,8 +100,8 @@ def test_a_node_that_takes_requests_and_never_answers_rests(redis_url: str) -> N
     with running_gateway(redis_url, session_lost_s=10_000, slot_time_s=10_000) as gateway:
         idle, honest = gateway.task(seconds=20_000), gateway.task(seconds=20_000)
         for _ in range(3):
-            idle.take(free=8)
-            honest.take(free=4)
+            idle.take()
+            honest.take(free=2)
             with asked(gateway) as answer:
                 request = idle.take_one()
                 gateway.turn(61)

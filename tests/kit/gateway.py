@@ -225,9 +225,8 @@ def build(
     redis_url: str, key: Key, ledger: MemoryGatewayLedger, clock: Clock, with_loops: bool, more: dict[str, Any]
 ) -> tuple[FastAPI, threading.Event]:
     """Builds a replica, and an event that is set when its loops run."""
-    settings = GatewaySettings(
-        pool_id=POOL, run=RUN, deployment=Path("unused"), **{"public_url": "http://127.0.0.1:8005", **more}
-    )
+    values = {"pool_id": POOL, "run": RUN, "deployment": Path("unused"), "public_url": "http://127.0.0.1:8004"}
+    settings = GatewaySettings(**values | more)
     app = build_gateway(
         settings, redis=connect_redis(redis_url, retries=0), ledger=ledger, key=key, clock=clock, with_loops=with_loops
     )

@@ -25,10 +25,10 @@ local function list_room(id)
   end
 end
 
--- Returns the sessions that may get requests now.
+-- Returns sessions that may get requests now; random ones if there are many, so that no provider's sessions hide others.
 local function candidates(digest, now)
   local found = {}
-  for _, id in ipairs(redis.call('ZREVRANGE', P .. 'room:' .. digest, 0, CANDIDATES - 1)) do
+  for _, id in ipairs(redis.call('ZRANDMEMBER', P .. 'room:' .. digest, CANDIDATES)) do
     local s = redis.call('HMGET', session_of(id), 'node', 'free', 'left', 'limit', 'bytes', 'active', 'arithmetic')
     if number(redis.call('ZSCORE', P .. 'alive', id)) > now and redis.call('EXISTS', P .. 'distrusted:' .. s[1]) == 0 then
       found[#found + 1] = {id = id, node = s[1], free = number(s[2]), left = number(s[3]), limit = number(s[4]),
