@@ -13,7 +13,9 @@ from protocol.wire.served import answer_digest
 from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, record_of, text_of
 
 
-def test_openai_clients_get_answers_that_are_in_the_signed_list(gateway: GatewayUnderTest) -> None:
+def test_openai_clients_get_answers_that_are_in_the_signed_list(
+    gateway: GatewayUnderTest, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = gateway.task().start()
     client = gateway.client(gateway.token())
     assert [model.id for model in client.models.list()] == [RUN]
@@ -56,6 +58,10 @@ def test_openai_clients_get_answers_that_are_in_the_signed_list(gateway: Gateway
     )
     assert listed[2].answer == answer_digest([("", generated["choices"][0]["token_ids"])])
     assert task.close().requests == listed
+    logged = capsys.readouterr().out
+    assert "session-closed" in logged
+    for secret in ("12+34=", "llo", whole.choices[0].text, token, task.session.token):
+        assert secret not in logged
 
 
 def test_requests_wait_for_a_worker_and_every_model_name_of_the_version_works(gateway: GatewayUnderTest) -> None:
@@ -72,6 +78,7 @@ def test_requests_wait_for_a_worker_and_every_model_name_of_the_version_works(ga
         ({"temperature": -1}, 400, "invalid_request"),
         ({"nonsense": 1}, 400, "invalid_request"),
         ({"n": 65}, 400, "invalid_request"),
+        ({"prompt": ["a"] * 65}, 400, "invalid_request"),
         ({"prompt": "x" * 300_000}, 413, "too_large"),
     ):
         answer = httpx.post(
