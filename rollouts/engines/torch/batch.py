@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from transformers.cache_utils import DynamicCache
@@ -87,6 +88,20 @@ class GenerationBatch:
     def in_progress(self) -> set[int]:
         """Tickets of the answers, and of those whose admission failed."""
         return {*self.tickets, *(queued.ticket for queued in self._admitted)}
+
+    @property
+    def most_positions(self) -> int:
+        """Maximum number of positions of an answer that has the cache alone."""
+        return self._cache.most_positions
+
+    def too_long(self, waiting: deque[QueuedRequest]) -> list[QueuedRequest]:
+        """Returns the requests, in the batch or next to join, whose next token would not fit into an empty cache."""
+        most = self.most_positions
+        joining = islice(waiting, self.most - len(self.answers))
+        return [
+            *(answer.queued for answer in self.answers if answer.position >= most),
+            *(queued for queued in joining if len(queued.request.prompt_tokens) > most),
+        ]
 
     @torch.inference_mode()
     def admit(self, waiting: deque[QueuedRequest], *, check: Callable[[], None]) -> None:

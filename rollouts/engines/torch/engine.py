@@ -112,6 +112,12 @@ class TorchEngine(BaseEngine):
                 proving = deque(pair for pair in proving if pair[0].ticket in queue.left)
             if not (queue.waiting or batch.answers):
                 break
+            if too_long := batch.too_long(queue.waiting):
+                for queued in too_long:  # a smaller batch would not help; the next `poll` drops these jobs
+                    queued.job.failure = OutOfMemory(
+                        f"not even one answer fits: the cache has room for {batch.most_positions} positions"
+                    )
+                continue
             self.usage.note(min(batch.most, len(batch.answers) + len(queue.waiting)))
             batch.admit(queue.waiting, check=queue.check)
             states = batch.step()

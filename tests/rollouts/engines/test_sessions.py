@@ -136,11 +136,23 @@ def test_running_out_of_memory_computes_the_answers_of_all_jobs_again(
         check_equal(result.completions, wanted)
 
 
-@pytest.mark.parametrize("prompt", [75, 90], ids=["grows", "prompt"])
-def test_an_answer_that_does_not_fit_alone_ends_its_job_only(engine: TorchEngine, qwen2: Path, prompt: int) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "is_cache"), [(75, True), (90, True), (75, False)], ids=["grows", "prompt", "device"]
+)
+def test_an_answer_that_does_not_fit_alone_ends_its_job_only(
+    engine: TorchEngine, qwen2: Path, monkeypatch: pytest.MonkeyPatch, prompt: int, *, is_cache: bool
+) -> None:
     place = 2 * 2 * 2 * 24 * 4  # layers, keys and values, heads, width, float32
-    small = TorchEngine(dtype=Dtype.FLOAT32, device=CPU, max_batch=ROWS, cache_bytes=80 * place)
+    small = TorchEngine(dtype=Dtype.FLOAT32, device=CPU, max_batch=ROWS, cache_bytes=80 * place if is_cache else None)
     small.load(qwen2, version=VERSION)
+    real = Policy.states_and_logits
+
+    def forward(self: Policy, tokens: torch.Tensor, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if how["positions"].max() >= 80:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, tokens, **how)
+
+    monkeypatch.setattr(Policy, "states_and_logits", forward)
     session, answers = small.open(), list[Completion]()
     good = [Job(requests=requests(3, seed=seed), parameters=PLAIN, on_answer=answers.append) for seed in (1, 2)]
     bad = Job(requests=requests(1, seed=3, length=prompt), parameters=PLAIN)
@@ -148,6 +160,7 @@ def test_an_answer_that_does_not_fit_alone_ends_its_job_only(engine: TorchEngine
         session.add(job)
     list(session.completions())
     session.close()
+    assert is_cache or small.max_batch == ROWS, "the batch is as large as before"
     error = bad.done.exception(timeout=0)
     assert isinstance(error, OutOfMemory)
     assert error is bad.failure
