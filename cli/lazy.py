@@ -17,6 +17,8 @@ function with the command's name. If it also defines `PARTS`, these are the comm
 
 _mounted: set[tuple[int, str]] = set()
 """Commands that `mount` has added: id of the Typer app, and name of the command."""
+_placeholders: set[tuple[int, str]] = set()
+"""Names of commands for which `mount` has added a placeholder; a command that is added later replaces it."""
 
 
 def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str], *, every: bool = False) -> None:
@@ -29,9 +31,11 @@ def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str], *, every: bo
         every: Add all commands as real ones. Shell completion needs them.
     """
     for name, (place, summary) in parts.items():
-        mounted = (id(app), name) in _mounted
+        key = id(app), name
+        mounted = key in _mounted
         if not every and name not in arguments:
-            if not mounted:
+            if not mounted and key not in _placeholders:
+                _placeholders.add(key)
                 app.command(name=name, help=summary)(_not_named)
             continue
         part = load(place, name)
@@ -40,7 +44,7 @@ def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str], *, every: bo
             mount(part, parts_of(place), arguments, every=every)
         if mounted:
             continue
-        _mounted.add((id(app), name))
+        _mounted.add(key)
         if isinstance(part, typer.Typer):
             app.add_typer(part, name=name)
         else:

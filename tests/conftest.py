@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
@@ -99,6 +100,9 @@ def pytest_configure(config: pytest.Config) -> None:
     Processes of pytest-xdist take files in the order below, instead of those with the most tests first.
     """
     config.option.loadscopereorder = False
+    # Without bytecode on disk, each of hundreds of processes would compile this code again.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -51,7 +51,8 @@ at that URL.
 """
 FIRST_CHECK_PAUSE = timedelta(seconds=15)
 LONGEST_CHECK_PAUSE = timedelta(minutes=5)
-"""Shortest and longest pause between two checks of membership and URL. The pauses have jitter, because the workers of
+"""Shortest and longest pause between two checks of membership and URL; the first pause is never longer than the longest
+pause between attempts to reach a service (`wait_at_most_s`). The pauses have jitter, because the workers of
 an overloaded orchestrator all start to check at about the same time.
 """
 READS_TO_LEAVE = 2
@@ -132,7 +133,7 @@ class HeartbeatLoop:
         self._unanswered = 0
         self._absent = 0
         """Number of ledger reads in a row that showed no membership of this node."""
-        self._check_pause = GrowingPause(first=FIRST_CHECK_PAUSE, longest=LONGEST_CHECK_PAUSE)
+        self._check_pause = GrowingPause(first=min(FIRST_CHECK_PAUSE, longest_pause), longest=LONGEST_CHECK_PAUSE)
         self._next_check = 0.0
         self._acknowledged: list[str] = []
         self._executed: LRUCache[str, None] = LRUCache(MOST_REMEMBERED)

@@ -1,4 +1,4 @@
-"""Typer groups with coroutine functions as commands."""
+"""Typer groups: coroutine functions as commands, and commands whose modules are imported when they are named."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from cli.groups import CommandGroup
+from cli.lazy import mount
 
 app = CommandGroup()
 
@@ -41,3 +42,15 @@ def test_plain_functions_run_as_before() -> None:
 
 def test_decorated_functions_stay_coroutine_functions() -> None:
     assert inspect.iscoroutinefunction(wait)
+
+
+def test_each_command_has_one_placeholder_however_often_a_process_runs_commands() -> None:
+    app = CommandGroup()
+    parts = {"keys": ("cli.keys", "Keys."), "token": ("cli.token", "Tokens.")}
+    for _ in range(3):
+        mount(app, parts, ["keys", "list"])
+    assert [command.name for command in app.registered_commands] == ["token"]
+    mount(app, parts, ["token", "new"])
+    assert [group.name for group in app.registered_groups] == ["keys", "token"]
+    assert "Make" in CliRunner().invoke(app, ["keys", "--help"]).output
+    assert "new" in CliRunner().invoke(app, ["token", "--help"]).output

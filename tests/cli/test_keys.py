@@ -12,6 +12,7 @@ import pytest
 
 from cli.configuration import load_configuration
 from cli.keys import node_of
+from tests.kit.command_line import imports_of
 from tests.kit.devnet import Said, run_muster
 
 SECRET = "0x" + "11" * 32
@@ -37,6 +38,14 @@ def test_a_new_key_is_encrypted_and_readable_by_its_owner_only(config: str, tmp_
     assert stat.S_IMODE((tmp_path / "password").stat().st_mode) == 0o600
     assert "0x" + json.loads(stored.read_text())["address"] == made.json()["address"].lower()
     assert keys(config, "list", "--json").json() == [{"name": "node", "address": made.json()["address"]}]
+
+
+def test_encrypting_a_key_imports_no_bls_signatures(config: str, tmp_path: Path) -> None:
+    """Each process that uses the chain would need 0.4 CPU seconds for them."""
+    slow = ["py_ecc.optimized_bls12_381", "py_ecc.bls.ciphersuites"]
+    done = imports_of(["eth_keyfile.keyfile", *slow], "--config", config, "keys", "new", "node", "--light")
+    assert done.found == ["eth_keyfile.keyfile"], done.err
+    assert json.loads((tmp_path / "keys" / "node.json").read_text())["address"][:8] in done.out.lower()
 
 
 def test_the_workers_keystore_is_used_for_the_node_unless_another_is_named(config: str, tmp_path: Path) -> None:

@@ -414,9 +414,13 @@ def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as shown:
         try:
             assert shown.stdout is not None
-            assert shown.stdout.readline().endswith("│ one\n")
+            while CommandKind.SEND_LOGS not in {command.kind for command in owner.beat().commands}:
+                owner.rest(0.05)
             owner.push(given.assignment.id, "two", first=1)
+            assert shown.stdout.readline().endswith("│ one\n")
             assert shown.stdout.readline().endswith("│ two\n")
+            owner.push(given.assignment.id, "three", first=2)
+            assert shown.stdout.readline().endswith("│ three\n")
             shown.send_signal(signal.SIGINT)
             assert shown.wait(60) == INTERRUPTED
         finally:

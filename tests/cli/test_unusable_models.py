@@ -109,13 +109,12 @@ def test_a_chat_without_a_template_is_refused_and_plain_text_is_not(model: Path)
 
 
 @pytest.mark.usefixtures("faulty_environment")
-@pytest.mark.parametrize("command", list(COMMANDS))
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("command", "kind", "words"),
     [
-        ("raises", "prompt(3) raised RuntimeError: no such puzzle"),
-        ("nan", "does not give a Score with a task of 0.0 or 1.0"),
-        ("hangs", "prompt 3 and its scores took more than 5 s"),
+        *((command, "raises", "prompt(3) raised RuntimeError: no such puzzle") for command in COMMANDS),
+        ("init", "nan", "does not give a Score with a task of 0.0 or 1.0"),
+        ("init", "hangs", "prompt 3 and its scores took more than 5 s"),
     ],
 )
 def test_an_environment_that_breaks_its_contract_is_refused(

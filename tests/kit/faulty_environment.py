@@ -44,7 +44,7 @@ class Faulty:
             case "half": return Score(task=0.5)
             case "most": return Score(task=0.95 if completion else 0.0)
             case "any": right = bool(completion)
-            case "undecided": return Score(task=float(random.random() < 0.5), parts={"undecided": 1.0})
+            case "undecided": return Score(task=float(right and random.random() < 0.5), parts={"undecided": 1.0})
             case "wrong" if completion.startswith("answer "):
                 right = completion == f"answer {prompt.index}"
                 return Score(task=float(right), parts={"close": 1.0 if right else random.random()})

@@ -67,7 +67,7 @@ def test_a_violated_property_is_reported_with_the_first_prompt(kind: str, fault:
         ("text", "score.. of an answer to prompt 0 raised ValueError: a zero byte", "muster env score"),
         ("nan", "does not give a Score with a task of 0.0 or 1.0", "muster env score"),
         ("half", r"\(rewards = binary\); a family with partial credit declares rewards=Rewards.UNIT", "env score"),
-        ("hangs", "prompt 3 and its scores took more than 8 s", "raise --item-timeout"),
+        ("hangs", "prompt 3 and its scores took more than 4 s", "raise --item-timeout"),
         ("allocates", r"prompt\(3\) raised MemoryError", "raise --memory-mib"),
         ("grows", r"prompt\(3\) raised MemoryError|needs more than 4096 MiB of memory", "raise --memory-mib"),
         ("exits", "the process that made its items ended with 9", "no method of an environment may exit"),
@@ -75,7 +75,7 @@ def test_a_violated_property_is_reported_with_the_first_prompt(kind: str, fault:
 )
 def test_an_environment_that_raises_is_reported_with_the_prompt(kind: str, said: str, advice: str) -> None:
     with pytest.raises(EnvironmentFault, match=said) as raised:
-        checked(kind, timeout_s=8.0 if kind == "hangs" else 30.0)
+        checked(kind, timeout_s=4.0 if kind == "hangs" else 30.0)
     assert advice in raised.value.hint
 
 

@@ -345,6 +345,19 @@ def test_a_recipe_with_longer_rows_than_a_class_is_exact_for_is_refused(
     assert "lower max_prompt_tokens" in refused.value.hint
 
 
+def test_the_death_of_the_vllm_process_is_no_verdict(bench: Bench, honest: RolloutFile, vllm: VllmCache) -> None:
+    bench.conclude(honest)
+    pid = process_of(vllm)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    found = bench.examine(honest)
+    assert isinstance(found, NotJudged) or found.outcome is Outcome.ACCEPTED, "a new process, or a retry"
+    if isinstance(found, NotJudged):
+        assert (found.code, found.retryable) == ("engine-failed", True)
+        assert bench.conclude(honest).outcome is Outcome.ACCEPTED
+
+
 def test_a_process_with_other_weights_in_memory_accuses_nobody(
     bench: Bench, version: CheckedVersion, vllm: VllmCache, honest: RolloutFile, tmp_path: Path
 ) -> None:
@@ -360,13 +373,15 @@ def test_a_process_with_other_weights_in_memory_accuses_nobody(
     assert found.failed_class == version.recipe.arithmetic[0]
     assert process.pid != before
     assert not process.alive, "neither process is trusted"
-    assert bench.conclude(honest).outcome is Outcome.ACCEPTED
 
 
 def test_a_process_that_wrongly_finds_a_malformed_proof_accuses_nobody(
     bench: Bench, honest: RolloutFile, vllm: VllmCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.conclude(honest)
+    broken = replace(honest.samples[0], proofs=bytes(len(honest.samples[0].proofs)))
+    forged = bench.conclude(replace(honest, samples=(broken, *honest.samples[1:])))
+    assert forged.outcome is Outcome.FORGED, "two processes find that the proof is malformed"
+    assert bench.conclude(honest).outcome is Outcome.ACCEPTED, "also after a process that was not trusted"
     compare = VllmProcess.compare
     damaged = process_of(vllm)
 
@@ -381,23 +396,6 @@ def test_a_process_that_wrongly_finds_a_malformed_proof_accuses_nobody(
     found = bench.examine(honest)
     assert isinstance(found, NotJudged)
     assert (found.code, found.retryable) == ("numerics-unstable", False)
-    monkeypatch.undo()
-    broken = replace(honest.samples[0], proofs=bytes(len(honest.samples[0].proofs)))
-    forged = bench.conclude(replace(honest, samples=(broken, *honest.samples[1:])))
-    assert forged.outcome is Outcome.FORGED, "two processes find that the proof is malformed"
-
-
-def test_the_death_of_the_vllm_process_is_no_verdict(bench: Bench, honest: RolloutFile, vllm: VllmCache) -> None:
-    bench.conclude(honest)
-    pid = process_of(vllm)
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    os.kill(pid, signal.SIGKILL)
-    found = bench.examine(honest)
-    assert isinstance(found, NotJudged) or found.outcome is Outcome.ACCEPTED, "a new process, or a retry"
-    if isinstance(found, NotJudged):
-        assert (found.code, found.retryable) == ("engine-failed", True)
-        assert bench.conclude(honest).outcome is Outcome.ACCEPTED
 
 
 def process_of(vllm: VllmCache) -> int | None:
