@@ -96,6 +96,11 @@ class DevnetDirectory:
         """The bearer token of the pool's owner; random, readable by its owner only."""
         return self.path / "owner-token"
 
+    @property
+    def reader_token(self) -> Path:
+        """A bearer token that may only read; random, readable by its owner only."""
+        return self.path / "reader-token"
+
 
 @contextmanager
 def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
