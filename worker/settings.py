@@ -5,10 +5,11 @@ Settings can also come from `MUSTER_WORKER_…` variables and flags.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
@@ -103,10 +104,20 @@ class WorkerSettings(Settings):
             raise ValueError('these networks are exceptions to local_network = "deny", which is not set')
         return value
 
+    @classmethod
+    def applied_defaults(cls, given: Mapping[str, Any]) -> Mapping[str, object]:
+        """Returns what applies without the setting `local_network`."""
+        local = any(str(given.get(name)).lower() in _TRUE for name in ("allow_host_network", "allow_plain_http"))
+        return {"local_network": LocalNetwork.DENY if _denies(None, pool_is_local=local) else LocalNetwork.ALLOW}
+
     @property
     def denies_local_network(self) -> bool:
         """Whether tasks in Docker are kept away from the local network."""
         return _denies(self.local_network, pool_is_local=self.allow_host_network or self.allow_plain_http)
+
+
+_TRUE = frozenset({"true", "1", "yes", "on", "y", "t"})
+"""Texts of environment variables that pydantic reads as true."""
 
 
 def _denies(chosen: LocalNetwork | None, *, pool_is_local: bool) -> bool:

@@ -111,6 +111,11 @@ class DevnetDirectory:
         """Token of the gateway's verifier (`--serve`)."""
         return self.path / "verifier-token"
 
+    @property
+    def reader_token(self) -> Path:
+        """A bearer token that may only read; random, readable by its owner only."""
+        return self.path / "reader-token"
+
 
 @contextmanager
 def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:

@@ -18,6 +18,7 @@ from cli.devnet.economy import VALIDATORS
 from cli.devnet.options import RunOptions, RunScale
 from protocol.http.tokens import hash_token, new_token
 from protocol.identifiers import Address
+from protocol.identity.scopes import Scope
 from protocol.runtime.files import write_atomically
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import PAGE_PATH
@@ -168,7 +169,7 @@ def write_configuration(
         tables["gateway"] = gateway
     if worker is not None:
         tables["worker"] = _worker_table(directory, places, *worker, run=run)
-    _write_settings(directory.configuration, tables, head=_HEAD, tail=_token_table(directory))
+    _write_settings(directory.configuration, tables, head=_HEAD, tail=_token_tables(directory))
 
 
 def write_ledger_configuration(directory: DevnetDirectory, rpc: str, chain_id: int) -> None:
@@ -289,16 +290,20 @@ def write_validator_settings(
     return path
 
 
-def _token_table(directory: DevnetDirectory) -> str:
-    """Returns the TOML table with the hash of the pool owner's token.
+def _token_tables(directory: DevnetDirectory) -> str:
+    """Returns the TOML tables with the hashes of the pool owner's token and of a token that may only read.
 
-    The first call makes the token.
+    The first call makes the tokens.
     """
-    if not directory.owner_token.exists():
-        directory.owner_token.touch(mode=0o600)
-        directory.owner_token.write_text(new_token() + "\n")
-    hashed = hash_token(directory.owner_token.read_text())
-    return f'\n[[orchestrator.tokens]]\nname = "owner"\nscope = "admin"\nhash = {json.dumps(hashed)}\n'
+    places = (("owner", Scope.ADMIN, directory.owner_token), ("reader", Scope.READ, directory.reader_token))
+    tables = ""
+    for name, scope, path in places:
+        if not path.exists():
+            path.touch(mode=0o600)
+            path.write_text(new_token() + "\n")
+        hashed = json.dumps(hash_token(path.read_text()))
+        tables += f'\n[[orchestrator.tokens]]\nname = "{name}"\nscope = "{scope.value}"\nhash = {hashed}\n'
+    return tables
 
 
 def _write_settings(path: Path, tables: Tables, *, head: str = "", tail: str = "") -> None:

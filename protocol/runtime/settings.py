@@ -18,7 +18,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, get_args
@@ -131,13 +131,14 @@ class Settings(BaseModel):
             loaded = cls(**merged)
         except ValidationError as error:
             fault = cls._complaint(error, origin, file)
-        rows = []
+        rows, applied = [], cls.applied_defaults(merged)
         for one in cls.describe():
             path = one.key.split(".")
             layer = next((each for each in layers if _has(each.values, path)), None)
             value = _inside(merged if loaded is None else loaded, path)
             if layer is None:
-                rows.append(SettingValue(one.key, one.default, "" if one.required else "default"))
+                default = _shown(one.key, applied[one.key]) if one.key in applied else one.default
+                rows.append(SettingValue(one.key, default, "" if one.required else "default"))
             else:
                 shown = "(hidden)" if path[0] in cls._secrets() else _shown(one.key, value)
                 rows.append(SettingValue(one.key, shown, layer.place(path)))
@@ -178,7 +179,18 @@ class Settings(BaseModel):
     @classmethod
     def describe(cls) -> list[SettingDescription]:
         """Describes all settings, in the order of the settings class."""
-        return described(cls, service=cls.service)
+        applied = {name: _shown(name, value) for name, value in cls.applied_defaults({}).items()}
+        found = described(cls, service=cls.service)
+        return [replace(one, default=applied[one.key]) if one.key in applied else one for one in found]
+
+    @classmethod
+    def applied_defaults(cls, given: Mapping[str, Any]) -> Mapping[str, object]:  # noqa: ARG003 - for subclasses
+        """Returns the values that apply to settings whose default depends on other settings.
+
+        Args:
+            given: The given settings, as the sources have them; invalid values are possible.
+        """
+        return {}
 
     @classmethod
     def _variable(cls, key: str) -> str:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +10,9 @@ import pytest
 import redis as sync_redis
 
 from discovery.app import build_discovery
-from ledger.build import tools_directory
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.interface import MemberEvent
 from orchestrator.settings import OrchestratorSettings
-from protocol.errors import Unavailable
 from protocol.http.tokens import TokenSetting, hash_token, new_token
 from protocol.identity.keys import Key
 from protocol.identity.scopes import Scope
@@ -27,10 +21,9 @@ from tests.kit import discovery, vectors
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import POOL, MemoryLedger
 from tests.kit.memory_run_ledger import RUN, MemoryRunLedger
+from tests.kit.typescript import SOURCE, TypescriptClient
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "clients" / "typescript"
-NEEDED = ("openapi-typescript", "typescript", "@noble/curves", "@noble/hashes", "@types/node")
 SERVICE, NODE = Key.generate(), Key.generate()
 TOKEN, READER = new_token(), new_token()
 
@@ -38,20 +31,8 @@ pytestmark = pytest.mark.needs_node
 
 
 @pytest.fixture(scope="module")
-def modules() -> Path:
-    """The folder of the npm packages that deploy/npm pins."""
-    try:
-        found = tools_directory() / "node_modules"
-    except Unavailable as missing:
-        pytest.skip(f"{missing.detail}: {missing.hint}")
-    if shutil.which("node") is None or not all((found / name).is_dir() for name in NEEDED):
-        pytest.skip("there is no node, or its packages are missing: `make tools` installs them")
-    return found
-
-
-@pytest.fixture(scope="module")
-def services(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], Path]]:
-    """Runs an orchestrator and a discovery service; yields their places and a folder with their OpenAPI documents."""
+def services(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Runs an orchestrator and a discovery service; yields their places and the credentials."""
     home = tmp_path_factory.mktemp("services")
     with sync_redis.from_url(redis_server) as client:
         client.flushall()
@@ -86,10 +67,8 @@ def services(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
         redis=connect_redis(redis_server),
         ledger=discovery.SmallLedger(),
     )
-    for name, app in (("orchestrator", orchestrator_app), ("discovery", discovery_app)):
-        (home / f"{name}.json").write_text(json.dumps(app.openapi()))
     with served(orchestrator_app) as orchestrator_url, served(discovery_app) as discovery_url:
-        places = {
+        yield {
             "MUSTER_ORCHESTRATOR": orchestrator_url,
             "MUSTER_ORCHESTRATOR_ADDRESS": SERVICE.address,
             "MUSTER_DISCOVERY": discovery_url,
@@ -101,40 +80,15 @@ def services(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
             "MUSTER_READER": READER,
             "MUSTER_VECTORS": str(vectors.PATH),
         }
-        yield places, home
-
-
-@pytest.fixture(scope="module")
-def built(modules: Path, services: tuple[dict[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with the compiled client and its generated types. The compiler checks the types of all calls."""
-    _, documents = services
-    folder = tmp_path_factory.mktemp("typescript") / "client"
-    shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("node_modules", "dist", "generated"))
-    (folder / "node_modules").symlink_to(modules)
-    run(folder, "node", "generate.mjs", *(str(documents / f"{name}.json") for name in ("orchestrator", "discovery")))
-    run(folder, "node", str(modules / "typescript" / "bin" / "tsc"))
-    return folder
 
 
 def test_the_client_agrees_with_the_vectors_and_calls_real_services(
-    built: Path, services: tuple[dict[str, str], Path]
+    typescript_client: TypescriptClient, services: dict[str, str]
 ) -> None:
-    places, _ = services
-    output = run(built, "node", "--test", "--test-reporter=tap", "dist/test/", places=places)
-    assert int(re.findall(r"^# pass (\d+)", output, re.MULTILINE)[0]) >= 30
-    assert re.search(r"^# (?:fail|cancelled|skipped|todo) [1-9]", output, re.MULTILINE) is None
+    assert typescript_client.test("vectors", "services", settings=services) >= 30
 
 
 def test_the_packages_of_the_client_are_those_of_the_suite() -> None:
     client = json.loads((SOURCE / "package.json").read_text())
     pinned = json.loads((ROOT / "deploy" / "npm" / "package.json").read_text())["devDependencies"]
     assert {**client["dependencies"], **client["devDependencies"]}.items() <= pinned.items()
-
-
-def run(folder: Path, *command: str, places: dict[str, str] | None = None) -> str:
-    environment = {"PATH": os.environ["PATH"], **(places or {})}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
-    return done.stdout

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollouts.request_encoding import SEED_TAG
+from tests.kit.command_line import reader_variables
 from tests.kit.serving import chat_folder
 
 ROOT = Path(__file__).parents[2]
@@ -25,17 +24,7 @@ def reader(tmp_path: Path) -> dict[str, str]:
     """Makes the reader's folder with two models; returns the variables of the reader's shell."""
     for seed, name in enumerate(("base", "next")):
         chat_folder(tmp_path / "models" / name, seed=seed)
-    command = tmp_path / "bin" / "muster"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m cli "$@"\n')
-    command.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    return kept | {
-        "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(tmp_path),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    return reader_variables(tmp_path)
 
 
 def test_the_pages_commands_work_in_order(tmp_path: Path, reader: dict[str, str]) -> None:

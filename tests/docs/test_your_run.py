@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rollouts.environments import load_environment
 from rollouts.models.facts import read_model
+from tests.kit.command_line import reader_variables
 from tests.kit.devnet import run_muster
 from tests.kit.tiny_model import tiny_folder
 
@@ -52,17 +51,7 @@ def prepare(folder: Path) -> dict[str, str]:
     ]
     for name, values in (("demonstrations.jsonl", rows), ("problems.jsonl", problems)):
         (folder / name).write_text("".join(json.dumps(value) + "\n" for value in values))
-    command = folder / "bin" / "muster"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m cli "$@"\n')
-    command.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    return kept | {
-        "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(folder),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    return reader_variables(folder)
 
 
 FOR_THE_TINY_MODEL = {"muster trainer sft": "--set optimiser.learning_rate=1e-3"}

@@ -1,4 +1,7 @@
-"""A stranger's machine joins a running pool with real services and workers: from keys to the returned stake."""
+"""A stranger's machine joins a running pool with real services and workers: from keys to the returned stake.
+
+The stranger follows the page for contributors, or has an own program that uses the TypeScript client.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 
 from cli.configuration import load_configuration
 from ledger.artifacts import Contract
 from ledger.deployment import Deployment
+from protocol.identity.keystores import read_keystore
 from tests.kit.devnet import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
+from tests.kit.typescript import TypescriptClient
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +97,42 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stranger:
 def node_state(network: Devnet, address: str) -> str:
     nodes = network.muster("pool", "nodes", "--json").json()
     return next((node["state"] for node in nodes if node["address"] == address), "unknown")
+
+
+@pytest.mark.needs_node
+def test_the_typescript_client_is_a_node_and_an_owner_of_the_devnet(
+    network: Devnet, typescript_client: TypescriptClient
+) -> None:
+    # This test comes first. The next one turns the chain's time forward, so that leases by this machine's clock have
+    # expired on the ledger.
+    muster, devnet, digest = network.muster, load_configuration(network.directory / "muster.toml"), "0x" + "5c" * 32
+    muster("stake", "add", "100")
+    muster("node", "register")
+    muster("ledger", "announce", "0", digest, "--run", "devnet")
+    addresses = {name: muster("keys", "show", name, "--json").json()["address"] for name in ("node", "orchestrator")}
+    orchestrator, (finder,) = str(devnet.pool.orchestrator), devnet.pool.discovery
+    discovery, _, discovery_address = finder.partition("#")
+    for name, url in (("orchestrator", orchestrator), ("discovery", discovery)):
+        assert httpx.get(f"{url}/openapi.json").json() == typescript_client.documents[name]
+
+    password = (network.directory / "password").read_text().strip()
+    settings = {
+        "MUSTER_ORCHESTRATOR": orchestrator,
+        "MUSTER_ORCHESTRATOR_ADDRESS": addresses["orchestrator"],
+        "MUSTER_DISCOVERY": discovery,
+        "MUSTER_DISCOVERY_ADDRESS": discovery_address,
+        "MUSTER_POOL": "1",
+        "MUSTER_NODE_KEY": "0x" + read_keystore(network.directory / "keys" / "node.json", password).reveal().hex(),
+        "MUSTER_TOKEN": (network.directory / "owner-token").read_text().strip(),
+        "MUSTER_READER": (network.directory / "reader-token").read_text().strip(),
+        "MUSTER_DIGEST": digest,
+    }
+    assert typescript_client.test("devnet", settings=settings) == 5
+
+    # The ledger has the work and the exit, and not only the services' answers.
+    (work,) = muster("work", "list", "--json").json()
+    assert (work["node"], work["units"]) == (addresses["node"], 7)
+    assert muster("node", "show", "--json").json()["member"] is False
 
 
 def test_a_contributor_joins_works_and_leaves_as_the_page_describes(network: Devnet, stranger: Stranger) -> None:

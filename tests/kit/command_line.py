@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,21 @@ def run_muster(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+def reader_variables(home: Path) -> dict[str, str]:
+    """Writes the command `muster` into `home/bin`; returns the environment variables of a shell that has it."""
+    command = home / "bin" / "muster"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m cli "$@"\n')
+    command.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    return kept | {
+        "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "HOME": str(home),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
 @dataclass(frozen=True)

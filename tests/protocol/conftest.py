@@ -18,6 +18,23 @@ from protocol.http.verification import RequestVerifier, SignedRequest, only, sig
 from protocol.identity.keys import Key
 from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import ManualClock
+from tests.kit.chain import development_chain, development_process
+from tests.kit.orchestrator import make_pool
+from tests.kit.shardcast import client_of, origin, stack
+from tests.kit.validators import pool
+from tests.kit.world import founded, world
+
+__all__ = [
+    "client_of",
+    "development_chain",
+    "development_process",
+    "founded",
+    "make_pool",
+    "origin",
+    "pool",
+    "stack",
+    "world",
+]
 
 NODE = Key(b"\x11" * 32)
 SERVICE = Key(b"\x22" * 32)

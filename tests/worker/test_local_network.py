@@ -348,6 +348,11 @@ def test_settings_that_contradict_each_other_are_refused(
             settings_of(tmp_path, **values)
     else:
         assert settings_of(tmp_path, **values).denies_local_network is denies
+        # `muster config show worker` shows what applies, also while a required setting is missing.
+        for name in values.keys() - {"allow_networks"}:
+            monkeypatch.setenv(f"MUSTER_WORKER_{name.upper()}", str(values[name]))
+        shown = {one.key: one.value for one in WorkerSettings.explain()[0]}
+        assert shown["local_network"] == ("deny" if denies else "allow")
 
 
 @pytest.mark.parametrize(

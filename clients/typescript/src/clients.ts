@@ -5,7 +5,7 @@ import { fromHex, type Hex, toHex } from "./bytes.js";
 import { InvalidError } from "./errors.js";
 import { bearer, randomId, ServiceClient, signed } from "./http.js";
 import { type Address, checksummed, type Key } from "./keys.js";
-import { signTypedData, structHash, typedDataSigner } from "./typed-data.js";
+import { type SigningDomain, signTypedData, structHash, typedDataSigner } from "./typed-data.js";
 
 type Schemas = components["schemas"];
 export type Registration = DiscoveryComponents["schemas"]["Registration-Input"];
@@ -27,9 +27,9 @@ export class OwnerClient extends ServiceClient<OrchestratorPaths> {
     super(url, bearer(token), options);
   }
 
-  /** Posts a task. */
-  createTask(task: NewTask): Promise<Task> {
-    return this.call("post", "/v1/tasks", { body: task });
+  /** Posts a task. The same `idempotencyKey` gets the same task, for a day. */
+  createTask(task: NewTask, idempotencyKey: string = randomId()): Promise<Task> {
+    return this.call("post", "/v1/tasks", { body: task, headers: { "Idempotency-Key": idempotencyKey } });
   }
 
   /** Yields all tasks, oldest first. */
@@ -75,6 +75,19 @@ export class NodeClient extends ServiceClient<OrchestratorPaths> {
     const inviteHash = toHex(structHash("Invite", inviteMessage(invite)));
     const signature = signTypedData(this.#key, "Join", { inviteHash }, domain);
     return this.call("post", "/v1/joins", { body: { invite, signature } });
+  }
+
+  /**
+   * Leaves the pool through the relayer, which pays the gas. Repeat it until the ledger has no membership.
+   *
+   * @param joins How often the node has joined the pool: `joins` of `ComputePools.membershipOf`.
+   * @param domain Chain and address of the contract `ComputePools`.
+   * @param validS Seconds until the ledger refuses the signature, at most a day.
+   */
+  leave(poolId: number, joins: number, domain: SigningDomain, validS = 600): Promise<Schemas["LeaveReceipt"]> {
+    const [node, nonce, deadline] = [this.#key.address, joins, Math.floor(Date.now() / 1000) + validS];
+    const signature = signTypedData(this.#key, "Leave", { poolId, node, nonce, deadline }, domain);
+    return this.call("post", "/v1/leaves", { body: { pool_id: poolId, node, nonce, deadline, signature } });
   }
 
   /**

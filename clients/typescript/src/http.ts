@@ -11,17 +11,18 @@ export type MethodsOf<Path> = { [M in Method]: Path extends Record<M, object> ? 
 
 type JsonBody<Content> = Content extends { content: { "application/json": infer Body } } ? Body : never;
 type BodyOf<Operation> = Operation extends { requestBody?: infer Content } ? JsonBody<NonNullable<Content>> : never;
-type ParametersOf<Operation, Place extends "path" | "query"> = Operation extends { parameters: infer Parameters }
+type ParametersOf<Operation, Place extends "path" | "query" | "header"> = Operation extends { parameters: infer Parameters }
   ? Place extends keyof Parameters
     ? NonNullable<Parameters[Place]>
     : never
   : never;
 
-/** Arguments of a call: parameters of path and query, and the body. */
+/** Arguments of a call: parameters of path and query, header fields, and the body. */
 export type Arguments<Operation> = ([ParametersOf<Operation, "path">] extends [never]
   ? object
   : { path: ParametersOf<Operation, "path"> }) &
   ([ParametersOf<Operation, "query">] extends [never] ? object : { query?: ParametersOf<Operation, "query"> }) &
+  ([ParametersOf<Operation, "header">] extends [never] ? object : { headers?: ParametersOf<Operation, "header"> }) &
   ([BodyOf<Operation>] extends [never]
     ? object
     : Operation extends { requestBody: unknown }
@@ -85,8 +86,8 @@ export class ServiceClient<Paths extends object> {
     path: P,
     given: Arguments<Paths[P][M]>,
   ): Promise<Answer<Paths[P][M]>> {
-    const { path: places, query, body } = given as Untyped;
-    const { response, sent } = await this.#send(method.toUpperCase(), targetOf(path, places, query), body);
+    const { path: places, query, headers, body } = given as Untyped;
+    const { response, sent } = await this.#send(method.toUpperCase(), targetOf(path, places, query), body, { headers });
     const bytes = new Uint8Array(await response.arrayBuffer());
     if (!response.ok) throw ProblemError.of(response.status, new TextDecoder().decode(bytes));
     this.#credentials.check(sent, response, bytes);
@@ -103,21 +104,31 @@ export class ServiceClient<Paths extends object> {
     signal: AbortSignal,
   ): AsyncGenerator<{ id: string; data: unknown }> {
     const target = targetOf(path, undefined, { ...query, follow: "true" });
-    const { response } = await this.#send("GET", target, undefined, signal);
+    const { response } = await this.#send("GET", target, undefined, { signal });
     if (!response.ok) throw ProblemError.of(response.status, await response.text());
     let text = "";
     const decoder = new TextDecoder();
-    for await (const piece of response.body!) {
-      text += decoder.decode(piece, { stream: true });
-      const blocks = text.split("\n\n");
-      text = blocks.pop()!;
-      for (const block of blocks) {
-        const field = (name: string): string | undefined =>
-          block.split("\n").find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
-        const data = field("data");
-        if (field("event") === "error") throw new InvalidError("the service ended the stream", data ?? "error");
-        if (data !== undefined) yield { id: field("id") ?? "", data: JSON.parse(data) };
+    const body = response.body!.getReader();
+    // Node.js 20 may lose the connection between a signal and a response's body: the body is ended here, too.
+    const end = (): void => void body.cancel().catch(() => undefined);
+    signal.addEventListener("abort", end);
+    try {
+      for (let piece = await body.read(); !piece.done; piece = await body.read()) {
+        text += decoder.decode(piece.value, { stream: true });
+        const blocks = text.split("\n\n");
+        text = blocks.pop()!;
+        for (const block of blocks) {
+          const field = (name: string): string | undefined =>
+            block.split("\n").find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
+          const data = field("data");
+          if (field("event") === "error") throw new InvalidError("the service ended the stream", data ?? "error");
+          if (data !== undefined) yield { id: field("id") ?? "", data: JSON.parse(data) };
+        }
       }
+      signal.throwIfAborted();
+    } finally {
+      signal.removeEventListener("abort", end);
+      end();
     }
   }
 
@@ -125,22 +136,24 @@ export class ServiceClient<Paths extends object> {
     method: string,
     target: string,
     body: unknown,
-    signal = AbortSignal.timeout(this.#timeoutMs),
+    options: { headers?: Untyped["headers"]; signal?: AbortSignal } = {},
   ): Promise<{ response: Response; sent: Record<string, string> }> {
+    const signal = options.signal ?? AbortSignal.timeout(this.#timeoutMs);
     const bytes = body === undefined ? new Uint8Array() : utf8ToBytes(JSON.stringify(body));
     const sent = this.#credentials.headers(method, target, bytes);
-    const headers = { ...sent, "X-Muster-Version": "1", ...(body === undefined ? {} : { "Content-Type": JSON_TYPE }) };
+    const given = Object.fromEntries(Object.entries(options.headers ?? {}).filter(([, value]) => value != null));
+    const type = body === undefined ? {} : { "Content-Type": "application/json" };
+    const headers = { ...given, ...sent, "X-Muster-Version": "1", ...type } as Record<string, string>;
     const init: RequestInit = { method, headers, redirect: "error", signal };
     if (body !== undefined) init.body = bytes;
     return { response: await fetch(this.#url + target, init), sent };
   }
 }
 
-const JSON_TYPE = "application/json";
-
 interface Untyped {
   path?: Record<string, string | number>;
   query?: Record<string, string | number | boolean | null | undefined>;
+  headers?: Record<string, string | null | undefined> | undefined;
   body?: unknown;
 }
 

@@ -2,28 +2,8 @@
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { setTimeout } from "node:timers/promises";
-import {
-  type Address,
-  DiscoveryClient,
-  type Hex,
-  Key,
-  NodeClient,
-  OwnerClient,
-  type PoolEvent,
-  ProblemError,
-  type Registration,
-  type Task,
-} from "../src/index.js";
-
-function setting(name: string): string {
-  const value = process.env[name];
-  assert.ok(value, `${name} is missing`);
-  return value;
-}
-
-function service(name: string): { url: string; address: Address } {
-  return { url: setting(name), address: setting(`${name}_ADDRESS`) as Address };
-}
+import { DiscoveryClient, type Hex, Key, NodeClient, OwnerClient, type PoolEvent, type Task } from "../src/index.js";
+import { capabilities, refusal, service, setting } from "./support.js";
 
 const orchestrator = service("MUSTER_ORCHESTRATOR");
 const discovery = service("MUSTER_DISCOVERY");
@@ -31,38 +11,6 @@ const pool_id = Number(setting("MUSTER_POOL"));
 const node = new Key(setting("MUSTER_NODE_KEY") as Hex);
 const owner = new OwnerClient(orchestrator.url, setting("MUSTER_TOKEN"));
 const hello = { spec: { name: "hello", image: "busybox", replicas: 1 } };
-
-const registration: Registration = {
-  pool_id: Number(setting("MUSTER_DISCOVERY_POOL")),
-  hardware: {
-    cpu_model: "test",
-    cpu_cores: 4,
-    architecture: "x86_64",
-    memory_bytes: 2 ** 33,
-    disk_free_bytes: 2 ** 36,
-    gpus: [],
-    gpu_driver: null,
-  },
-  software: {
-    worker_version: "typescript 0.1.0",
-    protocol_version: 1,
-    operating_system: "any",
-    runtimes: ["process"],
-    docker_version: null,
-    gpu_containers: false,
-  },
-  labels: { region: "eu" },
-};
-
-async function refusal(call: Promise<unknown>): Promise<ProblemError> {
-  try {
-    await call;
-  } catch (error) {
-    assert.ok(error instanceof ProblemError, String(error));
-    return error;
-  }
-  return assert.fail("the call was not refused");
-}
 
 let created: Task;
 before(async () => {
@@ -127,7 +75,7 @@ test("a node sends signed heartbeats and believes only the orchestrator's answer
 
 test("a node registers at discovery and reads its invites", async () => {
   const client = new DiscoveryClient(discovery.url, node, discovery.address);
-  const record = await client.register(registration);
+  const record = await client.register({ pool_id: Number(setting("MUSTER_DISCOVERY_POOL")), ...capabilities });
   assert.equal(record.address, node.address);
   assert.equal(record.registration.labels?.["region"], "eu");
   assert.deepEqual(await client.invites(0), []);
