@@ -196,6 +196,27 @@ class Recipe(_RecipeModel):
             return None
         return address(str(self.environment.options.get("gateway", "")))
 
+    def check_has_prompts(self) -> None:
+        """Checks that prompts come from the environment, as training and evaluation need.
+
+        Raises:
+            InvalidInput: The version is served.
+        """
+        if self.gateway is not None:
+            raise InvalidInput(
+                "the prompts of this run come from the clients of a gateway",
+                hint="a served version is published and served, and neither trained nor evaluated; for that, write a "
+                "recipe with another environment",
+            )
+
+    def longest_prompt(self, context: int) -> int:
+        """Returns the maximum number of prompt tokens for a model with this context.
+
+        Prompts of a served version are limited by the context alone: a gateway has no tokenizer and can't refuse a long
+        prompt, so a stricter limit would blame nodes for what clients send.
+        """
+        return context - 1 if self.gateway is not None else min(self.max_prompt_tokens, context - 1)
+
     @property
     def length_reward(self) -> LengthReward | None:
         """The length reward's rule; None if the recipe has none."""
@@ -292,7 +313,7 @@ def check_classes(recipe: Recipe, model: ModelFacts, *, folder: Path) -> None:
     Raises:
         BadVersionFolder: The recipe allows rows that are longer than one of its classes can reproduce.
     """
-    longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens
+    longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens if recipe.gateway is None else model.context
     width = model.config.get("head_dim") or model.hidden // (model.config.get("num_attention_heads") or 1)
     for name in recipe.arithmetic:
         arithmetic = Arithmetic.parse(name)

@@ -9,13 +9,15 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from protocol.errors import InvalidInput
+from protocol.identifiers import address
 from rollouts.environments import Environment, load_environment
 from rollouts.environments.check import ProbedPrompt, probe_prompts
 from rollouts.environments.mixture import parts_of
+from rollouts.environments.served import NAME as SERVED
 from rollouts.errors import BadVersionFolder
 from rollouts.models.architecture import check_model_folder
 from rollouts.models.chat import ChatFormat
-from rollouts.models.facts import read_model
+from rollouts.models.facts import ModelFacts, read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import (
     LARGEST_INDEX,
@@ -27,6 +29,7 @@ from rollouts.recipe import (
     check_classes,
     eligible_prompts,
     read_recipe,
+    serving_recipe,
 )
 
 ENDLESS_COUNT = 20_000
@@ -80,8 +83,8 @@ class ProposedRecipe:
     Args:
         recipe: The recipe.
         context: The model's context in tokens.
-        measured: Number of prompts whose lengths were measured.
-        longest_prompt: Tokens of the longest measured prompt.
+        measured: Number of prompts whose lengths were measured; 0 for a served version, which has none.
+        longest_prompt: Tokens of the longest measured prompt; 0 for a served version.
         longest_demonstration: Tokens of the longest of a few demonstrations of the environment, with the end token;
             None if the environment has none.
     """
@@ -101,12 +104,16 @@ class ProposedRecipe:
 def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
     """Returns a recipe for the model in a folder, if prompts and answers fit into the context.
 
+    For the environment `served`, only options, lengths and arithmetic are used.
+
     Raises:
         InvalidInput: The choices contradict each other, the model's context or the environment's size.
         MusterError: The folder has no usable model, or the environment can't be loaded.
     """
     facts, tokenizer = read_model(folder), FolderTokenizer(folder)
     check_model_folder(folder)
+    if choices.environment == SERVED:
+        return _serving_proposal(folder, facts, choices)
     environment = load_environment(choices.environment, version=choices.version, options=choices.options)
     prompts = _prompt_range(environment, choices)
     chat = tokenizer.has_chat_template if choices.chat is None else choices.chat
@@ -156,6 +163,27 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
     )
 
 
+def _serving_proposal(folder: Path, facts: ModelFacts, choices: RecipeChoices) -> ProposedRecipe:
+    """Returns a recipe whose prompts come from a gateway's clients; a prompt may fill the context beside its answer."""
+    environment = load_environment(choices.environment, version=choices.version, options=choices.options)
+    answer = choices.max_new_tokens or min(LONGEST_ANSWER, facts.context // 2)
+    limit = choices.max_prompt_tokens or facts.context - 1
+    if max(answer, limit) >= facts.context:
+        raise InvalidInput(
+            f"prompts of {limit} and answers of {answer} tokens exceed the model's context of {facts.context}",
+            hint=f"give --max-new-tokens and --max-prompt-tokens of at most {facts.context - 1}",
+        )
+    gateway = address(str(choices.options["gateway"]))
+    made = serving_recipe(gateway, max_new_tokens=answer, max_prompt_tokens=limit, arithmetic=choices.arithmetic)
+    recipe = made.model_copy(
+        update={"environment": made.environment.model_copy(update={"version": environment.version})}
+    )
+    check_classes(recipe, facts, folder=folder)
+    return ProposedRecipe(
+        recipe=recipe, context=facts.context, measured=0, longest_prompt=0, longest_demonstration=None
+    )
+
+
 def choose_recipe(
     folder: Path,
     *,
@@ -201,10 +229,12 @@ def check_recipe(folder: Path, recipe: Recipe) -> None:
     """Checks that a recipe suits the model in a folder: architecture, chat template, environment and lengths.
 
     Raises:
-        InvalidInput: Prompts exceed the recipe's limit, or prompts and answers exceed the model's context.
+        InvalidInput: Prompts exceed the recipe's limit, or prompts and answers exceed the model's context; or the
+            prompts come from a gateway's clients.
         BadVersionFolder: The model is unsupported, the tokenizer has no chat template, or the prompt table is invalid.
         MusterError: The environment can't be loaded, raises an exception, hangs or breaks its contract.
     """
+    recipe.check_has_prompts()
     facts, tokenizer = read_model(folder), FolderTokenizer(folder)
     check_model_folder(folder)
     answer, name = recipe.sampling.max_new_tokens, recipe.environment.name

@@ -151,8 +151,9 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
             a subset of the prompts that the recipe holds out.
 
     Raises:
-        InvalidInput: No prompt was found, or the share is larger than the recipe's.
+        InvalidInput: No prompt was found, the version is served, or the share is larger than the recipe's.
     """
+    recipe.check_has_prompts()
     if share is None:
         share = recipe.held_out
     if share > recipe.held_out:

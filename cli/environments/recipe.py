@@ -16,6 +16,7 @@ from cli.output import JsonOption, say, show_fields, show_json, warn
 from protocol.errors import Conflict, InvalidInput, plain_message
 from protocol.runtime.configuration_file import reads
 from protocol.runtime.files import write_atomically
+from rollouts.environments.served import NAME as SERVED
 from rollouts.precision import Arithmetic
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def init(
     max_prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt in tokens; default: twice the longest measured one.")
     ] = None,
-    group_size: Annotated[int, typer.Option(min=2, max=4096, help="Samples per prompt.")] = 16,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    group_size: Annotated[int | None, typer.Option(min=2, max=4096, help="Samples per prompt; default: 16.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; default: 1.")] = None,
     chat: Annotated[
         bool | None, typer.Option("--chat/--no-chat", help="Use the chat template; default: yes if the model has one.")
     ] = None,
@@ -52,8 +53,10 @@ def init(
         list[str] | None,
         typer.Option(help="key=value for the chat template, such as enable_thinking=false; repeatable."),
     ] = None,
-    held_out: Annotated[float, typer.Option(min=0, max=0.99, help="Share of prompts kept from training.")] = 0.02,
-    first: Annotated[int, typer.Option(min=0, help="Index of the first prompt.")] = 0,
+    held_out: Annotated[
+        float | None, typer.Option(min=0, max=0.99, help="Share of prompts kept from training; default: 0.02.")
+    ] = None,
+    first: Annotated[int | None, typer.Option(min=0, help="Index of the first prompt; default: 0.")] = None,
     count: Annotated[
         int | None, typer.Option(min=1, help="Number of prompts; default: all, or 20,000 of an endless environment.")
     ] = None,
@@ -79,17 +82,31 @@ def init(
         raise Conflict(f"{target} exists already", hint="give --force to replace it")
     form = _chat(chat, system_prompt or "", parse_options(template_option or []))
     name = choose_environment(environment)
+    of_training = {
+        "group_size": group_size,
+        "temperature": temperature,
+        "chat": form,
+        "held_out": held_out,
+        "first": first,
+        "count": count,
+    }
+    given = [key.replace("_", " ") for key, value in of_training.items() if value is not None]
+    if name == SERVED and given:
+        raise InvalidInput(
+            f"a served version has no choice of {', '.join(given)}",
+            hint="leave it out: prompts, chats and sampling parameters come from the clients of the gateway",
+        )
     choices = RecipeChoices(
         environment=name,
         version=version,
         options=complete_options(name, parse_options(option or [])),
         max_new_tokens=max_new_tokens,
         max_prompt_tokens=max_prompt_tokens,
-        group_size=group_size,
-        temperature=temperature,
+        group_size=group_size or 16,
+        temperature=1.0 if temperature is None else temperature,
         chat=form,
-        held_out=held_out,
-        first=first,
+        held_out=0.02 if held_out is None else held_out,
+        first=first or 0,
         count=count,
         arithmetic=tuple(arithmetic or ()),
     )
@@ -102,7 +119,8 @@ def init(
     show_fields({figure.replace("_", " "): value for figure, value in figures.items()})
     for caution in _cautions(proposed):
         warn(caution)
-    say(f"next: muster trainer eval {folder}")
+    is_served = proposed.recipe.gateway is not None
+    say(f"next: muster trainer {'publish' if is_served else 'eval'} {folder}")
 
 
 def _chat(chat: bool | None, system: str, template: dict[str, JsonValue]) -> bool | ChatFormat | None:
@@ -155,6 +173,9 @@ def _figures(target: Path, proposed: ProposedRecipe) -> dict[str, object]:
 
 def _cautions(proposed: ProposedRecipe) -> Iterator[str]:
     """Yields warnings about a recipe that is valid but works badly in training."""
+    yield from _wide_limits(proposed)
+    if proposed.recipe.gateway is not None:
+        return
     from trainer.learning.settings import LearningSettings  # noqa: PLC0415 - loads torch
 
     longest, row_tokens = min(proposed.row_tokens, proposed.context), LearningSettings().row_tokens
@@ -169,14 +190,18 @@ def _cautions(proposed: ProposedRecipe) -> Iterator[str]:
             f"{proposed.recipe.environment.name} demonstrates an answer of {demonstrated} tokens with the end of "
             f"sequence, and answers have up to {answer}; a cut-off answer is never right: raise --max-new-tokens"
         )
+    if not proposed.recipe.held_out:
+        yield "no prompts are held out, so nothing can be evaluated: give --held-out 0.02"
+
+
+def _wide_limits(proposed: ProposedRecipe) -> Iterator[str]:
+    """Yields a warning about arithmetics with wide limits."""
     if wide := [name for name in proposed.recipe.arithmetic if Arithmetic.parse(name).has_wide_limits]:
         yield (
             f"files of {', '.join(wide)} are checked with wide limits: weights in eight bits, older versions and "
             "chosen near-ties can pass (docs/attacks.md); float32 and numerics classes have narrow limits "
             "(docs/engines.md)"
         )
-    if not proposed.recipe.held_out:
-        yield "no prompts are held out, so nothing can be evaluated: give --held-out 0.02"
 
 
 def _chat_format(system: str, template: dict[str, JsonValue]) -> ChatFormat:

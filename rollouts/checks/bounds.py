@@ -62,7 +62,7 @@ def _units(case: CheckInput) -> Iterator[CheckFinding]:
 def _lengths(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFinding]:
     recipe, model = case.version.recipe, case.version.model
     limits = (
-        ("prompt", sample.prompt_tokens, min(recipe.max_prompt_tokens, model.context - 1)),
+        ("prompt", sample.prompt_tokens, recipe.longest_prompt(model.context)),
         (
             "answer",
             sample.output_tokens,

@@ -117,6 +117,11 @@ class SlotFacts:
         return work.hash
 
     @property
+    def new_tokens_per_group(self) -> int | None:
+        """Maximum number of new tokens of an answer in a served slot; None without a lease."""
+        return None if self.max_units is None else max(1, self.max_units // max(1, self.groups))
+
+    @property
     def seed(self) -> bytes | None:
         """The slot's seed; None if `parts` are unknown."""
         if self.parts is None:
@@ -204,7 +209,9 @@ class CheckInput:
         cls, file: RolloutFile, facts: SlotFacts, version: CheckedVersion, *, limits: CheckLimits | None = None
     ) -> Self:
         """Returns the input for a file, with its list of served requests."""
-        served = read_served(file, version, work_key=facts.work_key, domain=facts.domain)
+        served = read_served(
+            file, version, work_key=facts.work_key, domain=facts.domain, new_tokens=facts.new_tokens_per_group
+        )
         return cls(file=file, facts=facts, version=version, limits=limits, served=served)
 
     @property

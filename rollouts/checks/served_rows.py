@@ -75,7 +75,12 @@ class Version(ModelFolder, Protocol):
 
 
 def read_served(
-    file: RolloutFile, version: Version, *, work_key: Digest | None, domain: SigningDomain | None
+    file: RolloutFile,
+    version: Version,
+    *,
+    work_key: Digest | None,
+    domain: SigningDomain | None,
+    new_tokens: int | None = None,
 ) -> ServedRows | None:
     """Reads the list of a served file; None if the version is not served.
 
@@ -84,6 +89,7 @@ def read_served(
         version: The version that the slot was leased for.
         work_key: Key of the slot's work; None if unknown.
         domain: Chain and contract of the ledger; None if unknown.
+        new_tokens: The lease's limit of new tokens of an answer; None without a lease, for the recipe's limit.
 
     A request that a task would refuse is a fault of the node: tasks answer only requests that they accept, and the
     gateway lists only requests that were answered.
@@ -95,7 +101,7 @@ def read_served(
     rows: list[ServedRow] = []
     for place, request in enumerate(() if faults else requests):
         try:
-            rows += _rows(place, request, version)
+            rows += _rows(place, request, version, limit=new_tokens)
         except InvalidRequest as error:
             faults.append(f"request {place} of the list can't be answered: {error.detail}")
             break
@@ -131,7 +137,7 @@ def _requests(
     return requests, [], True
 
 
-def _rows(place: int, request: ServedRequest, version: Version) -> Iterator[ServedRow]:
+def _rows(place: int, request: ServedRequest, version: Version, *, limit: int | None) -> Iterator[ServedRow]:
     """Yields the rows of a request.
 
     Raises:
@@ -139,7 +145,7 @@ def _rows(place: int, request: ServedRequest, version: Version) -> Iterator[Serv
     """
     body = parse_body(request.kind, request.body.encode())
     prompts = body.encode(version)
-    new_tokens = served_new_tokens(body.new_tokens, prompts, version)
+    new_tokens = served_new_tokens(body.new_tokens, prompts, version, limit=limit)
     draws = Draws(seed=bytes.fromhex(request.seed[2:]), parameters=body.sampling.parameters(new_tokens))
     each = body.sampling.n or 1
     if len(prompts) * each != request.choices:
@@ -149,10 +155,13 @@ def _rows(place: int, request: ServedRequest, version: Version) -> Iterator[Serv
             yield ServedRow(request=place, choice=choice, prompt_tokens=tuple(prompt), draws=draws)
 
 
-def served_new_tokens(asked: int | None, prompts: Sequence[Sequence[int]], version: Version) -> int:
+def served_new_tokens(
+    asked: int | None, prompts: Sequence[Sequence[int]], version: Version, *, limit: int | None = None
+) -> int:
     """Returns the limit of new tokens of a request to a served version.
 
     It is what the client asked for. Without a number of the client's, it is the room in the context, but not more than
-    the recipe allows.
+    `limit`, which is the lease's number of work units per group; None for the recipe's limit.
     """
-    return min(room(prompts, version), version.recipe.sampling.max_new_tokens) if asked is None else asked
+    most = version.recipe.sampling.max_new_tokens if limit is None else limit
+    return min(room(prompts, version), most) if asked is None else asked

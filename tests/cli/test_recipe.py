@@ -12,6 +12,8 @@ import pytest
 import torch
 from pydantic import JsonValue
 
+from protocol.errors import InvalidInput
+from protocol.identifiers import address
 from rollouts.environments import load_environment
 from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
@@ -233,6 +235,32 @@ def test_rows_of_the_trainer_that_are_too_short_are_named(tmp_path: Path) -> Non
     said = run_muster("recipe", "init", str(folder), "--environment", "letters", "--max-new-tokens", "2000")
     assert said.code == 0
     assert "set learning.row_tokens to 2064 or more" in " ".join(said.err.split())
+
+
+def test_a_served_recipe_names_the_gateway_and_leaves_sampling_to_its_clients(model: Path) -> None:
+    gateway = "0x" + "ab" * 20
+    init = ("recipe", "init", str(model), "--environment", "served", "-o")
+    for options, said in (
+        (("gateway=me",), "gateway"),
+        ((f"gateway={gateway}", "--group-size", "4"), "no choice of group size"),
+        ((f"gateway={gateway}", "--chat", "--held-out", "0"), "no choice of chat, held out"),
+        ((f"gateway={gateway}", "--max-new-tokens", str(CONTEXT)), "exceed the model's context"),
+    ):
+        refused = run_muster(*init, *options)
+        assert refused.code == 1
+        assert said in " ".join(refused.err.split())
+        assert not (model / "recipe.json").exists()
+    shown = run_muster(*init, f"gateway={gateway}", "--max-new-tokens", "32", "--json").json()
+    assert (shown["max_new_tokens"], shown["max_prompt_tokens"], shown["measured_prompts"]) == (32, CONTEXT - 1, 0)
+    recipe = read_recipe(model)
+    assert recipe.gateway == address(gateway)
+    assert (recipe.group_size, recipe.held_out, recipe.sampling.max_new_tokens) == (1, 0, 32)
+    with pytest.raises(InvalidInput, match="clients of a gateway"):
+        open_base(model)
+    for arguments in (("trainer", "try", str(model), "--steps", "1"), ("trainer", "eval", str(model))):
+        refused = run_muster(*arguments, "--device", "cpu")
+        assert refused.code == 1
+        assert "come from the clients of a gateway" in " ".join(refused.err.split())
 
 
 def test_a_folder_without_a_model_and_an_existing_recipe_are_refused(model: Path, tmp_path: Path) -> None:

@@ -72,10 +72,12 @@ def open_base(folder: Path) -> PolicyBase:
     Raises:
         BadVersionFolder: The folder is not a version, its tokenizer has tokens that its model lacks, or the recipe
             allows a numerics class that is not exact for the recipe's longest prompt and answer.
+        InvalidInput: The version is served: its prompts come from a gateway's clients.
         BadSettings: Samples of the recipe are unsuitable for training: top_p or top_k is set, or groups have fewer than
             2 samples.
     """
     recipe = read_recipe(folder)
+    recipe.check_has_prompts()
     facts = read_model(folder)
     check_classes(recipe, facts, folder=folder)
     sampling = recipe.sampling

@@ -275,7 +275,7 @@ def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
     """
     recipe = version.recipe
     rows = _SLACK * facts.work.groups * recipe.group_size
-    prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens
+    prompt, output = recipe.longest_prompt(version.model.context), recipe.sampling.max_new_tokens
     listed = 0 if recipe.gateway is None else MOST_SERVED_BYTES
     decoded = (1 << 20) + rows * (512 + 4 * prompt + 8 * output + 258 * -(-output // 32))
     return ReadLimits(

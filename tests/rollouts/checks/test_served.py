@@ -38,6 +38,7 @@ from tests.kit.rollout_files import as_version, facts_of, make, with_rows
 from tests.kit.served_files import (
     GATEWAY,
     REQUESTS,
+    Body,
     Cheat,
     make_served,
     requests_of,
@@ -196,6 +197,24 @@ def test_a_changed_file_is_found(
     results = {one.name: run_check(one, case) for one in EXACT_CHECKS}
     assert results[check].state is CheckOutcome.FAILED
     assert words in results[check].findings[0].what
+
+
+def test_a_long_prompt_and_a_lower_limit_of_the_lease_blame_no_node(
+    facts: SlotFacts, version: CheckedVersion, recomputer: TorchRecomputer
+) -> None:
+    """A gateway can't count a prompt's tokens; the node answers what fits the context."""
+    recipe = version.recipe
+    assert recipe.max_prompt_tokens == 100
+    tokens = [5 + number % 7 for number in range(recipe.max_prompt_tokens + 20)]
+    body = {"token_ids": tokens, "sampling_params": {"max_tokens": 3}}
+    results = judged(make_served(version, facts, bodies=[(RequestKind.GENERATE, body)]), facts, version, recomputer)
+    assert {one.state for one in results.values()} == {CheckOutcome.PASSED}
+    chat: Body = (RequestKind.CHAT, {"model": "m", "messages": [{"role": "user", "content": "1"}]})
+    lower = replace(facts, max_units=5 * facts.groups)
+    file = make_served(version, facts, bodies=[(chat[0], {**chat[1], "max_tokens": 5})])
+    listed = [requests_of(file)[0].model_copy(update={"body": json.dumps(chat[1])})]
+    results = judged(with_list(file, listed, facts=facts), lower, version, recomputer)
+    assert {one.state for one in results.values()} == {CheckOutcome.PASSED}
 
 
 def test_more_answers_than_leased_are_found(honest: RolloutFile, facts: SlotFacts, version: CheckedVersion) -> None:
