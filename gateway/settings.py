@@ -34,7 +34,7 @@ class GatewaySettings(Settings):
     service: ClassVar[str] = "gateway"
 
     host: str = Field("127.0.0.1", description="Address to listen on; a reverse proxy terminates TLS")
-    port: int = Field(8004, ge=0, le=65535, description="Port to listen on; 0 for any free one")
+    port: int = Field(8005, ge=0, le=65535, description="Port to listen on; 0 for any free one")
     public_url: str = Field(description="URL by which workers' tasks reach this gateway")
     pool_id: int = Field(ge=1, description="Number of the pool on the ledger")
     run: Name = Field(description="Name of the pool's run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from gateway.errors import NO_ANSWER
+from gateway.errors import NO_ANSWER, UNVERIFIED
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 from gateway.store.database import Database
@@ -92,6 +92,7 @@ class Verifications:
                 now_ms=self._database.now_ms(),
                 distrust_ms=max(1, round(self._settings.distrust_time_s * 1000)),
                 last=NO_ANSWER,
+                unverified=UNVERIFIED,
             )
         )
         accepted = judged.outcome == "ok"

@@ -22,7 +22,7 @@ from protocol.wire.serving import (
     TakeRequests,
 )
 
-PARTS_BYTES = 4 << 20
+PARTS_BYTES = 6 << 20
 """Maximum size of a task's request with parts."""
 POLL_BYTES = 1024
 """Maximum size of a task's request for work."""
@@ -76,6 +76,8 @@ async def read_model(request: Request, model: type[Model], limit: int) -> Model:
     check_declared_size(request.headers.get("content-length"), limit)
     content: Any = await read_body(request.receive, limit)
     try:
-        return model.model_validate_json(content)
+        return model.model_validate_json(
+            content, extra="forbid"
+        )  # also in records, where readers of answers allow more
     except ValidationError as error:
         raise unprocessable(error) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from protocol.wire.served import RequestKind
 
 LOOK_AGAIN = timedelta(seconds=2)
 """Interval at which a waiting client's entries are read although nothing was announced."""
+MOST_TOKENS = 65_536
+"""Maximum number of new tokens of all choices of a request, because the task sends their record at once."""
 ROW_BYTES = 1024
 """Size of a request in a list, besides its body."""
 
@@ -141,26 +144,35 @@ class ClientRequests:
             model=self._settings.model_name,
             logprobs=logprobs,
         )
-        admitted = await self._database.scripts.run(
-            AdmitClient(
-                id=identifier,
-                token=token.id,
-                replica=self._replica,
-                kind=kind.value,
-                digest=version,
-                choices=body.choices,
-                new_tokens=body.new_tokens or 0,
-                cost=len(json.dumps(text, ensure_ascii=False).encode()) + ROW_BYTES,
-                seed=digest(body.sampling.seed_bytes()),
-                verify=Verify.BEFORE.value if self._settings.verify is Verify.BEFORE else "",
-                with_pieces=logprobs and kind is not RequestKind.GENERATE,
-                now_ms=self._database.now_ms(),
-                most_waiting=self._settings.most_waiting,
-                request_ms=round(self._settings.request_timeout_s * 1000),
-                form=envelope.encode(),
-                body=content,
+        admission = asyncio.ensure_future(
+            self._database.scripts.run(
+                AdmitClient(
+                    id=identifier,
+                    token=token.id,
+                    replica=self._replica,
+                    kind=kind.value,
+                    digest=version,
+                    choices=body.choices,
+                    new_tokens=body.new_tokens or 0,
+                    cost=len(json.dumps(text, ensure_ascii=False).encode()) + ROW_BYTES,
+                    seed=digest(body.sampling.seed_bytes()),
+                    verify=Verify.BEFORE.value if self._settings.verify is Verify.BEFORE else "",
+                    with_pieces=logprobs and kind is not RequestKind.GENERATE,
+                    now_ms=self._database.now_ms(),
+                    most_waiting=self._settings.most_waiting,
+                    most_tokens=MOST_TOKENS,
+                    request_ms=round(self._settings.request_timeout_s * 1000),
+                    form=envelope.encode(),
+                    body=content,
+                )
             )
         )
+        try:
+            admitted = await asyncio.shield(admission)
+        except asyncio.CancelledError:  # the client is gone, and the script may have admitted the request
+            await admission
+            await self._database.scripts.run(CancelRequest(id=identifier, only_waiting=False))
+            raise
         if admitted.outcome != "ok":
             raise _refusal(admitted, body)
         return ClientRequest(
@@ -233,15 +245,19 @@ def _text(content: bytes) -> str:
 
 def _refusal(admitted: Admitted, body: ClientBody) -> MusterError:
     match admitted.outcome:
-        case "revoked":
-            return ended_token("was revoked")
-        case "expired":
-            return ended_token("has expired")
+        case "revoked" | "expired":
+            return ended_token("was revoked" if admitted.outcome == "revoked" else "has expired")
         case "tokens":
             return InvalidRequest(
                 "max_tokens",
                 f"the request asks for {body.new_tokens} new tokens; the limit is {admitted.limit}",
                 hint="ask for fewer",
+            )
+        case "size":
+            return InvalidRequest(
+                "n",
+                f"all choices together may have more new tokens than the limit of {admitted.limit}",
+                hint="ask for fewer answers or fewer tokens",
             )
         case "concurrent" | "minute" | "day":
             return _quota(admitted)

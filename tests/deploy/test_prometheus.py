@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/muster.rules.yml"
-PARTS = ("protocol", "orchestrator", "discovery", "validator", "shardcast", "trainer")
+PARTS = ("protocol", "orchestrator", "discovery", "gateway", "validator", "shardcast", "trainer")
 
 
 def declared() -> set[str]:

@@ -22,7 +22,7 @@ from cli.settings import PLACES
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
-OPEN_TO_THE_INTERNET = {"muster-discovery", "muster-orchestrator", "muster-origin", "muster-relay"}
+OPEN_TO_THE_INTERNET = {"muster-discovery", "muster-gateway", "muster-orchestrator", "muster-origin", "muster-relay"}
 analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
 
 

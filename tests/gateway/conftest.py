@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit.chain import development_chain, development_process
 from tests.kit.gateway import GatewayUnderTest, running_gateway
+from tests.kit.world import founded, world
+
+__all__ = ["development_chain", "development_process", "founded", "gateway", "world"]
 
 
 @pytest.fixture

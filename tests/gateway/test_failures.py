@@ -96,6 +96,26 @@ def test_an_attempt_without_progress_is_given_up_and_the_third_one_is_the_last(r
         assert task.close().requests == ()
 
 
+def test_a_node_that_takes_requests_and_never_answers_rests(redis_url: str) -> None:
+    with running_gateway(redis_url, session_lost_s=10_000, slot_time_s=10_000) as gateway:
+        idle, honest = gateway.task(seconds=20_000), gateway.task(seconds=20_000)
+        for _ in range(3):
+            idle.take()
+            honest.take(free=2)
+            with asked(gateway) as answer:
+                request = idle.take_one()
+                gateway.turn(61)
+                again = honest.take_one()
+                assert (again.id, again.attempt) == (request.id, 1)
+                honest.answer(again)
+                answer.result(10)
+        honest.take(free=0)
+        with asked(gateway) as answer:
+            assert idle.take(free=8, wait_s=0.3).requests == ()
+            honest.answer(honest.take_one())
+            answer.result(10)
+
+
 WRONG: dict[str, dict[str, Any]] = {
     "another version": {"version": "0x" + "77" * 32},
     "another arithmetic": {"arithmetic": "torch/bfloat16"},

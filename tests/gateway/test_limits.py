@@ -105,9 +105,11 @@ def test_a_flood_of_clients_is_answered_or_refused(redis_url: str) -> None:
         tasks = [gateway.task(node, groups=512).start(free=8) for _ in range(2)]
         token = gateway.token(quota=TokenQuota(per_minute=1000, concurrent=20))
 
+        create: Any = gateway.client(token).completions.create
+
         def one(_: int) -> str:
             try:
-                return "ok" if ask(gateway, token).choices else "empty"
+                return "ok" if create(model=RUN, prompt="a", max_tokens=4).choices else "empty"
             except openai.APIStatusError as error:
                 return str(error.status_code)
 

@@ -117,7 +117,7 @@ def test_a_client_that_does_not_read_does_not_hold_up_the_worker(redis_url: str)
 
                 def begin() -> str:
                     request = task.take_one()
-                    for part in task.parts(request, count=64, each=1):
+                    for part in task.parts(request, count=64, each=8):
                         task.send(part)
                     return request.id
 

@@ -8,13 +8,23 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from structlog.testing import capture_logs
+from structlog.types import EventDict
 
 from protocol.wire.served import answer_digest
-from tests.kit.gateway import DIGEST, RUN, GatewayUnderTest, record_of, text_of
+from tests.kit.gateway import DIGEST, RUN, GatewayTask, GatewayUnderTest, record_of, text_of
 
 
-def test_openai_clients_get_answers_that_are_in_the_signed_list(gateway: GatewayUnderTest) -> None:
-    task = gateway.task().start()
+def test_openai_clients_get_answers_that_are_in_the_signed_list(
+    gateway: GatewayUnderTest,
+) -> None:
+    task = gateway.task()
+    with capture_logs() as logged:
+        _answer_all(gateway, task, logged)
+
+
+def _answer_all(gateway: GatewayUnderTest, task: GatewayTask, logged: list[EventDict]) -> None:
+    task.start()
     client = gateway.client(gateway.token())
     assert [model.id for model in client.models.list()] == [RUN]
     whole: Any = client.completions.create(model=RUN, prompt="12+34=", max_tokens=8, logprobs=0, seed=5)
@@ -56,6 +66,9 @@ def test_openai_clients_get_answers_that_are_in_the_signed_list(gateway: Gateway
     )
     assert listed[2].answer == answer_digest([("", generated["choices"][0]["token_ids"])])
     assert task.close().requests == listed
+    assert any(entry["event"] == "session-closed" for entry in logged)
+    for secret in ("12+34=", "llo", whole.choices[0].text, token, task.session.token):
+        assert secret not in str(logged)
 
 
 def test_requests_wait_for_a_worker_and_every_model_name_of_the_version_works(gateway: GatewayUnderTest) -> None:
@@ -72,6 +85,7 @@ def test_requests_wait_for_a_worker_and_every_model_name_of_the_version_works(ga
         ({"temperature": -1}, 400, "invalid_request"),
         ({"nonsense": 1}, 400, "invalid_request"),
         ({"n": 65}, 400, "invalid_request"),
+        ({"prompt": ["a"] * 65}, 400, "invalid_request"),
         ({"prompt": "x" * 300_000}, 413, "too_large"),
     ):
         answer = httpx.post(

@@ -82,7 +82,15 @@ def test_one_session_per_lease_with_one_token(gateway: GatewayUnderTest) -> None
 
 def test_requests_of_tasks_are_checked(gateway: GatewayUnderTest) -> None:
     task = gateway.task()
+    record = b'{"id": "%s", "attempt": 0, "number": 0, "record": %s}'
+    samples = b'[{"sample": 0, "prompt": 0, "token_ids": [1], "logprobs": [-1], "finish": "eos", "proofs": null}]'
+    lenient = (
+        b'{"version": "0x%s", "arithmetic": "a", "seed": "0x%s", "prompts": [[1]], "samples": %s, "more": 1, '
+        b'"sampling": {"max_new_tokens": 1, "temperature": 1, "top_p": 1, "top_k": 0}}'
+    ) % (b"0" * 64, b"0" * 64, samples)
     for route, body, status in (
+        ("answers", b'{"parts": [%s]}' % (record % (b"0" * 32, lenient)), 422),
+        ("answers", b'{"parts": [%s]}' % (record % (b"0" * 32, lenient.replace(b'"more": 1, ', b""))), 200),
         ("requests", b'{"free": 1, "wait_ms": 0, "more": 1}', 422),
         ("requests", b'{"free": 2000, "wait_ms": 0}', 422),
         ("requests", b" " * 2000, 413),

@@ -106,6 +106,7 @@ class Model:
                 with_pieces=False,
                 now_ms=self.now,
                 most_waiting=5,
+                most_tokens=10_000,
                 request_ms=600_000,
                 form=b"[]",
                 body=b"{}",
@@ -204,7 +205,9 @@ class Model:
         taken = await self.run(TakeVerification(versions=(DIGEST,)))
         if taken.id:
             verdict = ("valid", "invalid", "unknown")[pick % 3]
-            await self.run(JudgeAnswer(id=taken.id, verdict=verdict, now_ms=self.now, distrust_ms=1, last=LAST))
+            await self.run(
+                JudgeAnswer(id=taken.id, verdict=verdict, now_ms=self.now, distrust_ms=1, last=LAST, unverified=LAST)
+            )
 
     async def turn(self, pick: int) -> None:
         self.now += (1_000, 11_000, 61_000)[pick % 3]
@@ -258,7 +261,7 @@ STEPS: dict[str, Callable[[Model, int], Any]] = {
 }
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["admit", "poll", "poll", "finish", *STEPS]), st.integers(0, 59)), max_size=40

@@ -65,6 +65,7 @@ def test_with_before_clients_get_only_valid_answers(before: GatewayUnderTest) ->
         assert (found.seed, found.most_new_tokens) == (request.seed, LIMIT)
         assert not reading.done()
         assert verifier.judge(found, valid=None)
+        assert verifier.judge(verifier.take(), valid=None)
         assert verifier.judge(verifier.take(), valid=False)
         assert not verifier.judge(found, valid=True), "the first result counts"
         again = honest.take_one()
@@ -98,6 +99,18 @@ def test_without_a_verdict_in_time_the_client_gets_a_503(before: GatewayUnderTes
     assert error.value.code == "not_verified"
     task.stop()
     assert len(task.close().requests) == 1, "the node is not blamed"
+
+
+def test_an_answer_that_nobody_can_judge_is_not_delivered(before: GatewayUnderTest) -> None:
+    before.task().start()
+    verifier = Verifier(before)
+    client = before.client(before.token())
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(client.completions.create, model=RUN, prompt="a", max_tokens=4)
+        for _ in range(3):
+            assert verifier.judge(verifier.take(), valid=None)
+        with pytest.raises(openai.InternalServerError, match="no verifier judged"):
+            asking.result(10)
 
 
 def test_with_sampled_answers_are_delivered_at_once(redis_url: str) -> None:

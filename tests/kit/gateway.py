@@ -225,9 +225,8 @@ def build(
     redis_url: str, key: Key, ledger: MemoryGatewayLedger, clock: Clock, with_loops: bool, more: dict[str, Any]
 ) -> tuple[FastAPI, threading.Event]:
     """Builds a replica, and an event that is set when its loops run."""
-    settings = GatewaySettings(
-        pool_id=POOL, run=RUN, deployment=Path("unused"), **{"public_url": "http://127.0.0.1:8004", **more}
-    )
+    values = {"pool_id": POOL, "run": RUN, "deployment": Path("unused"), "public_url": "http://127.0.0.1:8004"}
+    settings = GatewaySettings(**values | more)
     app = build_gateway(
         settings, redis=connect_redis(redis_url, retries=0), ledger=ledger, key=key, clock=clock, with_loops=with_loops
     )
@@ -287,6 +286,7 @@ class GatewayTask:
         self.arithmetic = arithmetic
         self.base = gateway.replicas[replica].url
         self.session: ServingSession
+        self._http = httpx.Client()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.cancelled: list[str] = []
@@ -314,7 +314,7 @@ class GatewayTask:
 
     def post(self, route: str, body: Any = None, *, timeout: float = 30) -> httpx.Response:
         content = b"" if body is None else body if isinstance(body, bytes) else body.model_dump_json().encode()
-        return httpx.post(
+        return self._http.post(
             f"{self.base}/v1/sessions/{self.session.id}/{route}",
             content=content,
             headers={"Authorization": f"Bearer {self.session.token}"},
@@ -439,6 +439,8 @@ class GatewayTask:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(10)
+        self._http.close()
+        self._http = httpx.Client()
 
 
 def _parsed(request: AssignedRequest) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def main() -> None:
     ledger = MemoryGatewayLedger(Key.from_hex(given["orchestrator"]))
     ledger.members = {address(node): address(node) for node in given["members"]}
     settings = GatewaySettings(
-        pool_id=POOL, run=RUN, deployment=Path("unused"), public_url="http://127.0.0.1:8004", **given["settings"]
+        pool_id=POOL, run=RUN, deployment=Path("unused"), public_url="http://127.0.0.1:8005", **given["settings"]
     )
     app = build_gateway(settings, redis=connect_redis(given["redis"]), ledger=ledger, key=Key.from_hex(given["key"]))
     run_service(app, on_bound=_say)

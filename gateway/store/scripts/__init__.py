@@ -203,7 +203,7 @@ class Admitted(NamedTuple):
     """Outcome of `AdmitClient`.
 
     `ok`, or the reason why the request is refused: `revoked`, `expired`, `not-served`, `tokens`, `concurrent`,
-    `minute`, `day`, `full`; with the limit and the pause.
+    `minute`, `day`, `full`, `size`; with the limit and the pause.
     """
 
     outcome: str
@@ -223,6 +223,7 @@ class AdmitClient(ScriptCall[Admitted]):
         cost: Bytes that the request may take in a session's list.
         verify: `before`, or empty.
         form: JSON from which the answer's envelope is written.
+        most_tokens: Maximum number of new tokens of all choices together.
         request_ms: Time limit of the whole request.
     """
 
@@ -239,6 +240,7 @@ class AdmitClient(ScriptCall[Admitted]):
     with_pieces: bool
     now_ms: int
     most_waiting: int
+    most_tokens: int
     request_ms: int
     form: bytes
     body: bytes
@@ -315,13 +317,18 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeAnswer(ScriptCall[Judged]):
-    """Records a verifier's result: `valid`, `invalid` or `unknown`."""
+    """Records a verifier's result: `valid`, `invalid` or `unknown`.
+
+    Args:
+        unverified: JSON of the error for a client whose answer no verifier could judge.
+    """
 
     id: str
     verdict: str
     now_ms: int
     distrust_ms: int
     last: str
+    unverified: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ if number(t[2]) > 0 and now_ms >= number(t[2]) then return reply{outcome = 'expi
 local limit = number(redis.call('HGET', P .. 'limits', digest))
 if limit == 0 then return reply{outcome = 'not-served'} end
 if new_tokens > limit then return reply{outcome = 'tokens', limit = limit} end
+local reserved = choices * (new_tokens > 0 and new_tokens or limit)
+if reserved > most_tokens then return reply{outcome = 'size', limit = most_tokens} end
 local active = P .. 'active:' .. token
 if redis.call('SCARD', active) >= number(t[4]) then return reply{outcome = 'concurrent', limit = number(t[4])} end
 local minute = P .. 'minute:' .. token .. ':' .. int(math.floor(now_ms / 60000))
@@ -14,7 +16,6 @@ if number(redis.call('GET', minute)) >= number(t[3]) then
   return reply{outcome = 'minute', limit = number(t[3]), wait_ms = 60000 - now_ms % 60000}
 end
 local day, today = P .. 'day:' .. token, int(math.floor(now_ms / 86400000))
-local reserved = choices * (new_tokens > 0 and new_tokens or limit)
 if number(t[5]) > 0 and number(redis.call('HGET', day, today)) + reserved > number(t[5]) then
   return reply{outcome = 'day', limit = number(t[5]), wait_ms = 86400000 - now_ms % 86400000}
 end

@@ -7,6 +7,7 @@ local accepted = r[1] == 'verifying' or (r[1] == 'done' and (r[11] == 'answered'
 if accepted and r[2] == session and number(r[3]) == attempt then return reply{outcome = 'again'} end
 if r[1] ~= 'assigned' or r[2] ~= session or number(r[3]) ~= attempt then return reply{outcome = 'gone'} end
 take_back(request, true)
+redis.call('DEL', P .. 'stalls:' .. r[10])
 for _, value in ipairs({request, r[4], r[5], r[6], r[7], answer}) do
   redis.call('RPUSH', P .. 'served:' .. session, value)
 end

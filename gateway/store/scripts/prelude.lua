@@ -25,10 +25,10 @@ local function list_room(id)
   end
 end
 
--- Returns the sessions that may get requests now.
+-- Returns sessions that may get requests now; random ones if there are many, so that no provider's sessions hide others.
 local function candidates(digest, now)
   local found = {}
-  for _, id in ipairs(redis.call('ZREVRANGE', P .. 'room:' .. digest, 0, CANDIDATES - 1)) do
+  for _, id in ipairs(redis.call('ZRANDMEMBER', P .. 'room:' .. digest, CANDIDATES)) do
     local s = redis.call('HMGET', session_of(id), 'node', 'free', 'left', 'limit', 'bytes', 'active', 'arithmetic')
     if number(redis.call('ZSCORE', P .. 'alive', id)) > now and redis.call('EXISTS', P .. 'distrusted:' .. s[1]) == 0 then
       found[#found + 1] = {id = id, node = s[1], free = number(s[2]), left = number(s[3]), limit = number(s[4]),
@@ -39,17 +39,26 @@ local function candidates(digest, now)
   return found
 end
 
+local function better(s, best)
+  return not best or s.load < best.load or (s.load == best.load and s.free > best.free)
+end
+
 -- Returns the session for a request: of the node with the fewest choices in progress, the one with the most room.
+-- Nodes in `tried` answered wrongly, so they don't get the request again; those in `avoid` were slow or lost.
 local function choose(sessions, r)
-  local best
+  local best, last_resort
   for _, s in ipairs(sessions) do
     local room = s.free >= r.choices or (s.free > 0 and s.active == 0)
     local fits = s.left >= r.choices and s.limit >= r.new_tokens and s.bytes + r.cost <= list_bytes
     if room and fits and not string.find(r.tried, s.node, 1, true) then
-      if not best or s.load < best.load or (s.load == best.load and s.free > best.free) then best = s end
+      if string.find(r.avoid, s.node, 1, true) then
+        if better(s, last_resort) then last_resort = s end
+      elseif better(s, best) then
+        best = s
+      end
     end
   end
-  return best
+  return best or last_resort
 end
 
 -- Gives waiting requests to sessions with room; those that wait longest first.
@@ -60,8 +69,9 @@ local function assign(digest, now)
   local sessions = candidates(digest, now)
   for _, id in ipairs(ids) do
     if #sessions == 0 then return end
-    local row = redis.call('HMGET', request_of(id), 'choices', 'new_tokens', 'cost', 'tried', 'attempt')
-    local r = {choices = number(row[1]), new_tokens = number(row[2]), cost = number(row[3]), tried = row[4] or ''}
+    local row = redis.call('HMGET', request_of(id), 'choices', 'new_tokens', 'cost', 'tried', 'avoid')
+    local r = {choices = number(row[1]), new_tokens = number(row[2]), cost = number(row[3]), tried = row[4] or '',
+      avoid = row[5] or ''}
     local s = choose(sessions, r)
     if not row[1] then
       redis.call('ZREM', queue, id)
@@ -127,9 +137,13 @@ end
 local function try_again(id, now, exclude, last)
   take_back(id, false)
   local key = request_of(id)
-  local r = redis.call('HMGET', key, 'attempt', 'created', 'digest', 'node', 'tried', 'state')
+  local r = redis.call('HMGET', key, 'attempt', 'created', 'digest', 'node', 'tried', 'state', 'avoid')
   if not r[1] or r[6] == 'done' then return end
-  if exclude then redis.call('HSET', key, 'tried', (r[5] or '') .. r[4]) end
+  if exclude then
+    redis.call('HSET', key, 'tried', (r[5] or '') .. r[4])
+  else
+    redis.call('HSET', key, 'avoid', (r[7] or '') .. r[4])
+  end
   if number(r[1]) + 1 >= most_attempts then return settle(id, 'failed', 0, last) end
   redis.call('HSET', key, 'attempt', number(r[1]) + 1, 'state', 'waiting', 'session', '')
   redis.call('ZADD', P .. 'waiting:' .. r[3], number(r[2]), id)
@@ -160,6 +174,18 @@ local function end_session(id, now, last)
   redis.call('SREM', P .. 'of-node:' .. s[1], id)
   redis.call('SREM', P .. 'of-provider:' .. s[2], id)
   for _, request in ipairs(redis.call('SMEMBERS', P .. 'work:' .. id)) do try_again(request, now, false, last) end
+end
+
+-- Counts an attempt in which a session that polls sent nothing for too long. A node that takes requests and never
+-- answers would delay each of its requests by `answer_ms`, so it rests after three attempts in a row.
+local function count_stall(node)
+  local stalls = P .. 'stalls:' .. node
+  if redis.call('INCR', stalls) >= 3 then
+    redis.call('SET', P .. 'distrusted:' .. node, 'stalled', 'NX', 'PX', 10 * answer_ms)
+    redis.call('DEL', stalls)
+  else
+    redis.call('PEXPIRE', stalls, 60 * answer_ms)
+  end
 end
 
 -- Returns whether the caller has the session's token.

@@ -13,6 +13,8 @@ end
 for _, id in ipairs(due('progress', now_ms)) do
   report.stalled = report.stalled + 1
   redis.call('ZREM', P .. 'progress', id)
+  local node = redis.call('HGET', request_of(id), 'node')
+  if node then count_stall(node) end
   try_again(id, now_ms, false, last)
 end
 for _, id in ipairs(due('sessions', now_ms)) do
