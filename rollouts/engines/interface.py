@@ -141,7 +141,7 @@ class Job:
     session was closed, an error that a function of this job raised, or the engine's error, which all jobs of the
     session share. It can't be cancelled."""
     failure: Exception | None = field(default=None, init=False)
-    """Error that a function of this job raised; it ends the job."""
+    """Error that ends this job only: a function of the job raised it, or an answer does not fit into memory."""
 
 
 class Session(Protocol):

@@ -221,24 +221,32 @@ class TextStream:
 
     The pieces together are the text that `FolderTokenizer.decode` returns. A character of several tokens is returned
     with its last token.
+
+    There is one exception: a tokenizer with byte fallback decodes all bytes beside each other as replacement characters
+    if they are no UTF-8 together. The stream then has the characters among them that were complete before.
     """
 
     def __init__(self, tokenizer: FolderTokenizer) -> None:
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._tokens: list[int] = []
-        self._given = 0
+        self._pending: list[int] = []
+        """Tokens whose text was not returned."""
 
     def add(self, token: int) -> str:
         """Returns the text that a further token completes; empty if the last character is incomplete."""
-        self._tokens.append(token)
-        piece = self._stream.step(self._tokenizer._backend, token) or ""
-        self._given += len(piece)
-        return piece
+        self._pending.append(token)
+        try:
+            piece = self._stream.step(self._tokenizer._backend, token)
+        except Exception:  # noqa: BLE001 - tokenizers raises bare Exception if earlier text changes; see the class
+            piece = self._tokenizer.decode(self._pending)
+            self._stream = DecodeStream(ids=self._pending, skip_special_tokens=True)
+        if piece:
+            self._pending = []
+        return piece or ""
 
     def end(self) -> str:
         """Returns the rest of the text, with replacement characters for an incomplete character."""
-        return self._tokenizer.decode(self._tokens)[self._given :]
+        return self._tokenizer.decode(self._pending)
 
 
 def _texts(value: JsonValue | Mapping[str, JsonValue]) -> Iterator[str]:

@@ -171,7 +171,7 @@ class Backend:
                 work.parameters,
                 mailbox=self._mailbox,
                 streamed=work.streamed,
-                most_unread=self.limits.unread_tokens,
+                limits=self.limits,
             )
             self._shared.add(generation.job)
         except BaseException:
@@ -310,7 +310,7 @@ class Backend:
         if not self._running:
             self._idle.set()
         error = generation.job.done.exception()
-        if error is None or isinstance(error, GenerationStopped):
+        if error is None or isinstance(error, GenerationStopped) or error is generation.job.failure:
             return
         if self._recovery is None or self._recovery.done():
             _log.error("engine-failed", exc_info=error)

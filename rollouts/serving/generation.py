@@ -14,6 +14,7 @@ from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Completion, DrawnToken, Job, SampleRequest
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.serving.errors import NotServing
+from rollouts.serving.limits import RequestLimits
 
 News = DrawnToken | Completion
 """A drawn token, or an answer whose tokens were all reported."""
@@ -69,7 +70,7 @@ class Generation:
         parameters: Sampling parameters.
         mailbox: Delivers the engine's reports to the event loop.
         streamed: Whether tokens are reported as they are drawn.
-        most_unread: Maximum number of tokens that are kept for the reader.
+        limits: Bounds on the tokens that are kept for the reader.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class Generation:
         *,
         mailbox: Mailbox,
         streamed: bool,
-        most_unread: int,
+        limits: RequestLimits,
     ) -> None:
         self.requests = requests
         self.parameters = parameters
         self._mailbox = mailbox
-        self._most_unread = most_unread
+        self._limits = limits
+        self._full_since: float | None = None
+        """The event loop's time at which more tokens than allowed were unread; None if fewer are."""
         self._stopped = threading.Event()
         self._news: list[News] = []
         self._drawn: list[list[int]] = [[] for _ in requests]
@@ -117,7 +120,7 @@ class Generation:
         while not self._news and not self._ended and self._error is None:
             self._wake.clear()
             await self._wake.wait()
-        found, self._news = self._news, []
+        found, self._news, self._full_since = self._news, [], None
         if not found and self._error is not None:
             raise self._error
         return found
@@ -152,11 +155,15 @@ class Generation:
                 self.abort(AnswerChanged(f"the engine drew another token {token.position} when it ran out of memory"))
             return
         drawn.append(token.token)
-        if len(self._news) >= self._most_unread:
-            self._news.clear()
-            self.abort(SlowReader(f"the client has not read {self._most_unread} tokens of its stream"))
-            return
         self._receive(token)
+        if len(self._news) <= self._limits.unread_tokens:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._full_since is None:
+            self._full_since = now
+        elif now - self._full_since >= self._limits.unread_for.total_seconds():
+            self._news.clear()
+            self.abort(SlowReader(f"the client has not read {self._limits.unread_tokens} tokens of its stream"))
 
     def _end(self) -> None:
         error = self.job.done.exception()

@@ -40,6 +40,9 @@ from rollouts.serving.metrics import ServingMetrics
 from rollouts.serving.replies import Reply, StreamedReply
 from rollouts.serving.version import ServedVersion
 
+_MANY_TOKENS = 1024
+"""Number of tokens up to which an answer is written in the event loop's thread, in less than 10 ms."""
+
 router = APIRouter()
 client = Depends(needs(Scope.OPERATE))
 admin = Depends(needs(Scope.ADMIN))
@@ -166,8 +169,9 @@ async def generate_tokens(request: Request) -> Response:
         service.metrics.count(completions)
         reply = _reply(service, generation, version, kind="gen", chat=False, logprobs=False)
         identifier = body.request_id or reply.form.identifier
-        content = reply.generated(identifier, completions, logprobs=body.wants_logprobs())
-        return Response(content, media_type="application/json")
+        return await _written(
+            completions, lambda: reply.generated(identifier, completions, logprobs=body.wants_logprobs())
+        )
 
     return await while_connected(request.receive, work())
 
@@ -257,9 +261,15 @@ async def _answer(
         with generation:
             completions: list[Completion] = await generation.completions()
         service.metrics.count(completions)
-        return Response(reply.whole(completions), media_type="application/json")
+        return await _written(completions, lambda: reply.whole(completions))
 
     return await while_connected(request.receive, work())
+
+
+async def _written(completions: Sequence[Completion], write: Callable[[], bytes]) -> Response:
+    """Returns the answer that a function writes; in a thread if it has so many tokens that streams would stall."""
+    many = sum(len(one.tokens) for one in completions) > _MANY_TOKENS
+    return Response(await run_in_thread(write) if many else write(), media_type="application/json")
 
 
 async def _start(service: Service, plan: _Plan, *, streamed: bool) -> tuple[Generation, ServedVersion]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
 from rollouts.request_encoding import SEED_TAG
 from tests.kit.serving import chat_folder
 
@@ -24,16 +23,8 @@ BLOCKS = re.findall(r"^```(sh serve|sh|python)\n(.*?)^```$", PAGE, re.MULTILINE 
 @pytest.fixture
 def reader(tmp_path: Path) -> dict[str, str]:
     """Makes the reader's folder with two models; returns the variables of the reader's shell."""
-    recipe = Recipe(
-        environment=EnvironmentChoice(name="letters", version="1"),
-        sampling=SamplingChoice(max_new_tokens=6),
-        group_size=2,
-        held_out=0.1,
-        prompts=PromptRange(count=100),
-    )
     for seed, name in enumerate(("base", "next")):
-        folder = chat_folder(tmp_path / "models" / name, seed=seed)
-        (folder / "recipe.json").write_text(recipe.model_dump_json())
+        chat_folder(tmp_path / "models" / name, seed=seed)
     command = tmp_path / "bin" / "muster"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m cli "$@"\n')

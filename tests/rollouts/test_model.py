@@ -15,7 +15,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, processors
+from tokenizers import Tokenizer, decoders, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from rollouts.errors import BadVersionFolder
@@ -363,6 +363,28 @@ def test_threads_sharing_a_tokenizer_get_the_same_tokens_as_alone(folder: Path) 
     with ThreadPoolExecutor(2) as threads:
         tokens = list(threads.map(lambda place: shared.encode("a<end>b", chat=bool(place % 2)), range(20)))
     assert all(found == alone[bool(place % 2)] for place, found in enumerate(tokens))
+
+
+@pytest.mark.parametrize(
+    ("characters", "pieces"),
+    [
+        ("a|<0xC3>|<0xA9>|b", "a||é|b|"),
+        ("a|<0xF0>|<0x9F>|<0x98>|<0x80>|a", "a||||😀|a|"),
+        ("a|<0xF0>|a", "a||\ufffda|"),
+        ("a|<0x0A>|<0xF0>|a|b|a", "a|\n||\ufffda|b|a|"),
+        ("a|<0xF0>", "a||\ufffd"),
+    ],
+)
+def test_a_stream_goes_on_after_bytes_that_are_no_character(folder: Path, characters: str, pieces: str) -> None:
+    """Byte fallback decodes bytes beside each other together, so that a later byte may change earlier text."""
+    vocabulary = {"<unk>": 0, "a": 1, "b": 2} | {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+    fallback = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    fallback.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    made: Any = PreTrainedTokenizerFast
+    made(tokenizer_object=fallback, unk_token="<unk>").save_pretrained(folder)
+    stream = FolderTokenizer(folder).text_stream()
+    found = [stream.add(vocabulary[character]) for character in characters.split("|")]
+    assert [*found, stream.end()] == pieces.split("|")
 
 
 def test_a_tokenizer_that_emits_control_tokens_for_plain_text_is_refused(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from transformers.cache_utils import DynamicCache
@@ -70,6 +71,7 @@ class GenerationBatch:
     ) -> None:
         self.answers: list[GrowingCompletion] = []
         self._tickets: tuple[int, ...] | None = None
+        self._admitted: list[QueuedRequest] = []
         self._policy = policy
         self.most = rows
         self._cache = RowCache(layers, rows=rows, budget=budget)
@@ -81,6 +83,25 @@ class GenerationBatch:
         if self._tickets is None:
             self._tickets = tuple([answer.ticket for answer in self.answers])
         return self._tickets
+
+    @property
+    def in_progress(self) -> set[int]:
+        """Tickets of the answers, and of those whose admission failed."""
+        return {*self.tickets, *(queued.ticket for queued in self._admitted)}
+
+    @property
+    def most_positions(self) -> int:
+        """Maximum number of positions of an answer that has the cache alone."""
+        return self._cache.most_positions
+
+    def too_long(self, waiting: deque[QueuedRequest]) -> list[QueuedRequest]:
+        """Returns the requests, in the batch or next to join, whose next token would not fit into an empty cache."""
+        most = self.most_positions
+        joining = islice(waiting, self.most - len(self.answers))
+        return [
+            *(answer.queued for answer in self.answers if answer.position >= most),
+            *(queued for queued in joining if len(queued.request.prompt_tokens) > most),
+        ]
 
     @torch.inference_mode()
     def admit(self, waiting: deque[QueuedRequest], *, check: Callable[[], None]) -> None:
@@ -98,6 +119,7 @@ class GenerationBatch:
         taken = [waiting.popleft() for _ in range(min(self.most - len(self.answers), len(waiting)))]
         if not taken:
             return
+        self._admitted = taken
         longest = max(len(queued.request.prompt_tokens) for queued in taken)
         self._cache.reserve(longest, rows=len(self.answers) + len(taken))
         self._prefill([queued.request for queued in taken], check)
@@ -107,7 +129,7 @@ class GenerationBatch:
             if length:
                 self._cache.put(len(self.answers), self._prompts[request.prompt_tokens], length=length)
             self.answers.append(GrowingCompletion(queued, stream(request.seed, request.sample)))
-        self._tickets = None
+        self._tickets, self._admitted = None, []
         wanted = waiting[0].request.prompt_tokens if waiting else None  # keeps a prompt whose other samples still wait
         self._prompts = {prompt: layers for prompt, layers in self._prompts.items() if prompt == wanted}
 

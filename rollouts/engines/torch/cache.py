@@ -52,6 +52,11 @@ class RowCache(Cache):
         self._places = self._numbers = torch.empty(0, dtype=torch.int64)
         self._bytes_per_place = sum(one.shape[1] * one.shape[3] * one.itemsize for pair in layers for one in pair)
 
+    @property
+    def most_positions(self) -> int:
+        """Maximum number of positions of a sequence that has the cache alone."""
+        return self._budget // self._bytes_per_place
+
     def aim(self, positions: torch.Tensor, *, furthest: int) -> torch.Tensor:
         """Sets the positions of the next step's tokens, and grows the cache if needed.
 

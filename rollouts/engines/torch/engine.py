@@ -20,7 +20,7 @@ from rollouts.engines.interface import Completion
 from rollouts.engines.session import RequestQueue
 from rollouts.engines.torch.batch import GenerationBatch, GrowingCompletion
 from rollouts.engines.torch.cache import Layer, layers_of
-from rollouts.errors import EngineFailed
+from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.models.facts import ModelFacts
 from rollouts.models.memory import available_memory
 from rollouts.models.policy import Policy, load_policy
@@ -70,7 +70,7 @@ class TorchEngine(BaseEngine):
             except (NotANumber, Unprovable) as error:
                 raise EngineFailed(error.detail, hint=error.hint) from error
             except (MemoryError, RuntimeError) as error:
-                self._rows = fewer(min(self._rows, len(queue.left)), error, engine=self.name)
+                self._reduce(batch, queue, error)
                 _discard([answer.ticket for answer in batch.answers], builder)
                 del batch, error  # both still reference the memory that must be freed
                 self._free()
@@ -80,6 +80,22 @@ class TorchEngine(BaseEngine):
                 raise
             finally:
                 self.usage.note(0)
+
+    def _reduce(self, batch: GenerationBatch, queue: RequestQueue, error: Exception) -> None:
+        """Reduces the batch size after an error; ends the job of an answer that does not fit even alone.
+
+        Raises:
+            EngineFailed: The error has a cause other than memory.
+        """
+        try:
+            self._rows = fewer(min(self._rows, len(queue.left)), error, engine=self.name)
+        except OutOfMemory as reason:
+            if len(batch.in_progress) != 1:
+                raise
+            [ticket] = batch.in_progress
+            # A new error: that one refers to the batch, whose memory must be freed.
+            queue.left[ticket].job.failure = OutOfMemory(reason.detail)
+            self._rows = self._max_batch
 
     def _completions(
         self, batch: GenerationBatch, queue: RequestQueue, version: Digest, builder: ProofBuilder | None
@@ -96,6 +112,12 @@ class TorchEngine(BaseEngine):
                 proving = deque(pair for pair in proving if pair[0].ticket in queue.left)
             if not (queue.waiting or batch.answers):
                 break
+            if too_long := batch.too_long(queue.waiting):
+                for queued in too_long:  # a smaller batch would not help; the next `poll` drops these jobs
+                    queued.job.failure = OutOfMemory(
+                        f"not even one answer fits: the cache has room for {batch.most_positions} positions"
+                    )
+                continue
             self.usage.note(min(batch.most, len(batch.answers) + len(queue.waiting)))
             batch.admit(queue.waiting, check=queue.check)
             states = batch.step()

@@ -24,7 +24,7 @@ from rollouts.engines.torch import batch as batch_module
 from rollouts.engines.torch.batch import GenerationBatch
 from rollouts.engines.torch.cache import CacheFull, RowCache
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.errors import EngineFailed
+from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.models.policy import Policy
 from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
@@ -134,6 +134,43 @@ def test_running_out_of_memory_computes_the_answers_of_all_jobs_again(
     monkeypatch.setattr(Policy, "states_and_logits", forward)
     for result, wanted in zip(drive(engine, plan), expected, strict=True):
         check_equal(result.completions, wanted)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_cache"), [(75, True), (90, True), (75, False)], ids=["grows", "prompt", "device"]
+)
+def test_an_answer_that_does_not_fit_alone_ends_its_job_only(
+    engine: TorchEngine, qwen2: Path, monkeypatch: pytest.MonkeyPatch, prompt: int, *, is_cache: bool
+) -> None:
+    place = 2 * 2 * 2 * 24 * 4  # layers, keys and values, heads, width, float32
+    small = TorchEngine(dtype=Dtype.FLOAT32, device=CPU, max_batch=ROWS, cache_bytes=80 * place if is_cache else None)
+    small.load(qwen2, version=VERSION)
+    real = Policy.states_and_logits
+
+    def forward(self: Policy, tokens: torch.Tensor, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if how["positions"].max() >= 80:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, tokens, **how)
+
+    monkeypatch.setattr(Policy, "states_and_logits", forward)
+    session, answers = small.open(), list[Completion]()
+    good = [Job(requests=requests(3, seed=seed), parameters=PLAIN, on_answer=answers.append) for seed in (1, 2)]
+    bad = Job(requests=requests(1, seed=3, length=prompt), parameters=PLAIN)
+    for job in (good[0], bad, good[1]):
+        session.add(job)
+    list(session.completions())
+    session.close()
+    assert is_cache or small.max_batch == ROWS, "the batch is as large as before"
+    error = bad.done.exception(timeout=0)
+    assert isinstance(error, OutOfMemory)
+    assert error is bad.failure
+    assert "not even one answer fits" in error.detail
+    assert (error.__traceback__, error.__cause__, error.__context__) == (None,) * 3, "they would keep the batch"
+    alone = [list(engine.generate(job.requests, PLAIN)) for job in good]
+    for job, wanted in zip(good, alone, strict=True):
+        assert job.done.exception(timeout=0) is None
+        assert all(any(one.tokens == other.tokens for other in answers) for one in wanted)
+    assert len(answers) == 6
 
 
 def test_an_open_session_refuses_another_one_and_a_closed_one_refuses_jobs(engine: TorchEngine, qwen2: Path) -> None:

@@ -322,7 +322,7 @@ def test_a_small_cache_reduces_the_batch_and_loses_no_answer(
 
 
 def test_a_cache_too_small_for_one_answer_is_reported(qwen2: Path, requests: list[SampleRequest]) -> None:
-    with pytest.raises(OutOfMemory, match=r"not even one answer fits: \d+ positions need"):
+    with pytest.raises(OutOfMemory, match="not even one answer fits: the cache has room for 40 positions"):
         list(engine_of(qwen2, cache_bytes=40 * PLACE).generate(requests, PLAIN))
 
 

@@ -21,8 +21,12 @@ import openai
 import pytest
 
 from protocol.checkpoints import folder_files, version_digest
+from protocol.runtime.threads import replaced_runner
+from rollouts.engines.interface import DrawnToken, SampleRequest
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.errors import EngineFailed
+from rollouts.sampling.parameters import SamplingParameters
+from rollouts.serving.generation import Generation, Mailbox, SlowReader
 from rollouts.serving.limits import RequestLimits
 from tests.kit.openapi import dangling_references, lenient_requests
 from tests.kit.serving import NAME, ServedModel, chat_folder, record_of, served_model, wait_for
@@ -34,7 +38,13 @@ LONG = {"max_tokens": 240, "n": 24}
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Iterator[ServedModel]:
     """Returns a service with small limits."""
-    limits = RequestLimits(answers=64, unread_tokens=200, pause=timedelta(seconds=20), drain=timedelta(seconds=20))
+    limits = RequestLimits(
+        answers=64,
+        unread_tokens=200,
+        unread_for=timedelta(0),
+        pause=timedelta(seconds=20),
+        drain=timedelta(seconds=20),
+    )
     with served_model(folder, limits=limits) as running:
         yield running
 
@@ -155,6 +165,47 @@ def test_a_long_text_does_not_stall_the_service(model: ServedModel, body: dict[s
     measuring.cancel()
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     assert max(gaps) < took / 2, "the text is encoded in another thread, without Python's lock"
+
+
+async def test_a_reader_without_a_turn_keeps_its_stream() -> None:
+    """After a stall of the event loop, tokens arrive before any client could read."""
+    limits = RequestLimits(unread_tokens=10, unread_for=timedelta(seconds=0.05))
+    requests = (SampleRequest(sample=0, prompt_tokens=(1,), seed=bytes(32)),)
+    mailbox = Mailbox(asyncio.get_running_loop())
+    parameters = SamplingParameters(max_new_tokens=100)
+    generation = Generation(requests, parameters, mailbox=mailbox, streamed=True, limits=limits)
+
+    def draw(positions: range) -> None:
+        assert generation.job.on_token is not None
+        for position in positions:
+            generation.job.on_token(DrawnToken(sample=0, position=position, token=4, logprob=-1.0))
+
+    draw(range(50))
+    assert len(await generation.news()) == 50
+    await asyncio.sleep(0.06)
+    draw(range(50, 90))
+    await asyncio.sleep(0)
+    assert not generation.job.should_stop(), "the time begins anew when the client reads"
+    await asyncio.sleep(0.06)
+    draw(range(90, 91))
+    await asyncio.sleep(0)
+    with pytest.raises(SlowReader, match="10 tokens"):
+        await generation.news()
+    assert generation.job.should_stop()
+
+
+def test_a_large_answer_is_written_in_a_thread(model: ServedModel) -> None:
+    calls: list[object] = []
+
+    async def run(call: Callable[[], Any]) -> Any:
+        calls.append(call)
+        return await asyncio.to_thread(call)
+
+    with replaced_runner(run):
+        assert model.complete(n=8).usage.completion_tokens <= 64
+        assert not calls
+        assert model.complete(**LONG, seed=1).usage.completion_tokens > 1024
+        assert len(calls) == 1
 
 
 def test_a_flood_is_answered_with_429(model: ServedModel) -> None:
@@ -308,6 +359,23 @@ def test_a_failed_engine_loads_its_version_again(model: ServedModel, monkeypatch
         with pytest.raises(openai.InternalServerError, match="a logit is NaN"):
             model.complete()
     assert model.complete(seed=1).muster == before
+
+
+def test_an_answer_that_does_not_fit_into_memory_ends_alone(
+    model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.wait_until_idle()
+    before = model.complete(seed=1, max_tokens=30).choices[0].text
+    monkeypatch.setattr(TorchEngine, "_budget", lambda _: 100 * 2 * 2 * 2 * 24 * 4)
+    loads: list[object] = []
+    monkeypatch.setattr(model.backend._shared, "load", lambda *at, **_: loads.append(at))
+    with ThreadPoolExecutor(2) as clients:
+        large = clients.submit(model.complete, [4] * 150, seed=2)
+        small = clients.submit(model.complete, seed=1, max_tokens=30)
+    with pytest.raises(openai.InternalServerError, match="not even one answer fits"):
+        large.result()
+    assert small.result().choices[0].text == before
+    assert not loads, "the engine did not fail"
 
 
 # The command
