@@ -63,14 +63,14 @@ def verifier(
     The gateway's setting `verify` says which answers are checked. An answer is invalid only if a check failed. If this
     machine can't judge an answer, another verifier may.
     """
+    configure_logs(level=log_level, service=True)
+    client = VerificationClient(gateway, token=_token_in(token_file), allow_plain_http=allow_plain_http)
+
     from rollouts.calibration.limits import RolloutCalibration  # noqa: PLC0415 - loads torch, which `--help` does not need
     from rollouts.gateway_verifier import Computation, Judge  # noqa: PLC0415
     from rollouts.models.devices import find_device  # noqa: PLC0415
     from rollouts.recompute.place import VllmPlace  # noqa: PLC0415
 
-    configure_logs(level=log_level, service=True)
-    token = _token_in(token_file)
-    client = VerificationClient(gateway, token=token, allow_plain_http=allow_plain_http)
     computation = Computation(
         calibration=None if calibration is None else RolloutCalibration.read(calibration),
         dtype=dtype,

@@ -55,7 +55,8 @@ def test_the_pages_commands_work_in_order(redis_url: str, tmp_path: Path) -> Non
 
 
 def test_the_operators_commands_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = [*BLOCKS["sh operator"].strip().splitlines(), *re.findall(r"`(muster gateway [^`]+)`", PAGE)]
+    blocks = "\n".join(BLOCKS[name].strip() for name in ("sh operator", "sh verifier"))
+    commands = [*blocks.splitlines(), *re.findall(r"`(muster gateway [^`]+)`", PAGE)]
     assert len(commands) > 5
     for line in commands:
         assert run_muster(monkeypatch, *line.split()[1:], "--help") == 0, line

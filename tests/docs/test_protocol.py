@@ -18,7 +18,7 @@ from orchestrator.loops.webhooks import EVENT_HEADER, SIGNATURE_HEADER, TIMESTAM
 from protocol.identity.signing import REQUEST_HEADERS
 from protocol.identity.typed_data import TypedStruct
 from protocol.invites import Invite, Join, Leave
-from protocol.leases import Dispute, Lease, SlotSalt, WorkClaim
+from protocol.leases import Dispute, Lease, ServedSlot, SlotSalt, WorkClaim
 from protocol.node_registration import NodeConsent, ProviderConsent
 from protocol.verdicts import Outcome, ReasonCode, reason_name
 from protocol.wire.assignments import AssignmentState
@@ -44,6 +44,7 @@ STRUCTS: list[type[TypedStruct]] = [
     Lease,
     WorkClaim,
     Dispute,
+    ServedSlot,
     SlotSalt,
 ]
 EXAMPLES: list[type[BaseModel]] = [

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +25,17 @@ import torch
 from gateway.clients.tokens import GatewayRole
 from gateway.settings import Verify
 from protocol.clients.verifications import VerificationClient
+from protocol.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
 from protocol.runtime.clock import SystemClock
 from protocol.wire.answers import AnswerRecord
 from protocol.wire.serving import AnswerPart, AnswerTokens, AssignedRequest, VerificationResult
 from protocol.wire.serving import Verification as Task
+from rollouts.errors import BadVersionFolder
 from rollouts.gateway_verifier import Computation, GatewayVerifier, Judge
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.verify_answer import digest_of
-from tests.kit.gateway import RUN, GatewayTask, GatewayUnderTest, eventually, running_gateway
+from tests.kit.gateway import RUN, GatewayTask, GatewayUnderTest, build, eventually, running_gateway
+from tests.kit.http_server import served
 from tests.kit.serving import NAME, ServedModel, chat_folder, served_model
 
 torch.set_num_threads(1)
@@ -91,32 +101,35 @@ class RecordingJudge(Judge):
 
 
 @contextmanager
-def verifying(gateway: GatewayUnderTest, *folders: Path) -> Iterator[tuple[GatewayVerifier, RecordingJudge]]:
+def verifying(
+    gateway: GatewayUnderTest, *folders: Path, url: str = ""
+) -> Iterator[tuple[GatewayVerifier, RecordingJudge]]:
     """Runs a verifier in a thread."""
     token = gateway.token("verifier", role=GatewayRole.VERIFIER)
     judge = RecordingJudge({digest_of(folder): folder for folder in folders}, Computation())
-    client = VerificationClient(gateway.url, token=token)
+    client = VerificationClient(url or gateway.url, token=token)
     running = GatewayVerifier(client, judge, clock=SystemClock())
-    stop: list[Callable[[], None]] = []
+    stop: list[Callable[[], object]] = []
+    started = threading.Event()
 
     async def work() -> None:
         event, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def halt() -> None:
-            loop.call_soon_threadsafe(event.set)
-
-        stop.append(halt)
+        stop.append(partial(loop.call_soon_threadsafe, event.set))
         async with client:
-            await running.run(event)
+            await running.run(event, on_start=started.set)
 
     with ThreadPoolExecutor() as pool:
         future = pool.submit(asyncio.run, work())
-        eventually(lambda: stop or future.done())
+        eventually(lambda: started.is_set() or future.done())
         try:
             yield running, judge
         finally:
             stop[0]()
             future.result(10)
+
+
+def _judged(verifier: GatewayVerifier, count: int) -> bool:
+    return verifier.judged == count
 
 
 def serve(gateway: GatewayUnderTest, folder: Path) -> None:
@@ -186,3 +199,120 @@ def test_results_for_honest_and_forged_answers(
         metrics = httpx.get(f"{gateway.url}/metrics").text
         assert 'verdicts_total{verdict="valid"} 3.0' in metrics
         assert 'verdicts_total{verdict="invalid"} 7.0' in metrics
+
+
+def test_an_open_result_is_computed_once_and_the_client_is_told(
+    redis_url: str, folder: Path, model: ServedModel, other: ServedModel
+) -> None:
+    """Arithmetic without limits, and a version that the verifier has not, are no fault of the node."""
+    judge = Judge({digest_of(other.folder): other.folder}, Computation())
+    task = Task(
+        id="0" * 32,
+        version=digest_of(folder),
+        kind="completion",
+        body="{}",
+        answer="{}",
+        seed="0x" + "11" * 32,
+        most_new_tokens=64,
+        ends_at_ms=1 << 45,
+    )
+    unknown = judge.judge(task)
+    assert (unknown.valid, "does not have the version" in unknown.reasons[0]) == (None, True)
+    malformed = judge.judge(task.model_copy(update={"version": digest_of(other.folder)}))
+    assert (malformed.valid, malformed.reasons) == (False, ("the answer has no field `muster`",))
+    with running_gateway(redis_url, verify=Verify.BEFORE) as gateway:
+        serve(gateway, folder)
+        token = gateway.token()
+        working = gateway.task(digest=digest_of(folder), arithmetic="torch/bfloat16")
+        with verifying(gateway, folder) as (verifier, recording), ThreadPoolExecutor() as pool:
+            asking = pool.submit(post, gateway, token, ROUTES["completion"], {"model": RUN} | COMPLETION)
+            answer_by(model, working, working.take_one(), change=_bfloat16)
+            eventually(lambda: verifier.judged >= 2)
+            assert [one.valid for one in recording.results] == [None]
+            assert any(one.startswith("sampling") for one in recording.results[0].reasons)
+            gateway.turn(61)
+            assert asking.result(20).json()["error"]["code"] == "not_verified"
+
+
+def _bfloat16(record: dict[str, Any], _texts: list[str]) -> None:
+    record["arithmetic"] = "torch/bfloat16"
+
+
+def test_a_verifier_outlives_the_gateway_and_clients_get_only_valid_answers(
+    redis_url: str, folder: Path, model: ServedModel
+) -> None:
+    with (
+        running_gateway(redis_url, verify=Verify.BEFORE) as gateway,
+        ExitStack() as stack,
+        ThreadPoolExecutor() as pool,
+    ):
+        serve(gateway, folder)
+        token = gateway.token()
+        liar, honest = gateway.task(digest=digest_of(folder)), gateway.task(digest=digest_of(folder))
+        with replica_at(gateway, 0) as port:
+            verifier, judge = stack.enter_context(verifying(gateway, folder, url=f"http://127.0.0.1:{port}"))
+        asking = pool.submit(post, gateway, token, ROUTES["completion"], {"model": RUN} | COMPLETION)
+        taken = liar.take(wait_s=1).requests
+        first, second = (liar, honest) if taken else (honest, liar)
+        request = taken[0] if taken else first.take_one()
+        answer_by(model, first, request, change=_forged_text)
+        with replica_at(gateway, port):
+            again = second.take_one(wait_s=10)
+            assert (again.id, again.attempt) == (request.id, 1)
+            answer_by(model, second, again)
+            answer = asking.result(20).json()
+            text = answer["choices"][0]["text"]
+            assert text == FolderTokenizer(folder).decode(answer["muster"]["samples"][0]["token_ids"])
+            eventually(lambda: verifier.judged == 2)
+            assert [one.valid for one in judge.results] == [False, True]
+            stack.close()
+
+
+@contextmanager
+def replica_at(gateway: GatewayUnderTest, port: int) -> Iterator[int]:
+    """Runs another replica, at a port that it had before if that is not 0."""
+    app, _ = build(gateway.redis_url, gateway.key, gateway.ledger, gateway.clock, False, {"verify": Verify.BEFORE})
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    with served(app, listener=listener):
+        yield listener.getsockname()[1]
+
+
+def test_a_start_that_fails_says_why(redis_url: str, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadVersionFolder):
+        Judge.of([tmp_path / "empty"], Computation())
+    with pytest.raises(InvalidInput, match="has the same version as"):
+        Judge.of([folder, folder], Computation())
+
+    def start(url: str, token: str) -> None:
+        judge = Judge({digest_of(folder): folder}, Computation())
+        client = VerificationClient(url, token=token)
+        asyncio.run(GatewayVerifier(client, judge, clock=SystemClock()).run(asyncio.Event()))
+
+    with running_gateway(redis_url) as gateway:
+        with pytest.raises(Forbidden, match="this request needs verifier"):
+            start(gateway.url, gateway.token("app"))
+        with pytest.raises(Unauthenticated):
+            start(gateway.url, "mst_00000000_" + "a" * 43)
+    with pytest.raises(Unavailable, match="can't reach"):
+        start(gateway.url, "mst_00000000_" + "a" * 43)
+
+
+def test_the_command_ends_at_once_after_a_signal(redis_url: str, folder: Path, tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    with running_gateway(redis_url) as gateway:
+        token_file.write_text(f"{gateway.token('checker', role=GatewayRole.VERIFIER)}\n")
+        command = [sys.executable, "-m", "cli", "gateway", "verifier", "--token-file", str(token_file)]
+        command += ["--model", str(folder), "--device", "cpu", "--gateway", gateway.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            assert f"verifying answers of {gateway.url} for {digest_of(folder)}" in process.stdout.readline()
+            started = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+            assert time.monotonic() - started < 5
+    token_file.write_text("\n")
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (said.returncode, "has no token" in said.stderr) == (1, True), said.stderr

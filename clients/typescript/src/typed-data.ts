@@ -18,6 +18,7 @@ export const TYPES = {
   Dispute: "Dispute(bytes32 key,bytes32 evidenceHash,uint256 deadline)",
   SlotSalt:
     "SlotSalt(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest)",
+  ServedSlot: "ServedSlot(bytes32 key,bytes32 listHash)",
 } as const;
 
 export type TypeName = keyof typeof TYPES;

@@ -43,6 +43,16 @@ GROUPS: dict[str, tuple[str, Callable[[Json], Json], Callable[[], Cases]]] = {
     "signed-invite": ("Invite as JSON", checks.check_invite, signatures.invite_cases),
     "signed-lease": ("Lease as JSON", checks.check_lease, signatures.lease_cases),
     "signed-work-claim": ("Work claim with its lease as JSON", checks.check_claim, signatures.claim_cases),
+    "served-list": (
+        "Signed list of a served slot's requests",
+        checks.check_served_list,
+        signatures.served_list_cases,
+    ),
+    "answer-digest": (
+        "Digest of what a client of a gateway got: text and tokens of each choice",
+        checks.check_answer_digest,
+        signatures.answer_digest_cases,
+    ),
     "signed-dispute": ("Dispute as JSON", checks.check_dispute, signatures.dispute_cases),
     "slot-salt": (
         "Salt of a slot, which the orchestrator derives from its key",

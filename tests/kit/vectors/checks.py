@@ -33,12 +33,13 @@ from protocol.identity.signing import (
 )
 from protocol.identity.typed_data import SigningDomain, TypedStruct
 from protocol.invites import Invite, Join, Leave
-from protocol.leases import Dispute, Lease, SlotSalt, WorkClaim, WorkKey
+from protocol.leases import Dispute, Lease, ServedSlot, SlotSalt, WorkClaim, WorkKey
 from protocol.node_registration import NodeConsent, ProviderConsent
 from protocol.versions import SPOKEN, VersionRange
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.relayed import SignedDispute
+from protocol.wire.served import SignedServedList, answer_digest
 from protocol.wire.uploads import ObjectKey
 from rollouts.sampling.noise import noise_at, row_keys, stream, words
 from rollouts.sampling.parameters import SamplingParameters
@@ -132,7 +133,7 @@ def check_answer(given: Json) -> Json:
 
 STRUCTS: dict[str, type[TypedStruct]] = {
     each.TYPE.partition("(")[0]: each
-    for each in (NodeConsent, ProviderConsent, Invite, Join, Leave, Lease, WorkClaim, Dispute, SlotSalt)
+    for each in (NodeConsent, ProviderConsent, Invite, Join, Leave, Lease, WorkClaim, Dispute, SlotSalt, ServedSlot)
 }
 
 
@@ -167,6 +168,20 @@ def check_claim(given: Json) -> Json:
     if claim.units > claim.lease.max_units:
         raise Refused("too-many-units")
     return {"struct_hash": hex_of(claim.work.struct_hash())}
+
+
+def check_served_list(given: Json) -> Json:
+    sent = SignedServedList.model_validate(given["document"])
+    if sent.signer(work_key=given["work_key"], domain=DOMAIN) != given["gateway"]:
+        raise Refused("other-signer")
+    return {
+        "list_hash": hex_of(hashlib.sha256(sent.content.encode()).digest()),
+        "requests": len(sent.parse().requests),
+    }
+
+
+def check_answer_digest(given: Json) -> Json:
+    return unless_claimed(given, {"digest": answer_digest([(text, tokens) for text, tokens in given["choices"]])})
 
 
 def check_dispute(given: Json) -> Json:

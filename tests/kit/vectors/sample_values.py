@@ -12,7 +12,7 @@ from protocol.identity.keys import Key
 from protocol.identity.secp256k1 import HALF_ORDER
 from protocol.identity.typed_data import SigningDomain, TypedStruct
 from protocol.invites import Invite, Join, Leave
-from protocol.leases import Dispute, Lease, SlotSalt, WorkClaim
+from protocol.leases import Dispute, Lease, ServedSlot, SlotSalt, WorkClaim
 from protocol.node_registration import NodeConsent, ProviderConsent
 
 Json = dict[str, Any]
@@ -74,6 +74,7 @@ SIGNED: list[tuple[TypedStruct, Key]] = [
     (WORK, NODE),
     (DISPUTE, NODE),
     (SALT, SERVICE),
+    (ServedSlot(key=LEASE.key.hash, list_hash=digest(b"\xd4" * 32)), SERVICE),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from dataclasses import fields
 from datetime import UTC, datetime
 
@@ -16,9 +17,10 @@ from protocol.identity.signing import (
 )
 from protocol.identity.typed_data import TypedStruct
 from protocol.invites import Join
-from protocol.leases import WorkClaim
+from protocol.leases import ServedSlot, WorkClaim
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWorkClaim
+from protocol.wire.served import RequestKind, ServedList, ServedRequest, SignedServedList, answer_digest
 from tests.kit.vectors.checks import check_call, check_webhook
 from tests.kit.vectors.sample_values import (
     AT_S,
@@ -34,6 +36,7 @@ from tests.kit.vectors.sample_values import (
     OTHER,
     PROVIDER,
     SALT,
+    SEED,
     SERVICE,
     SIGNED,
     WORK,
@@ -195,6 +198,65 @@ def typed_data_cases() -> Cases:
         "high s": work | {"signature": hex_of(high_s + bytes([55 - signature[64]]))},
         "v of 0 or 1": work | {"signature": hex_of(signature[:64] + bytes([signature[64] - 27]))},
         "64 bytes": work | {"signature": hex_of(signature[:64])},
+    }
+
+
+def served_list_cases() -> Cases:
+    requests = [
+        ServedRequest(
+            id="0" * 31 + "1",
+            kind=RequestKind.COMPLETION,
+            body='{"model":"letters","prompt":"h\u00e9","max_tokens":2,"n":2}',
+            seed=digest(SEED),
+            choices=2,
+            answer=answer_digest([("ab", [4, 5]), ("c", [6])]),
+        ),
+        ServedRequest(
+            id="0" * 31 + "2",
+            kind=RequestKind.GENERATE,
+            body='{"token_ids": [4], "sampling_params": {"max_tokens": 1}}',
+            seed=digest(b"\xe5" * 32),
+            choices=1,
+            answer=answer_digest([("", [7])]),
+        ),
+    ]
+
+    def signed(content: str) -> Json:
+        statement = ServedSlot(key=LEASE.key.hash, list_hash=digest(hashlib.sha256(content.encode()).digest()))
+        return {"content": content, "signature": hex_of(statement.sign(SERVICE, DOMAIN))}
+
+    content = ServedList(requests=tuple(requests)).encode().decode()
+    document = SignedServedList.sign(
+        ServedList(requests=tuple(requests)), work_key=LEASE.key.hash, key=SERVICE, domain=DOMAIN
+    ).model_dump(mode="json")
+    good = {"document": document, "work_key": LEASE.key.hash, "gateway": SERVICE.address}
+    empty = good | {"document": signed(ServedList(requests=()).encode().decode())}
+    return [good, empty], {
+        "for another slot": good | {"work_key": digest(b"\x01" * 32)},
+        "one character more than was signed": good | {"document": document | {"content": content + " "}},
+        "another seed than was signed": good | {"document": document | {"content": content.replace("e5", "e6")}},
+        "format 2": good | {"document": signed(content.replace('"format":1', '"format":2'))},
+        "an unknown field": good | {"document": signed(content.replace('"format":1', '"format":1,"bonus":1'))},
+        "no choices": good | {"document": signed(content.replace('"choices":2', '"choices":0'))},
+        "not JSON": good | {"document": signed(content[:-1])},
+    }
+
+
+def answer_digest_cases() -> Cases:
+    good: Json = {"choices": [["h\u00e9\n\U0001f600", [4, 5]], ['"', [6]]]}
+    tag = b"muster-served-answer-v1"
+
+    def claimed(content: str, prefix: bytes = tag) -> Json:
+        return good | {"claimed": {"digest": hex_of(hashlib.sha256(prefix + content.encode()).digest())}}
+
+    def compact(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    return [good, {"choices": [["", [7]]]}, {"choices": [["", []]]}], {
+        "without the tag": claimed(compact(good["choices"]), b""),
+        "with spaces": claimed(json.dumps(good["choices"], ensure_ascii=False)),
+        "characters escaped": claimed(json.dumps(good["choices"], separators=(",", ":"))),
+        "choices in another order": claimed(compact(good["choices"][::-1])),
     }
 
 
