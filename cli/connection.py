@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.configuration import Configuration
+from cli.configuration.sections import Configuration
 from cli.keys import open_key
-from cli.transactions import Change
+from cli.transactions.changes import Change
 from ledger.errors import InsufficientFunds
 from protocol.errors import InvalidInput
 from protocol.http.location import ServiceLocation
@@ -70,7 +70,7 @@ async def open_ledger(
         InvalidInput: The configuration names no deployment, or a deployment on a chain other than the configured
             `chain_id`.
     """
-    from cli.sender import CommandSender  # noqa: PLC0415 - loads web3, which takes a second
+    from cli.transactions.sender import CommandSender  # noqa: PLC0415 - loads web3, which takes a second
     from ledger.client import Ledger  # noqa: PLC0415
     from ledger.deployment import Deployment  # noqa: PLC0415
 

@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from cli.configuration import Configuration
+from cli.configuration.sections import Configuration
 from cli.groups import CommandGroup
-from cli.listing import listing
-from cli.output import JsonOption, note, show_fields, show_table
-from cli.tables import Columns
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_fields, show_table
+from cli.output.tables import Columns
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Address, address
 from protocol.identity.keys import Key

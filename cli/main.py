@@ -17,12 +17,12 @@ import typer
 from pydantic import ValidationError
 
 from cli import COMPLETION_VARIABLE
-from cli.command_configuration import configure
-from cli.documents import first_fault
+from cli.configuration.command_tables import configure
 from cli.exit_codes import EXIT_CODES, FAILED, INTERRUPTED, exit_code_of
 from cli.groups import CommandGroup
 from cli.lazy import Parts, mount
-from cli.output import JsonOption, note, say, show_error, show_json, show_result
+from cli.output.documents import first_fault
+from cli.output.printing import JsonOption, note, say, show_error, show_json, show_result
 from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import use_configuration_file
@@ -56,8 +56,8 @@ PARTS: Parts = {
     "gateway": ("cli.gateway.commands", "Offer a pool's workers to OpenAI clients."),
     "ledger": ("cli.ledger.commands", "Deploy, show and govern the contracts."),
     "token": ("cli.token", "Bearer tokens for a pool's REST API."),
-    "config": ("cli.config", "Show which configuration is in force, and where each value comes from."),
-    "settings": ("cli.settings", "List every setting of a service, or of a table that commands read."),
+    "config": ("cli.configuration.commands", "Show which configuration is in force, and where each value comes from."),
+    "settings": ("cli.configuration.settings", "List every setting of a service, or of a table that commands read."),
 }
 
 _EPILOG = "\n\n".join(["Exit codes:", *(f"{code}: {text}" for code, text in EXIT_CODES.items())])

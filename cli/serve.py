@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.output import report, warn
+from cli.output.printing import report, warn
 from protocol.errors import InvalidInput
 from protocol.http.serving.service import run_service
 from protocol.runtime.logs import configure_logs

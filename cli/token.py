@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from cli.output import JsonOption, note, show_fields, show_result
+from cli.output.printing import JsonOption, note, show_fields, show_result
 from protocol.http.tokens import hash_token, new_token
 
 app = typer.Typer(no_args_is_help=True, help="Bearer tokens for a pool's REST API.")

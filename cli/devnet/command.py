@@ -34,7 +34,7 @@ from cli.devnet.result import RunResult
 from cli.devnet.runner import run_devnet
 from cli.devnet.view import make_view
 from cli.environments.commands import parse_options
-from cli.output import note
+from cli.output.printing import note
 from ledger.devchain import ChainKind
 from protocol.errors import InvalidInput
 from protocol.runtime.configuration_file import reads

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 from cli.devnet.options import OWN_MODEL, RunModel, RunScale
 from cli.devnet.settings import CLOCKS_DIFFER
 from cli.devnet.smollm2 import smollm2_folder
-from cli.quantities import counted
+from cli.output.quantities import counted
 from protocol.errors import InvalidInput
 from protocol.runtime.budgets import free_memory, usable_cores
 from rollouts.environments import load_environment, locate_options

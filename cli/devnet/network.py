@@ -49,7 +49,7 @@ from cli.devnet.tasks import (
     rollouts_task,
 )
 from cli.devnet.view import View
-from cli.quantities import counted
+from cli.output.quantities import counted
 from ledger.devchain import chain_command
 from protocol.runtime.waiting import cancel_all, run_unless
 from protocol.wire.nodes import RuntimeKind

@@ -10,7 +10,7 @@ from cli.devnet.report.assembly import assemble
 from cli.devnet.report.data import Criterion, NodeAccount, RunRecord, RunReport
 from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
-from cli.quantities import counted
+from cli.output.quantities import counted
 
 _NOTHING_SUBMITTED = "it submitted nothing, so the run shows nothing about the attack (more --steps give the node time)"
 

@@ -28,7 +28,7 @@ from cli.devnet.supervisor import ProcessFailed, Supervisor
 from cli.devnet.tasks import open_orchestrator
 from cli.devnet.version_links import share_versions
 from cli.devnet.view import Dashboard, View
-from cli.quantities import counted
+from cli.output.quantities import counted
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from protocol.clients import OrchestratorClient

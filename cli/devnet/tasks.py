@@ -15,9 +15,9 @@ from cli.devnet.image import ROLLOUTS_TAG, TAG
 from cli.devnet.options import RunScale
 from cli.devnet.settings import ROOT, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
-from cli.output import printable
+from cli.output.printing import printable
+from cli.output.quantities import counted
 from cli.pool.nodes import failure_of
-from cli.quantities import counted
 from protocol.clients import OrchestratorClient
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address

@@ -23,7 +23,7 @@ from cli.devnet.report.pipeline import announcements, steps_before
 from cli.devnet.report.text import latency, lengths, sparkline
 from cli.devnet.report.work import VERDICT_LATENCY, latencies, work_timelines
 from cli.devnet.supervisor import ProcessState, SupervisedProcess
-from cli.output import shorten
+from cli.output.printing import shorten
 from ledger.amounts import format_amount
 from protocol.runtime.clock import Clock, SystemClock
 

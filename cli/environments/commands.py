@@ -17,9 +17,9 @@ import typer
 from pydantic import JsonValue
 
 from cli.groups import CommandGroup
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_fields, show_json, show_table
-from cli.tables import Column, Columns
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_fields, show_json, show_table
+from cli.output.tables import Column, Columns
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import reads
 from rollouts.environments import Environment, load_environment

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.quantities import one_of
+from cli.output.quantities import one_of
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput
 from rollouts.difficulty_filter import Bounds, DifficultyFilter, write_eligible

@@ -12,7 +12,7 @@ from pydantic import JsonValue, ValidationError
 from cli.environments.commands import OptionList, Version, parse_options
 from cli.environments.questions import choose_environment, complete_options
 from cli.groups import CommandGroup
-from cli.output import JsonOption, say, show_fields, show_json, warn
+from cli.output.printing import JsonOption, say, show_fields, show_json, warn
 from protocol.errors import Conflict, InvalidInput, plain_message
 from protocol.runtime.configuration_file import reads
 from protocol.runtime.files import write_atomically

@@ -13,12 +13,12 @@ import typer
 from cli.connection import GovernorKey, PoolOption, PublisherKey, chosen_pool, open_chain, open_ledger
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, note, show_fields, show_table
-from cli.sender import CommandSender
-from cli.tables import Column, Columns
-from cli.transactions import Change, DryRunOption, YesOption
-from cli.values import Ether, Must
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_fields, show_table
+from cli.output.tables import Column, Columns
+from cli.output.values import Ether, Must
+from cli.transactions.changes import Change, DryRunOption, YesOption
+from cli.transactions.sender import CommandSender
 from ledger.amounts import parse_amount
 from ledger.artifacts import Contract
 from ledger.deployment import MOST_UNBONDING, plan_deployment

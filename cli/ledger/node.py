@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from cli.connection import CarrierKey, NodeKey, PoolOption, ProviderKey, chosen_pool, location_of, open_ledger
-from cli.documents import read_document
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.ledger.relayed_registration import register_by_relay
-from cli.output import JsonOption, show_fields
-from cli.transactions import Change, DryRunOption, YesOption
+from cli.output.documents import read_document
+from cli.output.printing import JsonOption, show_fields
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from ledger.client import Ledger
 from ledger.errors import TransactionReverted
 from ledger.transactions.receipts import Receipt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from cli.progress import working
+from cli.output.progress import working
 from ledger.client import Ledger
 from protocol.clients import NodeClient
 from protocol.errors import Conflict, Unavailable

@@ -10,11 +10,11 @@ import typer
 from cli.connection import ProviderKey, open_ledger
 from cli.groups import CommandGroup
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, note, show_fields, show_table
-from cli.tables import Column, Columns
-from cli.transactions import Change, DryRunOption
-from cli.values import Must
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_fields, show_table
+from cli.output.tables import Column, Columns
+from cli.output.values import Must
+from cli.transactions.changes import Change, DryRunOption
 from ledger.amounts import format_amount, parse_amount
 
 app = CommandGroup(no_args_is_help=True, help="Add, show, unbond and withdraw stake.")

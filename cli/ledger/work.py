@@ -20,14 +20,14 @@ from cli.connection import (
     chosen_pool,
     open_ledger,
 )
-from cli.documents import read_document, write_document
 from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, show_fields, show_table, warn
-from cli.tables import Column, Columns
-from cli.transactions import Change, DryRunOption
-from cli.values import Must
+from cli.output.documents import read_document, write_document
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, show_fields, show_table, warn
+from cli.output.tables import Column, Columns
+from cli.output.values import Must
+from cli.transactions.changes import Change, DryRunOption
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from ledger.client.work import Verdict, WorkRecord, WorkStatus

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, note, show_json, show_table
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_json, show_table
+from cli.output.tables import Column, Columns
+from cli.output.values import Ago
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
-from cli.tables import Column, Columns
-from cli.values import Ago
 from protocol.wire.assignments import AssignmentState
 from protocol.wire.pool import AssignmentView
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from cli.output import JsonOption, say, show_json, show_result
+from cli.output.printing import JsonOption, say, show_json, show_result
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
 from cli.pool.task_files import secrets_from_environment
 from cli.pool.tasks import TaskName, read_replicas, registry_from_environment
-from cli.transactions import Change, DryRunOption, YesOption
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from protocol.errors import InvalidInput
 from protocol.wire.tasks import DesiredState, TaskPatch, TaskSecrets
 

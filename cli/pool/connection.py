@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.configuration import Configuration
+from cli.configuration.sections import Configuration
 from cli.connection import location_of
 from cli.keys import open_key
 from protocol.clients import OrchestratorClient

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from cli.configuration import Configuration
+from cli.configuration.sections import Configuration
 from cli.connection import chosen_pool, open_ledger
-from cli.output import JsonOption, show_fields
+from cli.output.printing import JsonOption, show_fields
+from cli.output.progress import working
 from cli.pool.connection import Manager, Where, open_orchestrator
-from cli.progress import working
 from ledger.client import Ledger
 from ledger.events.types import WorkSubmitted
 from protocol.clients import OrchestratorClient

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from cli.output import say, show_fields, show_table
-from cli.tables import Column, Columns
+from cli.output.printing import say, show_fields, show_table
+from cli.output.tables import Column, Columns
 from ledger.amounts import format_amount
 from ledger.client.pools import Terms
 from ledger.economics import (

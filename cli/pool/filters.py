@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.quantities import parse_moment
+from cli.output.quantities import parse_moment
 
 SinceOption = Annotated[
     str | None, typer.Option(help="Only what is newer than this time, 2026-01-02T03:04:05Z, or 30min, 2h or 3d ago.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from cli.output import strangers, strangers_errors, warn
+from cli.output.printing import strangers, strangers_errors, warn
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import Pool, PoolStatus, Terms

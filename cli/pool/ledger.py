@@ -10,11 +10,11 @@ import typer
 
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, show_fields, show_json, warn
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, show_fields, show_json, warn
+from cli.output.values import Must
 from cli.pool.economics import attacks, audit_stages, forgeries, show_attacks, show_audits
-from cli.transactions import Change, DryRunOption, YesOption
-from cli.values import Must
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from ledger.amounts import format_amount, parse_amount
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus, Roles, Terms

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from cli.connection import open_ledger
-from cli.listing import listing
-from cli.output import JsonOption, note, show_table, strangers
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_table, strangers
+from cli.output.tables import Column, Columns
+from cli.output.values import Must, Shown
 from cli.pool.joining import ask_pool
-from cli.tables import Column, Columns
-from cli.values import Must, Shown
 from ledger.client import Ledger
 from ledger.client.pools import Pool, PoolStatus, Role, Terms
 from protocol.errors import MusterError

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from cli.connection import ManagerKey, OrchestratorKey, PoolOption, chosen_pool, open_ledger
-from cli.documents import write_document
 from cli.keys import open_key, resolve_address
-from cli.output import JsonOption, warn
-from cli.transactions import Change, DryRunOption, YesOption
+from cli.output.documents import write_document
+from cli.output.printing import JsonOption, warn
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from protocol.invites import Invite
 from protocol.runtime.randomness import randbits
 from protocol.wire.invites import SignedInvite

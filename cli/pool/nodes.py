@@ -9,14 +9,14 @@ import typer
 
 from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_fields, show_json, show_table
+from cli.output.quantities import format_size, moment
+from cli.output.tables import Column, Columns
+from cli.output.values import Ago, Named
 from cli.pool.bans import BanReason, check_ban_reason
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
-from cli.quantities import format_size, moment
-from cli.tables import Column, Columns
-from cli.transactions import Change, DryRunOption
-from cli.values import Ago, Named
+from cli.transactions.changes import Change, DryRunOption
 from protocol.clients import OrchestratorClient
 from protocol.identifiers import Address
 from protocol.wire.assignments import AssignmentState

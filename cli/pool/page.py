@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.connection import location_of
-from cli.output import JsonOption, note, show_fields
+from cli.output.printing import JsonOption, note, show_fields
 from cli.pool.connection import Where, token_of, token_place
 from protocol.wire.pool import PAGE_PATH
 

@@ -8,9 +8,9 @@ import typer
 
 from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
-from cli.output import JsonOption, note
+from cli.output.printing import JsonOption, note
 from cli.pool.bans import BanReason, check_ban_reason
-from cli.transactions import Change, DryRunOption, YesOption
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from ledger.errors import TransactionReverted
 from protocol.errors import Conflict
 

@@ -8,11 +8,11 @@ import typer
 
 from cli.groups import CommandGroup
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, show_json, show_result, show_table
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, show_json, show_result, show_table
+from cli.output.quantities import moment
+from cli.output.tables import Column, Columns
 from cli.pool.connection import Manager, Where, open_orchestrator
-from cli.quantities import moment
-from cli.tables import Column, Columns
 
 app = CommandGroup(no_args_is_help=True, help="Allow, deny and list checkpoint relays.")
 

@@ -10,10 +10,10 @@ import typer
 
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, show_table
-from cli.tables import Column, Columns
-from cli.transactions import Change, DryRunOption, YesOption
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, show_table
+from cli.output.tables import Column, Columns
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from ledger.client.pools import Role
 from protocol.errors import InvalidInput
 

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_fields, show_json, show_table
+from cli.output.quantities import counted, moment
+from cli.output.tables import Column, Columns
+from cli.output.values import Ago, Size
 from cli.pool.connection import Manager, Where, open_orchestrator
-from cli.quantities import counted, moment
-from cli.tables import Column, Columns
-from cli.values import Ago, Size
 from protocol.identifiers import digest
 from protocol.verdicts import Outcome, reason_name
 from protocol.wire.listings import RolloutItem

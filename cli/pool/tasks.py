@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_fields, show_json, show_table
+from cli.output.quantities import moment, parse_size
+from cli.output.tables import Column, Columns
+from cli.output.values import Ago
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short
 from cli.pool.filters import NewestOption, SinceOption, UntilOption, parsed_moment
 from cli.pool.task_files import build_task, pairs, read_task_file, secrets_from_environment
-from cli.quantities import moment, parse_size
-from cli.tables import Column, Columns
-from cli.values import Ago
 from protocol.errors import InvalidInput
 from protocol.wire.tasks import DesiredState, NetworkMode, RestartKind, Task, TaskState
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
-from cli.output import JsonOption
+from cli.output.printing import JsonOption
 from cli.pool.joining import ask_pool
-from cli.transactions import Change, DryRunOption
+from cli.transactions.changes import Change, DryRunOption
 from protocol.errors import Conflict
 
 

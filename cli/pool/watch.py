@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.keys import resolve_address
-from cli.output import JsonOption, note, printable, printable_json, show_json, warn
+from cli.output.printing import JsonOption, note, printable, printable_json, show_json, warn
+from cli.output.quantities import moment
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short, working_nodes
 from cli.pool.filters import NewestOption, SinceOption, UntilOption, parsed_moment
-from cli.quantities import moment
 from protocol.clients import OrchestratorClient
 from protocol.clients.orchestrator import EVERY_EVENT, EventFilter
 from protocol.errors import Conflict, InvalidInput, MusterError, NotFound

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from cli.listing import listing
-from cli.output import JsonOption, note, show_fields, show_json, show_result, show_table
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_fields, show_json, show_result, show_table
+from cli.output.quantities import moment
+from cli.output.tables import Column, Columns
 from cli.pool.connection import Manager, Where, open_orchestrator
-from cli.quantities import moment
-from cli.tables import Column, Columns
-from cli.transactions import Change, DryRunOption, YesOption
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from protocol.errors import InvalidInput
 from protocol.wire.events import NewWebhook
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from cli.configuration import Configuration
+from cli.configuration.sections import Configuration
 from protocol.clients import OrchestratorClient
 from protocol.errors import InvalidInput
 from protocol.http.object_transfer import ObjectTransfer

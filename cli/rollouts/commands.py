@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from cli.exit_codes import FAILED, NOT_CHECKED
-from cli.output import JsonOption, show_error
-from cli.progress import working
+from cli.output.printing import JsonOption, show_error
+from cli.output.progress import working
 from protocol.errors import MusterError
 from protocol.runtime.configuration_file import reads
 from rollouts.precision import Dtype, EngineName

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from cli.documents import read_document
-from cli.output import say, show_fields, show_json, show_table, warn
+from cli.output.documents import read_document
+from cli.output.printing import say, show_fields, show_json, show_table, warn
+from cli.output.tables import Column, Columns
 from cli.rollouts.samples import READ_LIMITS, decoder_in_sandbox, header_fields
-from cli.tables import Column, Columns
 from protocol.errors import InvalidInput
 from protocol.identifiers import digest
 from protocol.wire.slots import SlotGrant

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.output import note, say, show_fields, show_json
+from cli.output.printing import note, say, show_fields, show_json
 from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.extras import require_extra

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.output import JsonOption, note, say, show_json, warn
+from cli.output.printing import JsonOption, note, say, show_json, warn
 from cli.pool.connection import Manager, Where, open_orchestrator
 from protocol.clients import OrchestratorClient
 from protocol.errors import InvalidInput, MusterError, Unavailable

@@ -12,15 +12,15 @@ import typer
 
 from cli.groups import CommandGroup
 from cli.keys import open_key
-from cli.listing import listing
-from cli.output import JsonOption, report, say, show_json, show_table
-from cli.quantities import counted, format_size
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, report, say, show_json, show_table
+from cli.output.quantities import counted, format_size
+from cli.output.tables import Column, Columns
+from cli.output.values import Size
 from cli.shardcast.allowlist import allowlist
 from cli.shardcast.progress import Bars, run_until_signal, served_bytes
 from cli.shardcast.registration import registered
 from cli.shardcast.signer import following, following_needs, source_of
-from cli.tables import Column, Columns
-from cli.values import Size
 from ledger.version_needs import CLOCKS_DIFFER
 from protocol.clients.relay import RelayClient
 from protocol.errors import InvalidInput

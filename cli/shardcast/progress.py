@@ -10,7 +10,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from cli.quantities import format_size
+from cli.output.quantities import format_size
 from shardcast.download.download import DownloadProgress as FetchProgress
 from shardcast.serve.server import Server
 from shardcast.serve.version_index import VersionIndex

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cli.configuration import Configuration
+from cli.configuration.sections import Configuration
 from cli.connection import chosen_pool, open_ledger
 from cli.keys import resolve_address
 from ledger.client import Ledger

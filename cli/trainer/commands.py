@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.groups import CommandGroup
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_json, show_table
-from cli.quantities import counted
-from cli.tables import Column, Columns
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_json, show_table
+from cli.output.quantities import counted
+from cli.output.tables import Column, Columns
 from cli.trainer.export import export
 from cli.trainer.results import solved_by_environment
 from cli.trainer.run import publish, run

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.output import note, say
-from cli.quantities import counted
+from cli.output.printing import note, say
+from cli.output.quantities import counted
 from protocol.errors import InvalidInput, NotFound, Unavailable
 
 PROGRESS_FILE = "progress.jsonl"

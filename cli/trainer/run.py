@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cli.output import JsonOption, report, show_json
-from cli.quantities import counted
+from cli.output.printing import JsonOption, report, show_json
+from cli.output.quantities import counted
 from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
 

@@ -12,8 +12,8 @@ import typer
 from pydantic import ValidationError
 
 from cli.environments.commands import OptionList, parse_options
-from cli.output import JsonOption, note, say, shorten, show_json
-from cli.quantities import counted
+from cli.output.printing import JsonOption, note, say, shorten, show_json
+from cli.output.quantities import counted
 from cli.trainer.results import solved_by_environment
 from protocol.errors import InvalidInput, plain_message
 from protocol.runtime.configuration_text import ConfigurationFile

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from cli.quantities import one_of
+from cli.output.quantities import one_of
 from protocol.checkpoints import folder_files, version_digest
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment

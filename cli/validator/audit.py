@@ -9,11 +9,11 @@ import typer
 
 from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_json, show_table
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_json, show_table
+from cli.output.tables import Column, Columns
 from cli.pool.connection import Where
 from cli.rollouts.audit_files import open_audit_files
-from cli.tables import Column, Columns
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address
 from validator.audit.log import AuditLog, EpochLog

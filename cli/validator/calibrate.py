@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.output import JsonOption, note, say, show_error, show_json, show_table, warn
-from cli.progress import working
-from cli.quantities import one_of
-from cli.tables import Column, Columns
+from cli.output.printing import JsonOption, note, say, show_error, show_json, show_table, warn
+from cli.output.progress import working
+from cli.output.quantities import one_of
+from cli.output.tables import Column, Columns
 from protocol.errors import InvalidInput, MusterError, NotFound
 from protocol.runtime.files import write_atomically
 from rollouts.precision import Dtype, EngineName

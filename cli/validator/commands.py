@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from cli.groups import CommandGroup
-from cli.listing import listing
-from cli.output import JsonOption, show_json, show_result
-from cli.transactions import Change, DryRunOption, YesOption
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, show_json, show_result
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from cli.validator.audit import audit_log
 from cli.validator.calibrate import calibrate
 from cli.validator.numerics import numerics

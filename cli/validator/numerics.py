@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_error, show_json, show_table
-from cli.progress import working
-from cli.tables import Column, Columns
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_error, show_json, show_table
+from cli.output.progress import working
+from cli.output.tables import Column, Columns
 from protocol.errors import MusterError
 
 CLASSES = Columns.of("class", Column("state", least=20))

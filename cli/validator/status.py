@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from cli.output import note, say, show_fields, show_table
-from cli.quantities import ago, counted, format_span, moment
-from cli.tables import Column, Columns
-from cli.values import Ago, Shown
+from cli.output.printing import note, say, show_fields, show_table
+from cli.output.quantities import ago, counted, format_span, moment
+from cli.output.tables import Column, Columns
+from cli.output.values import Ago, Shown
 from validator.api.views import LatencyView, MemberView, ParkedView, StatusView
 
 COUNTED_VERDICTS = Columns.of("verdict", Column("reason", least=16), "count")

@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlsplit
 import typer
 from pydantic import Field
 
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_fields, show_json, show_result
-from cli.quantities import counted, moment
-from cli.transactions import Change, DryRunOption, YesOption
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_fields, show_json, show_result
+from cli.output.quantities import counted, moment
+from cli.transactions.changes import Change, DryRunOption, YesOption
 from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import ConfigOption, placed, reads

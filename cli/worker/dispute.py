@@ -12,13 +12,13 @@ from typing import Annotated
 
 import typer
 
-from cli.configuration import Configuration
+from cli.configuration.sections import Configuration
 from cli.connection import open_ledger
 from cli.keys import open_key
-from cli.output import JsonOption, note, say, warn
+from cli.output.printing import JsonOption, note, say, warn
+from cli.output.values import Must
 from cli.pool.connection import Where
-from cli.transactions import Change, DryRunOption
-from cli.values import Must
+from cli.transactions.changes import Change, DryRunOption
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from ledger.client.work import WorkRecord, WorkStatus

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cli.configuration import ChainSection, Configuration, KeysSection, PoolSection, WorkerSection
+from cli.configuration.sections import ChainSection, Configuration, KeysSection, PoolSection, WorkerSection
 from cli.exit_codes import WrongUsage
 from cli.keys import create_password_file, open_key, resolve_address
 from cli.ledger.node import register_node
-from cli.output import note, say, show_fields, warn
+from cli.output.printing import note, say, show_fields, warn
+from cli.output.values import as_text
 from cli.pool.joining import VerifiedPool, find_pool, verify_pool
-from cli.values import as_text
 from cli.worker.daemon import UNIT
 from cli.worker.service import show_findings
 from cli.worker.setup_files import WorkerFolder, unit_path, write_unit

@@ -14,9 +14,9 @@ import typer
 
 from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
-from cli.listing import listing
-from cli.output import JsonOption, show_fields
-from cli.values import Must
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, show_fields
+from cli.output.values import Must
 from ledger.client import Ledger
 from ledger.events.types import (
     LedgerEvent,

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cli.output import JsonOption, say, show_json
-from cli.progress import working
+from cli.output.printing import JsonOption, say, show_json
+from cli.output.progress import working
 from cli.worker.daemon import StateOption
 from protocol.errors import MusterError
 from protocol.runtime.configuration_file import ConfigOption, reads

@@ -12,11 +12,11 @@ import typer
 
 from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import node_of
-from cli.listing import listing
-from cli.output import JsonOption, note, say, show_json, show_table
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, say, show_json, show_table
+from cli.output.tables import Column, Columns
 from cli.pool.connection import Where
 from cli.rollouts.audit_files import AuditFiles, open_audit_files
-from cli.tables import Column, Columns
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from ledger.client.work import WorkRecord, WorkStatus

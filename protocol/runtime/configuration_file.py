@@ -27,8 +27,8 @@ _READS = "tables_read"
 def reads(*tables: str) -> Callable[[CommandFunction], CommandFunction]:
     """Decorator of a command that names the tables of the configuration file which the command reads.
 
-    Commands that take `typer.Context` need none: they read the tables of `cli.configuration`. A command that reads no
-    table refuses the option `--config`.
+    Commands that take `typer.Context` need none: they read the tables of `cli.configuration.sections`. A command that
+    reads no table refuses the option `--config`.
     """
 
     def mark(function: CommandFunction) -> CommandFunction:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.configuration import load_configuration
+from cli.configuration.sections import load_configuration
 from protocol.errors import InvalidInput, NotFound
 from protocol.runtime.configuration_text import MOST_FILE_BYTES
 from tests.kit.devnet import run_muster

@@ -12,11 +12,11 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from cli.command_configuration import configure, tables_of
-from cli.configuration import SECTIONS, load_configuration
+from cli.configuration.command_tables import configure, tables_of
+from cli.configuration.sections import SECTIONS, load_configuration
+from cli.configuration.settings import PLACES, settings_class
 from cli.lazy import mount
 from cli.main import PARTS, app
-from cli.settings import PLACES, settings_class
 from protocol.runtime.configuration_text import TABLES, ConfigurationFile
 from protocol.runtime.setting_descriptions import variable_of
 from protocol.runtime.settings import InvalidSetting

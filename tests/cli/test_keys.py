@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.configuration import load_configuration
+from cli.configuration.sections import load_configuration
 from cli.keys import node_of
 from tests.kit.command_line import imports_of
 from tests.kit.devnet import Said, run_muster

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cli import output
-from cli.configuration import load_configuration
+from cli.configuration.sections import load_configuration
 from cli.connection import open_ledger
 from cli.main import main
-from cli.tables import Columns
+from cli.output import printing
+from cli.output.tables import Columns
 from ledger.artifacts import Contract
 from ledger.deployment import Deployment
 from protocol.errors import InvalidInput
@@ -154,11 +154,11 @@ def test_a_missing_or_unreadable_home_directory_is_tolerated(tmp_path: Path, mon
 
 def test_control_characters_in_foreign_text_are_replaced_before_printing(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "\x1b]0;owned\x07 \x9b2J [red]pool[/red] zw\u202eevil ok"
-    output.say(hostile)
-    output.show_fields({"data_uri": hostile}, as_json=False)
-    output.show_table(Columns.of("uri"), [(hostile,)], as_json=False, empty="")
-    output.warn(hostile)
-    output.show_error(InvalidInput(hostile, hint=hostile))
+    printing.say(hostile)
+    printing.show_fields({"data_uri": hostile}, as_json=False)
+    printing.show_table(Columns.of("uri"), [(hostile,)], as_json=False, empty="")
+    printing.warn(hostile)
+    printing.show_error(InvalidInput(hostile, hint=hostile))
     seen = capsys.readouterr()
     for text in (seen.out, seen.err):
         assert all(letter.isprintable() or letter in "\n\t" for letter in text)

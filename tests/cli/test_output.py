@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import listing, output
-from cli.output import show_fields, show_table
-from cli.tables import Column, Columns, fit, short_hex
-from cli.values import Ago, Ether, Must, Named, Shown, Size
+from cli.output import listing, printing
+from cli.output.printing import show_fields, show_table
+from cli.output.tables import Column, Columns, fit, short_hex
+from cli.output.values import Ago, Ether, Must, Named, Shown, Size
 from protocol.errors import InvalidInput, Unavailable
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def _declared() -> Iterator[tuple[str, Columns]]:
 
 @pytest.fixture
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (output, listing):
+    for module in (printing, listing):
         monkeypatch.setattr(module, "at_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -58,13 +58,13 @@ def test_every_listing_fits_80_columns_and_has_a_constant_number_of_tabs_in_a_pi
         assert piped[0].split("\t") == list(columns.names)
         assert ADDRESS in piped[1], "values are whole in a pipe"
         with monkeypatch.context() as patched:
-            patched.setattr(output, "at_terminal", lambda: True)
+            patched.setattr(printing, "at_terminal", lambda: True)
             show_table(columns, rows)
             shown = capsys.readouterr().out.splitlines()
             assert len(shown) == 4, f"{name}: one line per object"
             assert max(map(len, shown)) <= 80, name
             assert ADDRESS not in shown[1]
-            with output.output_form(wide=True):
+            with printing.output_form(wide=True):
                 show_table(columns, rows)
             assert ADDRESS in capsys.readouterr().out
 
@@ -131,7 +131,7 @@ def test_values_are_typed_by_one_rule(capsys: pytest.CaptureFixture[str], monkey
         f"{ADDRESS},b",
         "",
     )
-    monkeypatch.setattr(output, "at_terminal", lambda: True)
+    monkeypatch.setattr(printing, "at_terminal", lambda: True)
     show_fields(fields)
     shown = capsys.readouterr().out
     assert "1.5 MUST" in shown
@@ -144,7 +144,7 @@ def test_values_are_typed_by_one_rule(capsys: pytest.CaptureFixture[str], monkey
 @pytest.mark.usefixtures("at_terminal")
 def test_a_narrow_terminal_names_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     columns = Columns.of("name", Column("last_error", drop=1))
-    with output.output_form():
+    with printing.output_form():
         show_table(columns, [("n" * 50, "e" * 50)])
         show_table(columns, [])
     written = capsys.readouterr()
@@ -167,7 +167,7 @@ class Feed:
         now = self.rounds.pop(0)
         if isinstance(now, Exception):
             raise now
-        output.say(now)
+        printing.say(now)
 
 
 def _watched(feed: Feed) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.output import show_json
+from cli.output.printing import show_json
 from cli.pool.economics import Attacks, attacks, looked_at, show_attacks
 from protocol.errors import InvalidInput
 from tests.kit.economics import RULES, TERMS, economics

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from web3.types import RPCEndpoint, RPCResponse
 
-from cli.values import Must
+from cli.output.values import Must
 from cli.worker.rewards import read_earnings
 from ledger.amounts import UNIT, format_amount
 from ledger.client import Ledger

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from cli import progress
-from cli.progress import working
+from cli.output import progress
+from cli.output.progress import working
 
 
 class Terminal(io.StringIO):

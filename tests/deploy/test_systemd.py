@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.configuration.settings import PLACES
 from cli.lazy import mount
 from cli.main import PARTS, app
-from cli.settings import PLACES
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli.configuration import load_configuration
+from cli.configuration.sections import load_configuration
 from ledger.artifacts import Contract
 from ledger.deployment import Deployment
 from protocol.identity.keystores import read_keystore

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cli.configuration import load_configuration
+from cli.configuration.sections import load_configuration
 from cli.main import main
 from protocol.identifiers import address
 from tests.kit.chain_controls import ChainControls

@@ -89,6 +89,12 @@ async def status_of(url: str, **headers: str) -> int:
         return answer.status
 
 
+def complete(relay: Relay, version: int) -> bool:
+    """Whether a relay has all of a version."""
+    held = relay.versions.get(version)
+    return held is not None and held.manifest.sealed and not held.missing()
+
+
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
     """Whatever is entered here is left at the end of the test."""

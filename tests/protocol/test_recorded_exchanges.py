@@ -40,10 +40,9 @@ from shardcast.download.peer_client import PeerClient
 from shardcast.origin import Origin
 from shardcast.serve.server import PROBE_BYTES
 from tests.kit.orchestrator import TOKEN, MakePool
-from tests.kit.shardcast import eventually, read_folder, relay_of, write_folder
+from tests.kit.shardcast import complete, eventually, read_folder, relay_of, write_folder
 from tests.kit.terminal import serving
 from tests.kit.validators import PoolWithValidators
-from tests.shardcast.test_relay import complete
 from validator.api.views import ParkedList, Resolve, StatusView, Unparked
 from validator.examination.interface import NotJudged
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, SecretStr, StringConstraints, TypeAdapter
 
-from cli.settings import PLACES
+from cli.configuration.settings import PLACES
 from protocol.runtime.setting_descriptions import in_words
 
 

@@ -18,10 +18,9 @@ from shardcast.download.peers import Peers
 from shardcast.download.transfer import MANIFEST_READERS
 from shardcast.manifest.manifest import VersionKey
 from shardcast.origin import Origin
-from tests.kit.shardcast import QUICK, content, eventually, read_folder, relay_of, total, write_folder
+from tests.kit.shardcast import QUICK, complete, content, eventually, read_folder, relay_of, total, write_folder
 from tests.shardcast import hostile
 from tests.shardcast.hostile import Fault, HostileRelay
-from tests.shardcast.test_relay import complete
 
 Clients = Callable[..., Client]
 

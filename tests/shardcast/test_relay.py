@@ -17,6 +17,7 @@ from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from shardcast.relay import Relay
 from tests.kit.shardcast import (
+    complete,
     content,
     eventually,
     read_folder,
@@ -27,11 +28,6 @@ from tests.kit.shardcast import (
 )
 
 Clients = Callable[..., Client]
-
-
-def complete(relay: Relay, version: int) -> bool:
-    held = relay.versions.get(version)
-    return held is not None and held.manifest.sealed and not held.missing()
 
 
 def over_budget(relay: Relay) -> float:

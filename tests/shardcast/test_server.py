@@ -27,8 +27,17 @@ from shardcast.origin import Origin
 from shardcast.serve.connection_limits import HIGH_WATER, ServingLimits
 from shardcast.serve.server import PROBE_BYTES
 from tests.kit.manifests import PUBLISHER
-from tests.kit.shardcast import RUN_NAME, content, eventually, read_folder, relay_of, status_of, total, write_folder
-from tests.shardcast.test_relay import complete
+from tests.kit.shardcast import (
+    RUN_NAME,
+    complete,
+    content,
+    eventually,
+    read_folder,
+    relay_of,
+    status_of,
+    total,
+    write_folder,
+)
 
 FILES = content(1)
 

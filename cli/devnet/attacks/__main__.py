@@ -11,8 +11,8 @@ import typer
 
 from cli.devnet.attacks.registry import ATTACKS, find_attack
 from cli.devnet.attacks.worker import run_cheat
-from cli.output import JsonOption, show_error, show_table
-from cli.tables import Column, Columns
+from cli.output.printing import JsonOption, show_error, show_table
+from cli.output.tables import Column, Columns
 from protocol.errors import MusterError
 from protocol.runtime.logs import configure_logs
 from worker.settings import WorkerSettings

@@ -13,7 +13,7 @@ from typing import Any
 
 from cli.devnet.report.data import Journey, Leg, PipelineStage, RunRecord, TimelineRow, TimeSpan
 from cli.devnet.report.work import WorkTimeline
-from cli.quantities import counted
+from cli.output.quantities import counted
 from ledger.events.types import CheckpointAnnounced
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome

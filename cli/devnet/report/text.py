@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cli.devnet.report.data import Criterion, NodeAccount, ReportedEvaluation, RunReport
-from cli.output import shorten
-from cli.quantities import counted
+from cli.output.printing import shorten
+from cli.output.quantities import counted
 from ledger.amounts import format_amount
 
 _SPARKS = "▁▂▃▄▅▆▇█"

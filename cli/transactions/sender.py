@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.progress import working
-from cli.transactions import Change
-from cli.values import Ether
+from cli.output.progress import working
+from cli.output.values import Ether
+from cli.transactions.changes import Change
 from ledger.transactions.receipts import Receipt
 from ledger.transactions.sender import TransactionCall, TransactionSender
 

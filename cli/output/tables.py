@@ -1,4 +1,4 @@
-"""Fits a table into the width of a terminal. Pure functions; `cli.output` prints the lines."""
+"""Fits a table into the width of a terminal. Pure functions; `cli.output.printing` prints the lines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Values of results, which a terminal shows in other words than a program reads.
 
-Commands pass these values to `cli.output`; they never format amounts, times and sizes for programs themselves.
+Commands pass these values to `cli.output.printing`; they never format amounts, times and sizes for programs themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 
 from pydantic_core import to_jsonable_python
 
-from cli.quantities import ago, format_size, moment
+from cli.output.quantities import ago, format_size, moment
 from ledger.amounts import format_amount
 
 

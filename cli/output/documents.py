@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from cli.output import note
+from cli.output.printing import note
 from protocol.errors import InvalidInput, plain_message
 
 M = TypeVar("M", bound=BaseModel)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
-from cli.output import at_terminal, output_form, shorten, show_error
+from cli.output.printing import at_terminal, output_form, shorten, show_error
 from protocol.errors import MusterError
 
 Command = TypeVar("Command", bound=Callable[..., Any])

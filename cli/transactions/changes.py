@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.exit_codes import WrongUsage
-from cli.output import note, say, show_json, show_result
-from cli.values import Ether
+from cli.output.printing import note, say, show_json, show_result
+from cli.output.values import Ether
 
 if TYPE_CHECKING:
     from ledger.transactions.receipts import Receipt

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_configuration import tables_of
-from cli.configuration import SECTIONS, load_configuration
+from cli.configuration.command_tables import tables_of
+from cli.configuration.sections import SECTIONS, load_configuration
+from cli.configuration.settings import PLACES, settings_class
 from cli.groups import CommandGroup
-from cli.listing import listing
-from cli.output import JsonOption, note, show_fields, show_json, show_table
-from cli.settings import PLACES, settings_class
-from cli.tables import Column, Columns
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_fields, show_json, show_table
+from cli.output.tables import Column, Columns
 from protocol.errors import NotFound
 from protocol.runtime.configuration_file import ConfigOption, find_configuration_file, reads, searched_places
 from protocol.runtime.configuration_text import nearest

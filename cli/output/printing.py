@@ -1,6 +1,6 @@
 """Output of `muster`: results on standard output, everything else on standard error.
 
-Results have three forms. Values are typed by one rule, which `cli.values` implements:
+Results have three forms. Values are typed by one rule, which `cli.output.values` implements:
 
 - A terminal gets text: tables that fit its width, shortened addresses, times as durations, amounts with their unit.
   `--wide` prints full values.
@@ -30,7 +30,7 @@ from protocol.errors import MusterError
 from protocol.runtime.logs import get_logger, logs_json_only
 
 if TYPE_CHECKING:
-    from cli.tables import Columns
+    from cli.output.tables import Columns
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -109,7 +109,7 @@ def warn(text: str) -> None:
 
 def show_json(value: object, *, one_line: bool = False) -> None:
     """Prints a value as JSON; it may contain typed values, models, dataclasses, enums and times."""
-    from cli.values import as_json  # noqa: PLC0415 - imported on demand, because it loads pydantic
+    from cli.output.values import as_json  # noqa: PLC0415 - imported on demand, because it loads pydantic
 
     indent = None if one_line or _form.one_line else 2
     _write(printable_json(json.dumps(as_json(value), indent=indent, ensure_ascii=False)))
@@ -135,7 +135,7 @@ def show_fields(fields: Mapping[str, object] | Sequence[tuple[str, object]], *, 
 
     A name may occur several times in a sequence, which can't be printed as JSON.
     """
-    from cli.values import as_plain, as_text  # noqa: PLC0415
+    from cli.output.values import as_plain, as_text  # noqa: PLC0415
 
     if as_json:
         show_json(fields)
@@ -158,7 +158,7 @@ def show_fields(fields: Mapping[str, object] | Sequence[tuple[str, object]], *, 
 
 def show_table(columns: Columns, rows: Iterable[Sequence[object]], *, as_json: bool = False, empty: str = "") -> None:
     """Prints a listing with one line per object; at a terminal `empty` if there are none."""
-    from cli.values import Size, as_plain, as_text  # noqa: PLC0415
+    from cli.output.values import Size, as_plain, as_text  # noqa: PLC0415
 
     listed = list(rows)
     if as_json:
@@ -173,7 +173,7 @@ def show_table(columns: Columns, rows: Iterable[Sequence[object]], *, as_json: b
         return
     if not listed:
         return
-    from cli.tables import fit  # noqa: PLC0415 - only a terminal needs it
+    from cli.output.tables import fit  # noqa: PLC0415 - only a terminal needs it
 
     texts = [[_cell(as_text(cell)) for cell in row] for row in listed]
     numeric = [

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from cli.configuration import SECTIONS, load_configuration
+from cli.configuration.sections import SECTIONS, load_configuration
 from protocol.runtime.configuration_file import tables_read
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from cli.configuration import SECTIONS
-from cli.listing import listing
-from cli.output import JsonOption, note, show_json, show_table
-from cli.tables import Column, Columns
+from cli.configuration.sections import SECTIONS
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_json, show_table
+from cli.output.tables import Column, Columns
 from protocol.errors import NotFound
 from protocol.runtime.setting_descriptions import variable_of
 from protocol.runtime.settings import Settings

@@ -1,0 +1,1 @@
+"""Commands that change something: confirmation, dry run, and sending of transactions."""
