@@ -6,8 +6,8 @@ from cli.gateway.opened import opened_database
 from cli.gateway.token import app as token
 from cli.gateway.verifier import verifier
 from cli.groups import CommandGroup
-from cli.listing import listing
-from cli.output import JsonOption, show_fields
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, show_fields
 from gateway.cli import run
 from protocol.runtime.configuration_file import ConfigOption, reads
 

@@ -12,10 +12,10 @@ import typer
 
 from cli.gateway.opened import opened_database
 from cli.groups import CommandGroup
-from cli.listing import listing
-from cli.output import JsonOption, note, show_fields, show_result, show_table
-from cli.tables import Column, Columns
-from cli.values import Ago, Shown
+from cli.output.listing import listing
+from cli.output.printing import JsonOption, note, show_fields, show_result, show_table
+from cli.output.tables import Column, Columns
+from cli.output.values import Ago, Shown
 from gateway.clients.tokens import GatewayRole, TokenQuota, TokenStore
 from protocol.errors import InvalidInput
 from protocol.runtime.configuration_file import ConfigOption, reads

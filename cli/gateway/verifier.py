@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.output import report
+from cli.output.printing import report
 from protocol.clients.verifications import VerificationClient
 from protocol.errors import InvalidInput
 from protocol.runtime.clock import SystemClock

@@ -43,10 +43,6 @@ Change = Callable[[dict[str, Any], list[str]], None]
 ROUTES = {"completion": "/v1/completions", "chat": "/v1/chat/completions", "generate": "/inference/v1/generate"}
 
 
-def _judged(verifier: GatewayVerifier, number: int) -> bool:
-    return verifier.judged == number
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return chat_folder(tmp_path_factory.mktemp("verifier") / "model")
