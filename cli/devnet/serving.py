@@ -20,8 +20,6 @@ from cli.devnet.settings import POOL, RUN, ServicePlaces, write_trainer_settings
 from cli.devnet.supervisor import ProcessFailed, ProcessSpec, Supervisor
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.files import write_atomically
-from rollouts.models.facts import read_model
-from rollouts.recipe import serving_recipe
 from trainer.presets import devnet_base
 
 MOST_NEW_TOKENS = 256
@@ -40,6 +38,9 @@ _POLL = timedelta(milliseconds=500)
 
 def serving_run(directory: DevnetDirectory, run: RunOptions) -> RunOptions:
     """Returns the options of the run with a recipe whose prompts come from clients of the devnet's gateway."""
+    from rollouts.models.facts import read_model  # noqa: PLC0415 - loads torch, as the next import
+    from rollouts.recipe import serving_recipe  # noqa: PLC0415
+
     model = run.model or RunModel(folder=devnet_base())
     gateway = make_keys(directory, [_KEY])[_KEY].address
     context = read_model(model.folder).context

@@ -26,6 +26,7 @@ ALL = [*SECTIONS, *PLACES]
 NOT_CONFIGURED = {
     "env list",
     "files",
+    "gateway verifier",
     "serve",
     "settings",
     "token hash",

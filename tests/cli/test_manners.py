@@ -22,6 +22,8 @@ from worker.doctor.finding import exit_code, failure, ok, warning
 WITHOUT_JSON = {
     "devnet": "runs a network; --check and the report have its results",
     "discovery serve": "a service: its log is JSON",
+    "gateway run": "a service: its log is JSON",
+    "gateway verifier": "a service: its log is JSON",
     "serve": "a service: its log is JSON",
     "orchestrator serve": "a service: its log is JSON",
     "shardcast origin": "a service: its log is JSON",
