@@ -9,6 +9,7 @@ import typer
 
 from protocol.http.serving.service import run_service
 from protocol.runtime.configuration_file import ConfigOption, reads
+from protocol.runtime.extras import require_extra
 from protocol.runtime.logs import configure_logs
 from validator.settings import ValidatorSettings
 
@@ -30,7 +31,8 @@ def run(
 ) -> None:
     """Run the validator service until SIGTERM or SIGINT."""
     configure_logs(level=log_level, service=True)
-    # This import loads torch, which takes seconds and which other commands don't need.
+    require_extra("rollouts")  # only the examiner's process loads torch
+    # This import takes a second, which other commands don't need.
     from validator.service import check_pool, claimed, open_validator  # noqa: PLC0415
 
     configure_logs(level=log_level, service=True)  # again, because imported libraries install log handlers
