@@ -1,9 +1,9 @@
 """Measures a gateway beside a direct `muster serve` of the same model; `python -m benchmarks.gateway`.
 
 A devnet (`muster devnet --serve`) runs the gateway with one worker and no verifier. `muster serve` runs beside it on
-the same machine, with one compute thread as the worker's task. Clients stream answers of at most eight tokens from both
-in alternating rounds: 1, 8 and 64 clients at a time, each of which sends its next request when its answer has ended. The
-model is tiny, so the figures are those of the path.
+the same machine, with one compute thread as the worker's task. Clients stream answers of at most eight tokens from
+both in alternating rounds: 1, 8 and 64 clients at a time, each of which sends its next request when its answer has
+ended. The model is tiny, so the figures are those of the path.
 
 `MUSTER_BENCHMARK_ROUNDS` sets the number of rounds.
 """

@@ -19,6 +19,7 @@ from gateway.store.database import Entry
 from protocol.errors import MusterError
 from protocol.http.problems import problem_of
 from protocol.http.serving.problem_answers import unexpected
+from protocol.openai.bodies import GenerateBody
 from protocol.openai.connected import body_part, while_connected
 from protocol.openai.errors import error_object
 from protocol.openai.replies import DONE, FINISH_REASONS, ReplyFormat, event, usage_of
@@ -57,7 +58,7 @@ class ClientAnswers:
         request: ClientRequest | None = None
         try:
             request = await start()
-            usage = None if request.body.stream is not True else _wants_usage(request)
+            usage = None if isinstance(request.body, GenerateBody) else request.body.wants_usage()
             if usage is None:
                 async with aclosing(self.requests.entries(request)) as batches:
                     content = await self._whole(request, batches)
@@ -208,11 +209,6 @@ class AnswerStream(Response):
 
 def _form(request: ClientRequest, arithmetic: str) -> ReplyFormat:
     return answer_form(request.envelope.encode(), kind=request.kind, arithmetic=arithmetic, version=request.digest)
-
-
-def _wants_usage(request: ClientRequest) -> bool:
-    options = getattr(request.body, "stream_options", None)
-    return bool(options and options.include_usage)
 
 
 def _outcome(error: BaseException) -> str:

@@ -126,6 +126,8 @@ class ClientRequests:
             NotServing: No worker has served the version yet, or too many requests wait.
         """
         body = parse_body(kind, content)
+        if not isinstance(body, GenerateBody):
+            body.wants_usage()  # refuses options of a stream without one
         version = await self.version_of(body.model)
         if body.choices > self._settings.most_choices:
             raise InvalidRequest(

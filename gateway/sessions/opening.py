@@ -85,7 +85,7 @@ class SessionOpening:
             OpenSession(
                 id=token_hex(16),
                 token_hash=hash_session_token(token),
-                lease_hash=lease.lease.key.hash,
+                work_key=lease.lease.key.hash,
                 node=node,
                 provider=provider,
                 digest=lease.digest,
@@ -137,7 +137,7 @@ class SessionOpening:
         )
         _log.info("session-closed", session=session, node=closed.node, requests=len(served.requests))
         return SignedServedList.sign(
-            served, work_key=Digest(closed.lease_hash), key=self._key, domain=self._ledger.domain
+            served, work_key=Digest(closed.work_key), key=self._key, domain=self._ledger.domain
         )
 
     def _check(self, node: Address, lease: SignedLease) -> int:

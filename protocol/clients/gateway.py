@@ -57,7 +57,7 @@ class GatewayClient(ServiceClient):
 
         Raises:
             Unauthenticated: The token is not valid any more.
-            NotFound: The session has ended.
+            Conflict: The session is closed.
         """
         limit = timedelta(milliseconds=request.wait_ms) + _ATTEMPT
         answer = await self.post(
@@ -74,7 +74,7 @@ class GatewayClient(ServiceClient):
 
         Raises:
             Unauthenticated: The token is not valid any more.
-            NotFound: The session has ended.
+            Conflict: The session is closed.
         """
         answer = await self.post(
             f"/v1/sessions/{session}/answers",
@@ -92,7 +92,6 @@ class GatewayClient(ServiceClient):
 
         Raises:
             Unauthenticated: The token is not valid any more.
-            NotFound: The session is not known any more.
         """
         answer = await self.post(
             f"/v1/sessions/{session}/close",

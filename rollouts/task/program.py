@@ -18,6 +18,7 @@ from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs, get_logger
+from protocol.wire.runs import MOST_GROUPS_PER_SLOT
 from rollouts.engines.opening import open_engine
 from rollouts.engines.vllm.cpu_kernels import restart_as
 from rollouts.precision import Dtype, EngineName
@@ -28,6 +29,9 @@ from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import KEPT_VERSIONS, PolicyStore
 from rollouts.task.serving_loop import ServingTask
+
+GROUPS = 8
+"""Default number of groups to request per lease."""
 
 _log = get_logger(__name__)
 
@@ -78,7 +82,7 @@ async def _run(
             "engine": engine,
             "policies": PolicyStore(shared, fetch=fetch, clock=clock, keep=keep),
             "outbox": Outbox(data, bridge=bridge),
-            "groups": options.groups,
+            "groups": options.groups or (MOST_GROUPS_PER_SLOT if options.serve else GROUPS),
             "clock": clock,
         }
         task: RolloutTask | ServingTask
@@ -129,7 +133,10 @@ def _parser() -> argparse.ArgumentParser:
         "--serve", action="store_true", help="answer the clients of the run's gateway instead of generating rollouts"
     )
     parser.add_argument(
-        "--groups", type=int, default=8, help="groups to request per lease; with --serve the choices of one slot"
+        "--groups",
+        type=_positive,
+        help="groups to request per lease; default: 8, or with --serve, where a group is a choice, as many as the run "
+        "leases in a slot",
     )
     slots = f"slots of one version under way at the same time; default: {MOST_SLOTS}"
     parser.add_argument("--slots", type=_positive, default=MOST_SLOTS, help=slots)

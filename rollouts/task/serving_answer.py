@@ -233,13 +233,6 @@ class AnswerInProgress:
         async def make(served: ServedVersion) -> Work:
             body.sampling.check_stop_tokens(served.model.end_tokens)
             prompts = await run_in_thread(body.encode, served)
-            if (longest := max(map(len, prompts), default=0)) > recipe.max_prompt_tokens:
-                raise InvalidRequest(
-                    _PARAMS[assigned.kind],
-                    f"the prompt has {longest} tokens; the run's limit is {recipe.max_prompt_tokens}",
-                    hint="shorten the prompt",
-                    code="context-length-exceeded",
-                )
             new_tokens = min(room(prompts, served), most) if body.new_tokens is None else body.new_tokens
             requests = sample_requests(
                 prompts,

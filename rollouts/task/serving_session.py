@@ -59,7 +59,7 @@ _ONCE = Backoff(attempts=1)
 _MOST_BODY = 1 << 20
 """Bytes of parts in one request, unless a single part is larger."""
 _LARGEST_PART = (4 << 20) - (64 << 10)
-"""Maximum bytes of one part; gateways refuse requests of more than 4 MiB."""
+"""Maximum bytes of one part, below the limit of gateways for a request (6 MiB)."""
 
 _T = TypeVar("_T")
 _log = get_logger(__name__)
@@ -131,13 +131,14 @@ class SlotSession:
             MusterError: The session is lost, or the gateway did not answer until its end.
         """
         async with self._clients:
-            working = asyncio.gather(self._take_requests(), self._send_parts())
+            working = [asyncio.create_task(self._take_requests()), asyncio.create_task(self._send_parts())]
+            both = asyncio.gather(*working)
             try:
-                await wait_first(self._stop.wait(), tasks=[working])
+                await wait_first(self._stop.wait(), tasks=[both])
                 if not self._stop.is_set():
-                    await working
-            finally:
-                await cancel_all([working, *self._running.values()])
+                    await both
+            finally:  # if one has failed, the other one still runs
+                await cancel_all([both, *working, *self._running.values()])
             return await self._close()
 
     def file(self, signed: SignedServedList, header: SlotHeader) -> RolloutFile | None:
@@ -345,7 +346,7 @@ def _bodies(parts: list[AnswerPart]) -> list[AnswerParts]:
     group: list[AnswerPart] = []
     size = 0
     for each in parts:
-        part, own = each, len(each.model_dump_json())
+        part, own = each, len(each.model_dump_json().encode())
         if own > _LARGEST_PART:
             detail = f"the last part of the answer has {own} bytes; the limit is {_LARGEST_PART}"
             failure = AnswerFailure(code="answer-too-large", detail=detail, hint="ask for fewer choices or tokens")

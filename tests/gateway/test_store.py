@@ -66,7 +66,7 @@ class Model:
             OpenSession(
                 id=f"{number:032x}",
                 token_hash=f"hash{number}",
-                lease_hash=digest(number.to_bytes(32, "big")),
+                work_key=digest(number.to_bytes(32, "big")),
                 node=NODES[pick % 3],
                 provider=NODES[pick % 3],
                 digest=DIGEST,

@@ -35,7 +35,7 @@ class OpenSession(ScriptCall[Opened]):
 
     id: str
     token_hash: str
-    lease_hash: Digest
+    work_key: Digest
     node: Address
     provider: Address
     digest: Digest
@@ -183,7 +183,7 @@ class Closed(NamedTuple):
     """Outcome of `CloseSession`: `ok` or `denied`."""
 
     outcome: str
-    lease_hash: str = ""
+    work_key: str = ""
     node: str = ""
     served: tuple[bytes, ...] = ()
     """Six values for each answered request: id, kind, body, seed, number of choices, digest of the answer."""
