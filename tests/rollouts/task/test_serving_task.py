@@ -114,7 +114,7 @@ async def test_requests_are_streamed_and_become_rows_of_a_file(around: Surroundi
     ("kind", "body", "code", "param"),
     [
         (RequestKind.COMPLETION, {"prompt": "a", "max_tokens": 65}, "invalid-request", "max_tokens"),
-        (RequestKind.COMPLETION, {"prompt": "a" * 65}, "context-length-exceeded", "prompt"),
+        (RequestKind.COMPLETION, {"prompt": "a" * 300}, "context-length-exceeded", "prompt"),
         (RequestKind.COMPLETION, {"prompt": [70], "max_tokens": 1}, "invalid-request", "prompt"),
         (
             RequestKind.CHAT,
@@ -225,6 +225,8 @@ async def test_a_session_that_is_refused_for_good_is_given_up(around: Surroundin
         gateway.revoke_tokens()
         await soon(lambda: bool(around.orchestrator.released))
         assert task.totals.slots == 0
+        running_here = [str(one.get_coro()) for one in asyncio.all_tasks()]
+        assert not [name for name in running_here if "SlotSession" in name], "its sender ended with its poller"
 
 
 async def test_a_new_version_is_loaded_after_the_answers_in_progress(
