@@ -57,6 +57,9 @@ RUN_TERMS = replace(
 """Terms of a pool with running validators. The challenge and dispute periods are shorter than in `TERMS`, so that
 slashes become final within minutes. The penalty is large enough to be visible on a stake of 100 MUST."""
 
+STAKE = 100 * UNIT
+"""Stake of each provider with a worker."""
+
 CHEATER = ("cheater-provider", "cheater")
 """Names of the provider and node keys of the cheating worker."""
 CONTRIBUTOR = ("provider", "node")
@@ -65,7 +68,6 @@ CONTRIBUTOR = ("provider", "node")
 _SCRYPT_N = 2**12  # a low work factor: the keys protect nothing of value, and decryption must be quick
 _GAS_MONEY = UNIT
 _PROVIDER_MONEY = 1_000 * UNIT
-_STAKE = 100 * UNIT
 _OWNER_MONEY = 100_000 * UNIT
 _ESCROW = 10_000 * UNIT
 _DEADLINE = timedelta(seconds=60)
@@ -116,6 +118,7 @@ async def found_economy(
     *,
     workers: Sequence[tuple[str, str]] = (),
     terms: Terms = TERMS,
+    stake: int = STAKE,
     on_event: Callable[[str], None],
 ) -> Economy:
     """Deploys the contracts, makes a domain and a pool, and funds all accounts; safe to repeat.
@@ -127,6 +130,7 @@ async def found_economy(
         workers: For each worker, the names of its provider's key and of its node's key. Each provider stakes and
             registers its node.
         terms: Terms of the pool.
+        stake: Stake of each provider.
         on_event: Called with a line per step.
     """
     pairs = [CONTRIBUTOR, *workers]
@@ -154,7 +158,9 @@ async def found_economy(
             *[ledger.pools.add_validator(pool, keys[name].address) for name in VALIDATORS],
         )
     on_event(f"pool {pool} is active and funded")
-    await asyncio.gather(*[_enlist(rpc, deployment, keys[provider], keys[node]) for provider, node in workers])
+    await asyncio.gather(
+        *[_enlist(rpc, deployment, keys[provider], keys[node], stake=stake) for provider, node in workers]
+    )
     if workers:
         on_event(f"{len(workers)} providers have staked and registered their nodes")
     deployment.save(directory.deployment)  # saved last, because a set-up without this file is repeated
@@ -173,10 +179,10 @@ async def _give_gas(rpc: str, chain_id: int, accounts: list[Address]) -> None:
         )
 
 
-async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) -> None:
+async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key, *, stake: int) -> None:
     """Stakes for the provider, and registers the node with a consent that the node's key signs."""
     async with Ledger.connect(rpc, deployment, key=provider) as ledger:
-        await ledger.stake.add(_STAKE)
+        await ledger.stake.add(stake)
         await register_node(ledger, node)
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
-from cli.devnet.economy import CHEATER, TERMS, VALIDATORS, Economy, found_economy, run_terms, worker_names
+from cli.devnet.economy import CHEATER, STAKE, TERMS, VALIDATORS, Economy, found_economy, run_terms, worker_names
 from cli.devnet.options import DevnetOptions, FirstTask, Verification
 from cli.devnet.orphan_reaper import OrphanReaper
 from cli.devnet.ports import DevnetPorts
@@ -24,6 +24,7 @@ from cli.devnet.services import (
     validator_spec,
     worker_spec,
 )
+from cli.devnet.serving import STAKE as SERVING_STAKE
 from cli.devnet.serving import (
     await_answer,
     gateway_spec,
@@ -118,7 +119,13 @@ class NetworkStart:
         workers = () if options.ledger_only else tuple(worker_names(options.workers, cheater=options.cheats))
         terms = run_terms(options.run.scale) if options.has_model else TERMS
         economy = await found_economy(
-            rpc, CHAIN_ID, self._directory, workers=workers, terms=terms, on_event=self._view.event
+            rpc,
+            CHAIN_ID,
+            self._directory,
+            workers=workers,
+            terms=terms,
+            stake=SERVING_STAKE if options.serves else STAKE,
+            on_event=self._view.event,
         )
         if options.ledger_only:
             write_ledger_configuration(self._directory, rpc, CHAIN_ID)

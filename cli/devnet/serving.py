@@ -18,17 +18,21 @@ from cli.devnet.options import RunModel, RunOptions, Verification
 from cli.devnet.services import environment, python, responds
 from cli.devnet.settings import POOL, RUN, ServicePlaces, write_trainer_settings
 from cli.devnet.supervisor import ProcessFailed, ProcessSpec, Supervisor
+from ledger.amounts import UNIT
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.files import write_atomically
 from trainer.presets import devnet_base
 
 MOST_NEW_TOKENS = 256
 """Limit of new tokens of an answer; half of the model's context if that is less."""
-GROUPS_PER_SLOT = 64
-"""Maximum number of answers of a slot."""
+UNITS_PER_SLOT = 1 << 16
+"""Maximum number of tokens of a slot. A slot is leased for as many answers as have these tokens at most, because
+clients wait while a slot ends and the next one is leased."""
+STAKE = 900 * UNIT
+"""Stake of each provider: enough for two slots, for whose tokens the ledger locks the penalty."""
 GROUPS = 1 << 20
 """Number of answers for which slots are leased; enough for any devnet."""
-SLOT_TIME = timedelta(seconds=5)
+SLOT_TIME = timedelta(seconds=10)
 """Time after a slot's first answer at which it ends. It is short, so that a user sees verdicts and payment soon."""
 
 _KEY = "gateway"
@@ -49,7 +53,7 @@ def serving_run(directory: DevnetDirectory, run: RunOptions) -> RunOptions:
     return replace(
         run,
         model=replace(model, recipe=recipe.model_dump_json()),
-        scale=replace(run.scale, groups=GROUPS, groups_per_slot=GROUPS_PER_SLOT),
+        scale=replace(run.scale, groups=GROUPS, groups_per_slot=UNITS_PER_SLOT // most),
     )
 
 

@@ -66,5 +66,5 @@ def test_a_pool_serves_clients_and_slashes_a_smaller_model(network: Devnet) -> N
     listed = muster("work", "list", "--json").json()
     assert "forged" in {row["verdict"] for row in listed if row["node"] == keys["cheater"]}
     assert "forged" not in {row["verdict"] for row in listed if row["node"] != keys["cheater"]}
-    assert int(muster("stake", "status", "cheater-provider", "--json").json()["active"]) < 100 * 10**18
-    assert int(muster("stake", "status", "worker-1-provider", "--json").json()["active"]) == 100 * 10**18
+    assert int(muster("stake", "status", "cheater-provider", "--json").json()["active"]) < 900 * 10**18
+    assert int(muster("stake", "status", "worker-1-provider", "--json").json()["active"]) == 900 * 10**18
