@@ -10,7 +10,7 @@ from fastapi import Depends, Path, Request
 
 from gateway.clients.tokens import GatewayRole, TokenRow, invalid_token
 from gateway.dependencies import dependencies_of
-from gateway.sessions.opening import hash_session_token
+from gateway.sessions.opening import hash_session_token, wrong_session
 from protocol.errors import Forbidden, Unauthenticated
 from protocol.http.openapi import secured, token_with
 from protocol.http.tokens import bearer
@@ -50,7 +50,10 @@ async def _session_caller(
     request: Request,
     session: Annotated[str, Path(description="32 hex digits", pattern="^[0-9a-f]{32}$", examples=[EXAMPLE_IDENTIFIER])],
 ) -> SessionCaller:
-    return SessionCaller(session=session, token_hash=hash_session_token(_bearer(request)))
+    caller = SessionCaller(session=session, token_hash=hash_session_token(_bearer(request)))
+    if not await dependencies_of(request).database.has_session(session, caller.token_hash):
+        raise wrong_session()  # before the body is read, which may have megabytes
+    return caller
 
 
 def _bearer(request: Request) -> str:

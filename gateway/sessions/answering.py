@@ -45,6 +45,12 @@ LOOK_AGAIN = timedelta(seconds=5)
 INLINE_BYTES = 64 * 1024
 """Size of an answer up to which it is checked in the event loop's thread."""
 
+_TOO_LARGE = AnswerFailure(
+    code="answer-too-large",
+    detail="the answer takes more bytes than the gateway stores",
+    param="max_tokens",
+    hint="ask for fewer tokens or choices, or without log-probabilities",
+)
 _log = get_logger(__name__)
 _CODE = re.compile(r"[^a-z0-9-]+")
 
@@ -200,6 +206,10 @@ class SessionAnswering:
                     )
                 case "gone":
                     gone.add(part.id)
+                case "bytes":  # the client's options made the answer so large: no fault of the node
+                    if part.id not in gone:
+                        gone.add(part.id)
+                        await self._fail(session, token_hash, part, _TOO_LARGE)
                 case reason:
                     if part.id not in gone:
                         gone.add(part.id)

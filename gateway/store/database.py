@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -127,6 +128,12 @@ class Database:
             size=int(row["size"] or b"0"),
             created_ms=int(row["created"]),
         )
+
+    async def has_session(self, session: str, token_hash: str) -> bool:
+        """Returns whether a session exists and has a token with this hash."""
+        with store_errors():
+            found: bytes | None = await self.redis.hget(self.keys.of("session", session), "token")
+        return found is not None and hmac.compare_digest(found, token_hash.encode())
 
     async def entries(self, identifier: str, *, after: str) -> list[Entry]:
         """Returns the next entries of an answer after the one with the id `after`."""

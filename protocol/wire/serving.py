@@ -91,12 +91,14 @@ class AnswerTokens(WireModel):
     """Further tokens of one choice."""
 
     choice: Annotated[int, Field(ge=0, lt=MOST_SERVED)]
-    tokens: Annotated[tuple[Token, ...], Field(max_length=MOST_TOKENS_PER_PART)]
-    logprobs: Annotated[tuple[float, ...], Field(max_length=MOST_TOKENS_PER_PART)]
+    tokens: Annotated[tuple[Token, ...], Field(max_length=MOST_TOKENS_PER_PART, fail_fast=True)]
+    logprobs: Annotated[tuple[float, ...], Field(max_length=MOST_TOKENS_PER_PART, fail_fast=True)]
     """float32 log-probability of each token."""
     text: Annotated[str, Field(max_length=1 << 20)]
     """Text that the tokens add. Characters of several tokens come with the last one, so this may be empty."""
-    pieces: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=MOST_TOKENS_PER_PART)] = ()
+    pieces: Annotated[
+        tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=MOST_TOKENS_PER_PART, fail_fast=True)
+    ] = ()
     """Text of each token alone, if `with_pieces`."""
 
 
@@ -117,7 +119,7 @@ class AnswerPart(WireModel):
     attempt: Annotated[int, Field(ge=0, lt=1 << 16)]
     number: Annotated[int, Field(ge=0, lt=1 << 32)]
     """Number of the part, counted from 0. Parts that the gateway has already are ignored, so the task may retry."""
-    tokens: Annotated[tuple[AnswerTokens, ...], Field(max_length=MOST_SERVED)] = ()
+    tokens: Annotated[tuple[AnswerTokens, ...], Field(max_length=MOST_SERVED, fail_fast=True)] = ()
     record: AnswerRecord | None = None
     """The whole answer, which must equal the parts; with the last part."""
     failure: AnswerFailure | None = None
@@ -126,7 +128,7 @@ class AnswerPart(WireModel):
 class AnswerParts(WireModel):
     """Body of `POST /v1/sessions/{id}/answers`."""
 
-    parts: Annotated[tuple[AnswerPart, ...], Field(min_length=1, max_length=MOST_PARTS)]
+    parts: Annotated[tuple[AnswerPart, ...], Field(min_length=1, max_length=MOST_PARTS, fail_fast=True)]
 
 
 class PartsTaken(WireModel):

@@ -101,18 +101,12 @@ def _served_rows(case: CheckInput, served: ServedRows) -> Iterator[CheckFinding]
             )
         tokens = sample.output_tokens.tolist()
         has_text = served.requests[wanted.request].kind is not RequestKind.GENERATE
-        text = _streamed(case, tokens) if has_text and _fits_vocabulary(case, tokens) else ""
+        text = case.version.tokenizer.streamed_text(tokens) if has_text and _fits_vocabulary(case, tokens) else ""
         texts[wanted.request].append((text, tokens))
     for place, request in enumerate(served.requests):
         if answer_digest(texts[place]) != request.answer:
             what = f"the client got another answer to request {place} than the file has"
             yield CheckFinding(reason=ReasonCode.SEED_PROMPTS, what=what)
-
-
-def _streamed(case: CheckInput, tokens: Sequence[int]) -> str:
-    """Returns the text that a task streams for these tokens."""
-    stream = case.version.tokenizer.text_stream()
-    return "".join([*map(stream.add, tokens), stream.end()])
 
 
 def _fits_vocabulary(case: CheckInput, tokens: Sequence[int]) -> bool:

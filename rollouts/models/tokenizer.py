@@ -144,6 +144,14 @@ class FolderTokenizer:
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
+    def streamed_text(self, tokens: Sequence[int]) -> str:
+        """Returns the text of an answer as `text_stream` gives it, token by token.
+
+        It differs from `decode` for some tokenizers with single bytes as tokens: see `TextStream`.
+        """
+        stream = self.text_stream()
+        return "".join([*map(stream.add, tokens), stream.end()])
+
     def token_text(self, token: int) -> str:
         """Returns the text of one token, also of a control token; a part of a character is a replacement character."""
         return str(self._backend.decode([token], skip_special_tokens=False))

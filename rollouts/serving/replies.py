@@ -86,7 +86,7 @@ def whole_choice(one: Completion, tokenizer: FolderTokenizer | None, *, with_pie
     """
     return WholeChoice(
         index=one.sample,
-        text="" if tokenizer is None else tokenizer.decode(one.tokens),
+        text="" if tokenizer is None else tokenizer.streamed_text(one.tokens),
         tokens=one.tokens,
         logprobs=one.logprobs.tolist(),
         pieces=() if tokenizer is None or not with_pieces else [tokenizer.token_text(each) for each in one.tokens],

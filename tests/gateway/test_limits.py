@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from gateway.clients.tokens import GatewayRole, TokenQuota
 from protocol.errors import Conflict, NotFound
 from protocol.http.tokens import new_token
+from protocol.wire.serving import AnswerPart, AnswerTokens
 from tests.kit.gateway import RUN, GatewayUnderTest, eventually, running_gateway
 
 
@@ -25,7 +27,7 @@ def test_unknown_expired_and_revoked_tokens_and_those_of_verifiers_are_refused(g
     first = gateway.replicas[0]
     store = first.dependencies.tokens
     gateway.task(seconds=8000).start()
-    for token in ("", "nonsense", new_token(), gateway.token("x")[:-1] + "0"):
+    for token in ("", "nonsense", new_token(), gateway.token("x") + "0"):
         with pytest.raises(openai.AuthenticationError) as refused:
             ask(gateway, token or "none")
         assert refused.value.code == "invalid_api_key"
@@ -120,3 +122,36 @@ def test_a_flood_of_clients_is_answered_or_refused(redis_url: str) -> None:
         for task in tasks:
             task.stop()
         assert sum(len(task.close().requests) for task in tasks) == results.count("ok")
+
+
+def test_sessions_check_the_token_before_the_body_and_stop_at_a_bodys_first_error(gateway: GatewayUnderTest) -> None:
+    task = gateway.task()
+    hostile = json.dumps({"parts": [{"id": "0" * 32, "attempt": 0, "number": 0, "tokens": [""] * 200_000}]}).encode()
+    url = f"{gateway.url}/v1/sessions/{task.session.id}/answers"
+    stranger = httpx.post(url, content=hostile, headers={"Authorization": f"Bearer {new_token()}"})
+    assert (stranger.status_code, stranger.json()["code"]) == (401, "bad-token")
+    known = task.post("answers", hostile)
+    assert known.status_code == 422
+    assert len(known.content) < 2_000, "it names one error, not 200,000"
+
+
+def test_an_answer_that_is_too_large_is_no_nodes_fault(redis_url: str) -> None:
+    with running_gateway(redis_url, answer_bytes=64 * 1024) as gateway, ThreadPoolExecutor() as pool:
+        tasks = [gateway.task() for _ in range(2)]
+        token = gateway.token()
+        for _ in range(4):  # three strikes would cost a node the gateway's trust
+            asking = pool.submit(ask, gateway, token, max_tokens=8)
+            while not asking.done():  # the second node's failure confirms that of the first one
+                for task in tasks:
+                    for request in task.take(wait_s=0.05).requests:
+                        large = AnswerTokens(choice=0, tokens=(1,), logprobs=(-0.5,), text="x" * 70_000)
+                        task.send(AnswerPart(id=request.id, attempt=request.attempt, number=0, tokens=(large,)))
+            with pytest.raises(openai.BadRequestError) as refused:
+                asking.result(20)
+            assert refused.value.param == "max_tokens"
+        asking = pool.submit(ask, gateway, token)
+        while not asking.done():
+            for task in tasks:
+                for request in task.take(wait_s=0.05).requests:
+                    task.answer(request)
+        assert asking.result().choices[0].text

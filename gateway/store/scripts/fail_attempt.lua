@@ -22,6 +22,8 @@ if strike_ms > 0 then
   local strikes = P .. 'strikes:' .. r[5]
   if redis.call('INCR', strikes) >= 3 then redis.call('SET', P .. 'distrusted:' .. r[5], 'malformed', 'PX', strike_ms) end
   redis.call('PEXPIRE', strikes, strike_ms)
+elseif client_fault == '' then
+  count_stall(r[5])  -- otherwise a node could take requests and refuse them all at once
 end
 try_again(request, now_ms, true, last)
 return reply{outcome = 'ok', ended = redis.call('HGET', key, 'state') == 'done'}

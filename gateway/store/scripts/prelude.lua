@@ -2,6 +2,8 @@
 -- The caller sets these constants: most_attempts, answer_ms (time without progress until an attempt counts as lost),
 -- kept_ms (time for which the rows of ended requests are kept), and list_bytes (maximum size of a session's list).
 local CANDIDATES = 64
+-- Waiting requests that are looked through, so that some which fit no session do not block those after them.
+local SCANNED = 512
 local QUEUED_VERIFICATIONS = 1024
 
 local function request_of(id) return P .. 'request:' .. id end
@@ -67,7 +69,7 @@ end
 -- Gives waiting requests to sessions with room; those that wait longest first.
 local function assign(digest, now)
   local queue = P .. 'waiting:' .. digest
-  local ids = redis.call('ZRANGE', queue, 0, CANDIDATES - 1)
+  local ids = redis.call('ZRANGE', queue, 0, SCANNED - 1)
   if #ids == 0 then return end
   local sessions = candidates(digest, now)
   for _, id in ipairs(ids) do
@@ -136,6 +138,10 @@ local function settle(id, outcome, used, last)
   redis.call('PEXPIRE', key, kept_ms)
   redis.call('PEXPIRE', P .. 'parts:' .. id, kept_ms)
   redis.call('PEXPIRE', P .. 'counts:' .. id, kept_ms)
+  if outcome == 'cancelled' then  -- nobody reads it any more
+    redis.call('HDEL', key, 'body')
+    redis.call('DEL', P .. 'parts:' .. id, P .. 'counts:' .. id)
+  end
 end
 
 -- Gives a request to another session, or ends it with `last` after the last attempt. `exclude`: not to this node again.
