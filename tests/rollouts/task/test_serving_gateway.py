@@ -55,7 +55,7 @@ async def test_openai_clients_are_answered_by_a_task(around: Surroundings, gatew
     assert len(whole[0].choices) == 4
     assert len(chunks) > 2
     assert more[2].choices[0].message.content == whole[2].choices[0].message.content
-    with pytest.raises(openai.BadRequestError, match="250 tokens"):
+    with pytest.raises(openai.BadRequestError, match="250 in the prompt"):
         await asyncio.to_thread(complete, model=RUN, prompt="a" * 250, max_tokens=60)
     records = [AnswerRecord.model_validate(one.muster) for one in (*whole, *more, chunks[-1])]
     await until(lambda: sum(len(read_rollouts(item.path).samples) for item in around.queue.items()) == 19)
