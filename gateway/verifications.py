@@ -14,7 +14,6 @@ from gateway.store.scripts import JudgeAnswer, TakeVerification
 from protocol.identifiers import digest
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
-from protocol.runtime.waiting import wait_first
 from protocol.wire.served import RequestKind
 from protocol.wire.serving import (
     TakenVerification,
@@ -23,9 +22,6 @@ from protocol.wire.serving import (
     VerificationTaken,
 )
 from protocol.wire.serving import TakeVerification as TakeRequest
-
-LOOK_AGAIN = timedelta(seconds=5)
-"""Interval at which a waiting verifier's queue is read although nothing was announced."""
 
 _log = get_logger(__name__)
 
@@ -58,29 +54,26 @@ class Verifications:
 
     async def take(self, request: TakeRequest, *, stopping: asyncio.Event) -> TakenVerification:
         """Returns the answer that waits longest for a verifier of these versions; waits for one."""
-        until = self._clock.monotonic() + request.wait_ms / 1000
-        with self._doorbell.waiting("v") as rung:
-            while True:
-                rung.clear()
-                found = await self._database.scripts.run(TakeVerification(versions=request.versions))
-                left = until - self._clock.monotonic()
-                if found.id:
-                    return TakenVerification(
-                        verification=Verification(
-                            id=found.id,
-                            version=digest(bytes.fromhex(found.version[2:])),
-                            kind=RequestKind(found.kind),
-                            body=found.body.decode(),
-                            answer=found.answer.decode(),
-                            seed=digest(bytes.fromhex(found.seed[2:])),
-                            most_new_tokens=found.cap,
-                            ends_at_ms=found.ends_ms,
-                        )
-                    )
-                if left <= 0 or stopping.is_set():
-                    return TakenVerification(verification=None)
-                pause = min(timedelta(seconds=left), LOOK_AGAIN)
-                await wait_first(rung.wait(), stopping.wait(), self._clock.sleep(pause))
+
+        async def read(_: timedelta) -> tuple[Verification | None, bool]:
+            found = await self._database.scripts.run(TakeVerification(versions=request.versions))
+            if not found.id:
+                return None, False
+            verification = Verification(
+                id=found.id,
+                version=digest(bytes.fromhex(found.version[2:])),
+                kind=RequestKind(found.kind),
+                body=found.body.decode(),
+                answer=found.answer.decode(),
+                seed=digest(bytes.fromhex(found.seed[2:])),
+                most_new_tokens=found.cap,
+                ends_at_ms=found.ends_ms,
+            )
+            return verification, True
+
+        wait = timedelta(milliseconds=request.wait_ms)
+        taken = await self._doorbell.poll("v", read, wait=wait, stopping=stopping, clock=self._clock)
+        return TakenVerification(verification=taken)
 
     async def judge(self, identifier: str, result: VerificationResult) -> VerificationTaken:
         """Records a verifier's result."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from pydantic import ValidationError
 
-from protocol.openai import bodies
-from protocol.openai.bodies import SEED_TAG, Body, Sampling
+from protocol.openai.bodies import ChatBody, ClientBody, GenerateBody
 from protocol.openai.errors import InvalidRequest
-from protocol.wire.served import RequestKind
 from rollouts.engines.interface import SampleRequest
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import ModelFacts
 from rollouts.models.tokenizer import FolderTokenizer
-
-__all__ = ["SEED_TAG", "Body", "ChatBody", "CompletionBody", "GenerateBody", "Sampling"]
 
 
 class ModelFolder(Protocol):
@@ -32,77 +28,42 @@ class ModelFolder(Protocol):
         """The model's tokenizer."""
 
 
-class CompletionBody(bodies.CompletionBody):
-    """Body of `POST /v1/completions`."""
-
-    def encode(self, version: ModelFolder) -> list[list[int]]:
-        """Returns the token ids of the prompts.
-
-        Raises:
-            InvalidRequest: The tokenizer can't encode a prompt.
-        """
-        try:
-            return [version.tokenizer.encode(one) if isinstance(one, str) else one for one in self.prompts]
-        except BadVersionFolder as error:
-            raise InvalidRequest("prompt", error.detail) from None
-
-
-class ChatBody(bodies.ChatBody):
-    """Body of `POST /v1/chat/completions`."""
-
-    def encode(self, version: ModelFolder) -> list[list[int]]:
-        """Returns the token ids of the chat, which is one prompt.
-
-        Raises:
-            InvalidRequest: The model has no chat template, or it refuses these turns.
-        """
-        if not version.tokenizer.has_chat_template:
-            raise InvalidRequest(
-                "messages",
-                "the model has no chat template",
-                hint="use /v1/completions, or serve a folder with a chat template",
-                code="no-chat-template",
-            )
-        try:
-            options = ChatFormat(template=self.chat_template_kwargs or {}).template
-        except ValidationError as error:
-            raise InvalidRequest("chat_template_kwargs", error.errors()[0]["msg"]) from None
-        try:
-            tools = [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or ()]
-            turns = [message.turn() for message in self.messages]
-            return [version.tokenizer.encode_turns(turns, tools=tools, options=options)]
-        except BadVersionFolder as error:
-            raise InvalidRequest("messages", error.detail, hint="check roles and order of the messages") from None
-        except (RecursionError, ValueError):  # pydantic raises ValueError for values that are nested too deeply
-            raise InvalidRequest("tools", "messages or tools are nested too deeply") from None
-
-
-class GenerateBody(bodies.GenerateBody):
-    """Body of `POST /inference/v1/generate`: tokens in, tokens out."""
-
-    def encode(self, _version: ModelFolder) -> list[list[int]]:
-        """Returns the token ids, which are one prompt."""
-        return [self.token_ids]
-
-
-EncodableBody = CompletionBody | ChatBody | GenerateBody
-
-_BODIES: Mapping[RequestKind, type[CompletionBody] | type[ChatBody] | type[GenerateBody]] = {
-    RequestKind.COMPLETION: CompletionBody,
-    RequestKind.CHAT: ChatBody,
-    RequestKind.GENERATE: GenerateBody,
-}
-
-
-def parse_body(kind: RequestKind, content: bytes) -> EncodableBody:
-    """Parses the body of a request to one of the three routes.
+def encode(body: ClientBody, version: ModelFolder) -> list[list[int]]:
+    """Returns the token ids of a request's prompts.
 
     Raises:
-        InvalidRequest: The kind is unknown, or the body is not valid.
+        InvalidRequest: The tokenizer can't encode a prompt, or the model has no chat template or refuses these turns.
     """
-    if kind not in _BODIES:
-        raise InvalidRequest("kind", f"this release does not know requests of the kind {kind}")
-    return _BODIES[kind].parse(content)
+    if isinstance(body, GenerateBody):
+        return [body.token_ids]
+    if isinstance(body, ChatBody):
+        return [_encode_chat(body, version)]
+    try:
+        return [version.tokenizer.encode(one) if isinstance(one, str) else one for one in body.prompts]
+    except BadVersionFolder as error:
+        raise InvalidRequest("prompt", error.detail) from None
+
+
+def _encode_chat(body: ChatBody, version: ModelFolder) -> list[int]:
+    if not version.tokenizer.has_chat_template:
+        raise InvalidRequest(
+            "messages",
+            "the model has no chat template",
+            hint="use /v1/completions, or serve a folder with a chat template",
+            code="no-chat-template",
+        )
+    try:
+        options = ChatFormat(template=body.chat_template_kwargs or {}).template
+    except ValidationError as error:
+        raise InvalidRequest("chat_template_kwargs", error.errors()[0]["msg"]) from None
+    try:
+        tools = [] if body.tool_choice == "none" else [tool.model_dump() for tool in body.tools or ()]
+        turns = [message.turn() for message in body.messages]
+        return version.tokenizer.encode_turns(turns, tools=tools, options=options)
+    except BadVersionFolder as error:
+        raise InvalidRequest("messages", error.detail, hint="check roles and order of the messages") from None
+    except (RecursionError, ValueError):  # pydantic raises ValueError for values that are nested too deeply
+        raise InvalidRequest("tools", "messages or tools are nested too deeply") from None
 
 
 def sample_requests(

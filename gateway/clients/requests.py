@@ -11,25 +11,22 @@ from typing import Any
 
 from gateway.chain.pool import CachedLedger
 from gateway.clients.tokens import TokenRow, ended_token
-from gateway.domain.answers import ClientBody, parse_body
 from gateway.domain.forms import PREFIXES, Envelope
 from gateway.errors import NotServing, QuotaExceeded, error_from
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings, Verify
 from gateway.store.database import Database, Entry
-from gateway.store.doorbell import Doorbell
+from gateway.store.doorbell import LOOK_AGAIN, Doorbell
 from gateway.store.scripts import AdmitClient, Admitted, CancelRequest
 from protocol.errors import MusterError, NotFound, Unavailable
 from protocol.identifiers import Digest, digest
-from protocol.openai.bodies import GenerateBody
+from protocol.openai.bodies import ClientBody, GenerateBody, parse_body
 from protocol.openai.errors import InvalidRequest, UnknownModel
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.waiting import wait_first
 from protocol.wire.served import RequestKind
 
-LOOK_AGAIN = timedelta(seconds=2)
-"""Interval at which a waiting client's entries are read although nothing was announced."""
 MOST_TOKENS = 65_536
 """Maximum number of new tokens of all choices of a request, because the task sends their record at once."""
 ROW_BYTES = 1024

@@ -6,31 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.identifiers import Digest
-from protocol.openai.bodies import ChatBody, CompletionBody, GenerateBody
+from protocol.openai.bodies import ClientBody
 from protocol.openai.errors import InvalidRequest
 from protocol.openai.replies import FINISH_REASONS, WholeChoice
 from protocol.wire.answers import AnswerRecord
-from protocol.wire.served import RequestKind
 from protocol.wire.serving import AnswerTokens
-
-ClientBody = CompletionBody | ChatBody | GenerateBody
-
-_BODIES: dict[RequestKind, type[ClientBody]] = {
-    RequestKind.COMPLETION: CompletionBody,
-    RequestKind.CHAT: ChatBody,
-    RequestKind.GENERATE: GenerateBody,
-}
-
-
-def parse_body(kind: RequestKind, content: bytes) -> ClientBody:
-    """Parses the body of a client's request.
-
-    Raises:
-        InvalidRequest: The body is wrong, or has an option that is not supported.
-    """
-    body = _BODIES[kind].parse(content)
-    body.sampling.parameters(1 if body.new_tokens is None else body.new_tokens)
-    return body
 
 
 def part_fault(tokens: AnswerTokens, *, choices: int, with_pieces: bool) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from gateway.domain.answers import CollectedAnswer, ExpectedAnswer, parse_body, part_fault
+from gateway.domain.answers import CollectedAnswer, ExpectedAnswer, part_fault
 from gateway.domain.forms import answer_form, whole_answer
 from gateway.domain.parts import read_part, write_part
 from gateway.errors import NO_ANSWER, error_text
@@ -21,13 +21,13 @@ from gateway.store.doorbell import Doorbell
 from gateway.store.scripts import AddPart, FailAttempt, FinishRequest, PollSession
 from protocol.errors import Conflict, Unprocessable
 from protocol.identifiers import Digest, digest
+from protocol.openai.bodies import parse_body
 from protocol.openai.errors import InvalidRequest
 from protocol.redis.connection import store_errors
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import randbelow
 from protocol.runtime.threads import run_in_thread
-from protocol.runtime.waiting import wait_first
 from protocol.wire.answers import AnswerRecord
 from protocol.wire.served import RequestKind, answer_digest
 from protocol.wire.serving import (
@@ -40,8 +40,6 @@ from protocol.wire.serving import (
     TakeRequests,
 )
 
-LOOK_AGAIN = timedelta(seconds=5)
-"""Interval at which a waiting poll looks whether its session ends."""
 INLINE_BYTES = 64 * 1024
 """Size of an answer up to which it is checked in the event loop's thread."""
 
@@ -91,23 +89,20 @@ class SessionAnswering:
             Unauthenticated: The token is not that of the session.
             Conflict: The session is closed.
         """
-        until = self._clock.monotonic() + request.wait_ms / 1000
-        with self._doorbell.waiting(f"s{session}") as rung:
-            try:
-                while True:
-                    rung.clear()
-                    left = max(0.0, until - self._clock.monotonic())
-                    taken = await self._poll(session, token_hash, request.free, wait_ms=round(left * 1000))
-                    if taken.requests or taken.cancelled or taken.closing or not left or stopping.is_set():
-                        return taken
-                    pause = min(timedelta(seconds=left), LOOK_AGAIN)
-                    await wait_first(rung.wait(), stopping.wait(), self._clock.sleep(pause))
-            except asyncio.CancelledError:
-                # The task is gone, so the session must not count as alive until the poll's end.
-                with store_errors():
-                    alive = {session: self._database.now_ms() + self._lost_ms}
-                    await self._database.redis.zadd(self._database.keys.of("alive"), alive, xx=True)
-                raise
+
+        async def read(left: timedelta) -> tuple[TakenRequests, bool]:
+            taken = await self._poll(session, token_hash, request.free, wait_ms=milliseconds(left))
+            return taken, bool(taken.requests or taken.cancelled or taken.closing)
+
+        wait = timedelta(milliseconds=request.wait_ms)
+        try:
+            return await self._doorbell.poll(f"s{session}", read, wait=wait, stopping=stopping, clock=self._clock)
+        except asyncio.CancelledError:
+            # The task is gone, so the session must not count as alive until the poll's end.
+            with store_errors():
+                alive = {session: self._database.now_ms() + self._lost_ms}
+                await self._database.redis.zadd(self._database.keys.of("alive"), alive, xx=True)
+            raise
 
     async def _poll(self, session: str, token_hash: str, free: int, *, wait_ms: int) -> TakenRequests:
         polled = await self._database.scripts.run(

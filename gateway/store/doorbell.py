@@ -1,15 +1,23 @@
-"""Wakes long polls and streams when Redis has something for them, with one connection per replica."""
+"""Wakes long polls and streams when Redis has something for them. Each replica uses one connection for this."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
 from protocol.redis.connection import RedisKeys, store_errors
+from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import wait_first
+
+LOOK_AGAIN = timedelta(seconds=2)
+"""Interval at which those who wait look into Redis, because notifications may be lost."""
+
+T = TypeVar("T")
 
 
 class Doorbell:
@@ -40,6 +48,34 @@ class Doorbell:
             events.discard(event)
             if not events:
                 del self._waiting[name]
+
+    async def poll(
+        self,
+        name: str,
+        read: Callable[[timedelta], Awaitable[tuple[T, bool]]],
+        *,
+        wait: timedelta,
+        stopping: asyncio.Event,
+        clock: Clock,
+    ) -> T:
+        """Reads when `name` is rung, and at intervals, until there is a result; returns the last result.
+
+        Args:
+            name: What is rung.
+            read: Reads from Redis, with the remaining wait; returns the result and whether it ends the poll.
+            wait: Longest wait.
+            stopping: Event that ends the poll: the service stops.
+            clock: Clock of the wait.
+        """
+        until = clock.monotonic() + wait.total_seconds()
+        with self.waiting(name) as rung:
+            while True:
+                rung.clear()
+                left = timedelta(seconds=max(0.0, until - clock.monotonic()))
+                result, ends = await read(left)
+                if ends or not left or stopping.is_set():
+                    return result
+                await wait_first(rung.wait(), stopping.wait(), clock.sleep(min(left, LOOK_AGAIN)))
 
     async def listen(self) -> None:
         """Forwards notifications until it is cancelled; a background loop.

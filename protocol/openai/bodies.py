@@ -32,6 +32,7 @@ from protocol.errors import InvalidInput
 from protocol.openai.errors import InvalidRequest
 from protocol.runtime.randomness import token_bytes
 from protocol.sampling import SamplingParameters
+from protocol.wire.served import RequestKind
 
 SEED_TAG = b"muster-serving-seed-v1"
 """Domain separation tag of seeds that clients give as a number."""
@@ -485,3 +486,26 @@ class GenerateBody(Body):
         if isinstance(inner, dict):
             values = {**values, "sampling_params": GenerateSampling.of(inner, at="sampling_params.")}
         return super().of(values, at=at)
+
+
+ClientBody = CompletionBody | ChatBody | GenerateBody
+"""Body of a request for answers."""
+
+_BODIES: Mapping[RequestKind, type[ClientBody]] = {
+    RequestKind.COMPLETION: CompletionBody,
+    RequestKind.CHAT: ChatBody,
+    RequestKind.GENERATE: GenerateBody,
+}
+
+
+def parse_body(kind: RequestKind, content: bytes) -> ClientBody:
+    """Parses the body of a request to one of the three routes, and checks its sampling options.
+
+    Raises:
+        InvalidRequest: The kind is unknown, the body is not valid, or it has an option that is not supported.
+    """
+    if kind not in _BODIES:
+        raise InvalidRequest("kind", f"this release does not know requests of the kind {kind}")
+    body = _BODIES[kind].parse(content)
+    body.sampling.parameters(1 if body.new_tokens is None else body.new_tokens)
+    return body

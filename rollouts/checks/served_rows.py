@@ -9,11 +9,12 @@ from typing import Protocol
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address, Digest
 from protocol.identity.typed_data import SigningDomain
+from protocol.openai.bodies import parse_body
 from protocol.openai.errors import InvalidRequest
 from protocol.wire.served import ServedRequest
 from rollouts.files.samples import RolloutFile
 from rollouts.recipe import Recipe
-from rollouts.request_encoding import ModelFolder, parse_body, room
+from rollouts.request_encoding import ModelFolder, encode, room
 from rollouts.sampling.parameters import SamplingParameters
 
 
@@ -144,7 +145,7 @@ def _rows(place: int, request: ServedRequest, version: Version, *, limit: int | 
         InvalidRequest: The task would have refused the request.
     """
     body = parse_body(request.kind, request.body.encode())
-    prompts = body.encode(version)
+    prompts = encode(body, version)
     new_tokens = served_new_tokens(body.new_tokens, prompts, version, limit=limit)
     draws = Draws(seed=bytes.fromhex(request.seed[2:]), parameters=body.sampling.parameters(new_tokens))
     each = body.sampling.n or 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+from protocol.openai.bodies import parse_body
 from protocol.wire.answers import AnswerRecord
-from rollouts.request_encoding import ChatBody, CompletionBody, GenerateBody, ModelFolder, room
+from protocol.wire.served import RequestKind
+from rollouts.request_encoding import ModelFolder, encode, room
 from rollouts.serving.record import recorded_sampling
 
 
@@ -29,9 +31,11 @@ def request_differences(
     except (ValueError, RecursionError):
         given = None  # `parse` describes the error
     keys = given if isinstance(given, dict) else {}
-    kind = ChatBody if "messages" in keys else GenerateBody if "token_ids" in keys else CompletionBody
-    body = kind.parse(content)
-    prompts = body.encode(version)
+    kind = RequestKind.COMPLETION
+    if "messages" in keys or "token_ids" in keys:
+        kind = RequestKind.CHAT if "messages" in keys else RequestKind.GENERATE
+    body = parse_body(kind, content)
+    prompts = encode(body, version)
     each = body.sampling.n or 1
     new_tokens = body.new_tokens
     if new_tokens is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from protocol.http.openapi import json_body
 from protocol.http.verification import read_body
 from protocol.identifiers import WireDigest
 from protocol.identity.scopes import Scope
+from protocol.openai.bodies import Body, ChatBody, CompletionBody, GenerateBody, Sampling
 from protocol.openai.connected import while_connected
 from protocol.openai.errors import InvalidRequest, UnknownModel
 from protocol.openai.replies import ReplyFormat
@@ -23,15 +25,7 @@ from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from rollouts.engines.interface import Completion
 from rollouts.models.tokenizer import LONG_TEXT
-from rollouts.request_encoding import (
-    Body,
-    ChatBody,
-    CompletionBody,
-    GenerateBody,
-    Sampling,
-    room,
-    sample_requests,
-)
+from rollouts.request_encoding import encode, room, sample_requests
 from rollouts.serving.access import needs
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.event_stream import EventStream
@@ -118,7 +112,7 @@ async def create_completion(request: Request) -> Response:
     plan = _Plan(
         body=body,
         count=body.choices,
-        encode=body.encode,
+        encode=partial(encode, body),
         inline=len(content) < LONG_TEXT,
         new_tokens=body.new_tokens,
         param="prompt",
@@ -136,7 +130,7 @@ async def create_chat_completion(request: Request) -> Response:
     plan = _Plan(
         body=body,
         count=body.choices,
-        encode=body.encode,
+        encode=partial(encode, body),
         inline=len(content) < LONG_TEXT,
         new_tokens=body.new_tokens,
         param="messages",
@@ -156,7 +150,7 @@ async def generate_tokens(request: Request) -> Response:
     plan = _Plan(
         body=sampling,
         count=body.choices,
-        encode=body.encode,
+        encode=partial(encode, body),
         inline=True,
         new_tokens=body.new_tokens,
         param="token_ids",

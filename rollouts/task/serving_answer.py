@@ -9,6 +9,7 @@ import numpy as np
 
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address, Digest
+from protocol.openai.bodies import parse_body
 from protocol.openai.errors import InvalidRequest
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
@@ -27,7 +28,7 @@ from rollouts.errors import EngineFailed
 from rollouts.models.tokenizer import FolderTokenizer, TextStream
 from rollouts.precision import Arithmetic
 from rollouts.recipe import Recipe
-from rollouts.request_encoding import parse_body, room, sample_requests
+from rollouts.request_encoding import encode, room, sample_requests
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.generation import Generation, News
 from rollouts.serving.record import record_of
@@ -232,7 +233,7 @@ class AnswerInProgress:
 
         async def make(served: ServedVersion) -> Work:
             body.sampling.check_stop_tokens(served.model.end_tokens)
-            prompts = await run_in_thread(body.encode, served)
+            prompts = await run_in_thread(encode, body, served)
             new_tokens = min(room(prompts, served), most) if body.new_tokens is None else body.new_tokens
             requests = sample_requests(
                 prompts,

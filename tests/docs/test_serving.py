@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollouts.request_encoding import SEED_TAG
+from protocol.openai.bodies import SEED_TAG
 from tests.kit.command_line import reader_variables
 from tests.kit.serving import chat_folder
 

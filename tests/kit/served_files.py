@@ -11,6 +11,7 @@ from typing import Any
 from protocol.identifiers import Digest, address, digest
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
+from protocol.openai.bodies import parse_body
 from protocol.wire.served import RequestKind, ServedList, ServedRequest, SignedServedList, answer_digest
 from rollouts.checks import CheckedVersion, SlotFacts, open_version
 from rollouts.checks.served_rows import served_new_tokens
@@ -19,7 +20,7 @@ from rollouts.files.samples import RolloutFile, Sample
 from rollouts.files.synthetic_files import unrewarded_sample
 from rollouts.precision import Dtype
 from rollouts.recipe import serving_recipe, write_recipe
-from rollouts.request_encoding import parse_body, sample_requests
+from rollouts.request_encoding import encode, sample_requests
 from tests.kit.rollout_files import CHAIN, facts_of, header_of
 from tests.kit.serving import chat_folder
 
@@ -78,7 +79,7 @@ def make_served(
     for place, (kind, body) in enumerate(bodies):
         written = json.dumps(body)
         drawn = parse_body(kind, json.dumps(_with(kind, body, cheat.sampling)).encode())
-        prompts = drawn.encode(version)
+        prompts = encode(drawn, version)
         seed = parse_body(kind, written.encode()).sampling.seed_bytes()
         new_tokens = served_new_tokens(drawn.new_tokens, prompts, version)
         asked = sample_requests(

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from rollouts.request_encoding import CompletionBody
+from protocol.openai.bodies import CompletionBody
 from tests.kit.serving import NAME, ServedModel, record_of
 from tests.kit.tiny_model import CHARACTERS, CONTEXT, END
 
