@@ -11,7 +11,7 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 @dataclass(frozen=True, slots=True)
 class GatewayMetrics:
-    """Counters of one replica; the gauges are of the whole gateway."""
+    """Metrics: counters of this replica, and gauges of the whole gateway."""
 
     requests: Counter
     tokens: Counter

@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr
 from protocol.http.rates import Rate
 from protocol.runtime.settings import Settings
 from protocol.wire.base import Name
+from protocol.wire.runs import MOST_ARITHMETIC, ArithmeticName
 from protocol.wire.served import MOST_BODY_BYTES
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -56,6 +57,12 @@ class GatewaySettings(Settings):
         (), description="Networks of reverse proxies whose X-Forwarded-For is trusted"
     )
 
+    arithmetic: tuple[ArithmeticName, ...] = Field(
+        ("torch/float32", "vllm/float32"),
+        min_length=1,
+        max_length=MOST_ARITHMETIC,
+        description="Engines with number types, or numerics classes, that may answer; as in the version's recipe",
+    )
     verify: Verify = Field(
         Verify.NONE, description="Whether verifiers check no answers, a share of them, or each one before its delivery"
     )

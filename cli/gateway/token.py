@@ -39,7 +39,7 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the token's holder: 1
 
 
 class RoleOption(StrEnum):
-    """What the holder of a token may do."""
+    """Role of a token's holder."""
 
     CLIENT = "client"
     VERIFIER = "verifier"

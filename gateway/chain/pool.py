@@ -29,7 +29,7 @@ STALE = timedelta(minutes=10)
 
 
 class GatewayLedger(Protocol):
-    """What the gateway reads from the ledger. Every method may raise `Unavailable` while the chain is down."""
+    """Interface of the ledger that the gateway reads. Every method may raise `Unavailable` while the chain is down."""
 
     @property
     def domain(self) -> SigningDomain:

@@ -23,7 +23,7 @@ MOST_TOKENS = 100_000
 
 
 class GatewayRole(WireEnum):
-    """What the holder of a token may do."""
+    """Role of a token's holder."""
 
     CLIENT = "client"
     """Send requests."""

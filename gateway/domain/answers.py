@@ -26,7 +26,7 @@ def part_fault(tokens: AnswerTokens, *, choices: int, with_pieces: bool) -> str 
 
 @dataclass(slots=True)
 class CollectedChoice:
-    """What the gateway has of one choice."""
+    """The parts of one choice, joined."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -77,7 +77,7 @@ class CollectedAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedAnswer:
-    """What the record of an answer must contain.
+    """Expected values of the record of an answer.
 
     Args:
         body: The client's request.

@@ -16,7 +16,7 @@ PREFIXES = {RequestKind.COMPLETION: "cmpl", RequestKind.CHAT: "chatcmpl", Reques
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What the answer's form needs and the request's row stores as JSON.
+    """Values of the answer's JSON that are known when the request is admitted; stored with the request.
 
     Args:
         identifier: Id of the answer.

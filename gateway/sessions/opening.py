@@ -63,10 +63,17 @@ class SessionOpening:
         Raises:
             InvalidInput: The lease is for another pool, run or contract, or has impossible numbers.
             Forbidden: The lease is another node's, was not signed by the pool's orchestrator, or the node is no member.
-            Conflict: The lease ends too soon, its version is not announced, or its session is closed.
+            Conflict: The arithmetic is not accepted, the lease ends too soon, its version is not announced, or its
+                session is closed.
             RateLimited: There are too many open sessions.
         """
         lease = request.lease
+        if request.arithmetic not in self._settings.arithmetic:
+            raise Conflict(
+                f"{request.arithmetic} may not answer here; accepted are {', '.join(self._settings.arithmetic)}",
+                hint="the pool's owner sets `arithmetic` of the gateway as in the recipe of the version",
+                code="arithmetic-not-accepted",
+            )
         ends_ms = self._check(node, lease)
         if lease.lease.signer(lease.raw_signature, self._ledger.domain) not in await self._ledger.orchestrators():
             raise Forbidden(

@@ -35,8 +35,6 @@ _ROW = (
     "cap",
     "verify",
     "reply",
-    "size",
-    "created",
 )
 PARTS_AT_ONCE = 256
 """Maximum number of parts of an answer that are read at once."""
@@ -63,8 +61,6 @@ class RequestRow:
     cap: int
     verify: str
     form: bytes
-    size: int
-    created_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +121,6 @@ class Database:
             cap=int(row["cap"] or b"0"),
             verify=row["verify"].decode(),
             form=row["reply"],
-            size=int(row["size"] or b"0"),
-            created_ms=int(row["created"]),
         )
 
     async def has_session(self, session: str, token_hash: str) -> bool:

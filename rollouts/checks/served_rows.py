@@ -20,7 +20,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """What decides the draws of a row besides its sample number.
+    """Seed and sampling parameters of a row, which with its sample number decide the draws.
 
     Args:
         seed: 32 bytes; None if unknown.
@@ -33,7 +33,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRow:
-    """What a client's request determines of a row.
+    """Values of a row that a client's request determines.
 
     Args:
         request: Position of the request in the list.

@@ -1,4 +1,4 @@
-"""What the loops of generation and serving tasks share: turns, errors, versions, and the end of slots."""
+"""Base class of the loops of generation and serving tasks: turns, errors, versions, and the end of slots."""
 
 from __future__ import annotations
 

@@ -30,6 +30,8 @@ def test_a_session_needs_a_valid_lease_of_a_member(gateway: GatewayUnderTest) ->
     assert refusal(gateway, node, version=4) == "unknown-version"
     assert refusal(gateway, node, seconds=50) == "lease-too-short"
     assert refusal(gateway, node, groups=5000) == "lease-size"
+    with pytest.raises(MusterError, match="accepted are torch/float32, vllm/float32"):
+        gateway.task(node, arithmetic="torch/bfloat16")
     other = gateway.node()
     task = GatewayTask(gateway, other, gateway.lease(node))
     with pytest.raises(MusterError) as refused:

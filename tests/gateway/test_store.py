@@ -53,7 +53,7 @@ class Model:
     choices: dict[str, int] = field(default_factory=dict)
     """Choices of each admitted request."""
     open_work: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
-    """Requests with attempts that each session took."""
+    """By session, the requests that it took, each with its attempt."""
     accepted: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Sessions with requests whose answers the gateway accepted."""
 

@@ -216,7 +216,7 @@ def test_an_open_result_is_computed_once_and_the_client_is_told(
     assert (unknown.valid, "does not have the version" in unknown.reasons[0]) == (None, True)
     malformed = judge.judge(task.model_copy(update={"version": digest_of(other.folder)}))
     assert (malformed.valid, malformed.reasons) == (False, ("the answer has no field `muster`",))
-    with running_gateway(redis_url, verify=Verify.BEFORE) as gateway:
+    with running_gateway(redis_url, arithmetic=("torch/bfloat16",), verify=Verify.BEFORE) as gateway:
         serve(gateway, folder)
         token = gateway.token()
         working = gateway.task(digest=digest_of(folder), arithmetic="torch/bfloat16")

@@ -43,7 +43,7 @@ def answers(model: ServedModel) -> dict[str, Any]:
 
 
 def verified(answer: dict[str, Any], folder: Path, **options: Any) -> Verification:
-    """Returns the verification of a saved answer."""
+    """Verifies a saved answer, and returns the results."""
     return verify_answer(Answer.parse(json.dumps(answer).encode()), folder, **options)
 
 
