@@ -9,13 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
+from protocol.errors import InvalidInput
+from rollouts.dialogue.conversation import Conversation, DialogueLimits
+from rollouts.dialogue.formats import DialogueFormat, DialogueTokenizer, open_format
 from rollouts.engines.interface import FinishReason, SampleRequest
 from rollouts.environments import Environment, Prompt, Reward, is_held_out, reward_of
+from rollouts.environments.dialogue import DialogueEnvironment, Episode
 from rollouts.environments.errors import NoSuchPrompt
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
+from rollouts.models.facts import ModelFacts
 from rollouts.recipe import Recipe
 from rollouts.seeds import check_groups, draw_targets, prompt_positions
 
@@ -25,7 +31,7 @@ _MAX_SKIPPED_PER_GROUP = 200
 holds out at most 99 % of the prompts, so the expected number of skipped prompts is at most 99 for each group."""
 
 
-class Tokenizer(Protocol):
+class Tokenizer(DialogueTokenizer, Protocol):
     """Interface of the version's tokenizer."""
 
     def encode(self, text: str, *, chat: bool | ChatFormat = False) -> Sequence[int]:
@@ -78,6 +84,10 @@ class SlotPlanner:
         eligible: Indices of the version's eligible prompts.
         environment: The environment named by the recipe.
         tokenizer: The tokenizer in the version folder.
+
+    Raises:
+        BadVersionFolder: The recipe has dialogues and the environment has none, or the reverse. Or the tokenizer
+            can't be used for the recipe's dialogues.
     """
 
     def __init__(
@@ -87,6 +97,19 @@ class SlotPlanner:
         self._eligible = eligible
         self._environment = environment
         self._tokenizer = tokenizer
+        if recipe.dialogue is None and _is_dialogue(environment):
+            raise BadVersionFolder(
+                f"environment {environment.name} has several turns, but the recipe has no field dialogue",
+                hint='set dialogue in the recipe, such as {"format": "template", "turns": 4}',
+            )
+        if recipe.dialogue is not None and not _is_dialogue(environment):
+            raise BadVersionFolder(
+                f"environment {environment.name} has single answers, but the recipe has the field dialogue",
+                hint="remove dialogue from the recipe, or choose an environment with several turns",
+            )
+        self._format: DialogueFormat | None = None
+        if recipe.dialogue is not None:
+            self._format = open_format(recipe.dialogue.format, tokenizer, chat=recipe.chat)
 
     def plan(self, seed: bytes, *, groups: int) -> SlotPlan:
         """Returns the plan of the slot with this seed.
@@ -146,13 +169,56 @@ class SlotPlanner:
         if target is not None and self._recipe.length is not None:
             text = self._recipe.length.template.replace("{target}", str(target)).replace("{prompt}", prompt.text)
             prompt = replace(prompt, text=text, target_length=target)
-        tokens = tuple(self._tokenizer.encode(prompt.text, chat=self._recipe.chat))
+        tokens = tuple(self._encoded(prompt))
         if not 0 < len(tokens) <= self._recipe.max_prompt_tokens:
             raise BadVersionFolder(
                 f"prompt {index} has {len(tokens)} tokens; the recipe allows 1 to {self._recipe.max_prompt_tokens}",
                 hint="leave the prompt out of the version's eligible prompts",
             )
         return prompt, tokens
+
+    def _encoded(self, prompt: Prompt) -> Sequence[int]:
+        if self._format is None:
+            return self._tokenizer.encode(prompt.text, chat=self._recipe.chat)
+        episode = self._begin(prompt)
+        return self._format.open(episode.opening, episode.tools)
+
+    def _begin(self, prompt: Prompt) -> Episode:
+        environment: Any = self._environment  # the constructor has checked that it has dialogues
+        episode: Episode = environment.begin(prompt)
+        return episode
+
+    def converse(self, prompt: Prompt, tokens: Sequence[int], *, model: ModelFacts) -> Conversation:
+        """Begins the dialogue of a planned prompt.
+
+        Args:
+            prompt: A planned prompt.
+            tokens: Its tokens.
+            model: Facts of the version's model.
+
+        Raises:
+            InvalidInput: The recipe has no dialogues.
+            EnvironmentFault: The environment breaks its contract.
+        """
+        choice = self._recipe.dialogue
+        if choice is None or self._format is None:
+            raise InvalidInput("the recipe has no dialogues")
+        return Conversation(
+            self._begin(prompt),
+            prompt_tokens=tokens,
+            dialogue_format=self._format,
+            limits=DialogueLimits(
+                turns=choice.turns,
+                new_tokens=self._recipe.sampling.max_new_tokens,
+                reply_tokens=choice.reply_tokens,
+                context=model.context,
+            ),
+            end_tokens=model.end_tokens,
+        )
+
+    def dialogue_reward(self, conversation: Conversation) -> Reward:
+        """Returns the reward of a dialogue that is over."""
+        return reward_of(conversation.score(), rule=None, target=None, output_tokens=len(conversation.drawn))
 
     def reward(self, prompt: Prompt, output_tokens: Sequence[int], finish: FinishReason) -> Reward:
         """Returns the reward of an answer; the scored text does not contain the end token.
@@ -183,6 +249,12 @@ class SlotPlanner:
         """
         score = self._environment.score(prompt, text, finished=finished)
         return reward_of(score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=tokens)
+
+
+def _is_dialogue(environment: Environment) -> bool:
+    if isinstance(environment, CheckedEnvironment):
+        return environment.is_dialogue
+    return isinstance(environment, DialogueEnvironment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Address, address
 from protocol.wire.base import Name
 from protocol.wire.runs import MOST_ARITHMETIC
+from rollouts.dialogue.formats import FormatName
 from rollouts.engines.vllm.numerics import most_positions
 from rollouts.environments.rewards import LengthReward
 from rollouts.environments.served import NAME as SERVED
@@ -94,6 +95,17 @@ class LengthTargets(_RecipeModel):
     """Prompt text for the model; `{prompt}` and `{target}` are replaced."""
 
 
+class DialogueChoice(_RecipeModel):
+    """How the model talks with an environment that has several turns."""
+
+    format: FormatName
+    """How messages become tokens: see `rollouts.dialogue.formats`."""
+    turns: Annotated[int, Field(ge=1, le=64)]
+    """Maximum messages of the model; `sampling.max_new_tokens` limits the tokens of all of them together."""
+    reply_tokens: Annotated[int, Field(ge=1, le=2**16)] = 512
+    """Maximum tokens between two messages of the model; a longer reply is replaced by an error text."""
+
+
 class PromptRange(_RecipeModel):
     """A range of `count` prompts starting at `first`."""
 
@@ -151,6 +163,8 @@ class Recipe(_RecipeModel):
     chat: bool | ChatFormat = False
     """Wraps each prompt as a user turn in the tokenizer's chat template, optionally with a system turn and options."""
     length: LengthTargets | None = None
+    dialogue: DialogueChoice | None = None
+    """Set if and only if the environment has several turns. The field is serialised only if it is set."""
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.0
     """Share of prompts, selected by `is_held_out`, that slots skip even if `prompts` lists them; evaluations use these
     prompts.
@@ -163,16 +177,28 @@ class Recipe(_RecipeModel):
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
 
     @model_serializer(mode="wrap")
-    def _omit_empty_arithmetic(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_unset(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = serialise(self)
         if not self.arithmetic:
             values.pop("arithmetic", None)
+        if self.dialogue is None:
+            values.pop("dialogue", None)
         return values
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
         if isinstance(self.prompts, PromptRange) and self.prompts.first + self.prompts.count > LARGEST_INDEX:
             raise ValueError("the range of prompts ends past 2^63")
+        return self
+
+    @model_validator(mode="after")
+    def _check_dialogue(self) -> Self:
+        if self.dialogue is None:
+            return self
+        if self.length is not None:
+            raise ValueError("a dialogue has no length reward")
+        if self.dialogue.format is FormatName.PLAIN and self.chat:
+            raise ValueError("the dialogue format plain has no chat settings: set chat to false, or use another format")
         return self
 
     @model_validator(mode="after")
@@ -216,6 +242,11 @@ class Recipe(_RecipeModel):
         prompt, so a stricter limit would blame nodes for what clients send.
         """
         return context - 1 if self.gateway is not None else min(self.max_prompt_tokens, context - 1)
+
+    @property
+    def most_given_tokens(self) -> int:
+        """Maximum number of tokens that the environment gives between the turns of a sample."""
+        return 0 if self.dialogue is None else (self.dialogue.turns - 1) * self.dialogue.reply_tokens
 
     @property
     def length_reward(self) -> LengthReward | None:
@@ -313,7 +344,11 @@ def check_classes(recipe: Recipe, model: ModelFacts, *, folder: Path) -> None:
     Raises:
         BadVersionFolder: The recipe allows rows that are longer than one of its classes can reproduce.
     """
-    longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens if recipe.gateway is None else model.context
+    longest = model.context
+    if recipe.gateway is None:
+        longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens
+        if recipe.dialogue is not None:
+            longest = min(longest + recipe.most_given_tokens, model.context)
     width = model.config.get("head_dim") or model.hidden // (model.config.get("num_attention_heads") or 1)
     for name in recipe.arithmetic:
         arithmetic = Arithmetic.parse(name)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollouts.files.samples import RolloutFile
+from rollouts.files.samples import RolloutFile, Sample
 from rollouts.models.policy import Policy
-from rollouts.prefill import PrefillItem, PrefillRows, prefill
+from rollouts.prefill import AnswerSpan, PrefillItem, PrefillRows, prefill
 from rollouts.sampling.likelihood import surprise
 from rollouts.sampling.noise import row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
@@ -20,6 +20,7 @@ from rollouts.sampling.replay import Gaps, gaps_of_rows
 from rollouts.sampling.sampler import scale
 from rollouts.sampling.softmax import Softmax, weigh
 from rollouts.toploc import ProofResult, verify_rows
+from rollouts.turns import drawn_places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,14 @@ def gather(
 
 def prefill_items(file: RolloutFile, rows: Sequence[int]) -> list[PrefillItem]:
     """Returns the answers of these rows, in this order."""
-    return [PrefillItem(file.samples[row].prompt_tokens, file.samples[row].output_tokens) for row in rows]
+    return [_item(file.samples[row]) for row in rows]
+
+
+def _item(sample: Sample) -> PrefillItem:
+    if not sample.turns:
+        return PrefillItem(sample.prompt_tokens, sample.output_tokens)
+    places = drawn_places(sample.turns, drawn=len(sample.output_tokens))
+    return PrefillItem(sample.prompt_tokens, sample.tokens_after_prompt, places)
 
 
 def compare(
@@ -148,14 +156,18 @@ def compare(
     streams = [(0, 0, 0, 0) if seed is None else stream(seed, sample.sample) for sample in samples]
     partial = [_PartialRow() for _ in rows]
     evidence: dict[int, RowEvidence] = {}
-    for part in passes:
-        replayed = _replay(part, answers, streams, parameters, with_noise=seed is not None)
+    outputs = [sample.output_tokens for sample in samples]
+    for every in passes:
+        part = _drawn_rows(every, answers)
+        if not part.spans:
+            continue
+        replayed = _replay(part, outputs, streams, parameters, with_noise=seed is not None)
         states = part.states.to("cpu", torch.bfloat16)
         at = 0
         for span in part.spans:
             here = slice(at, at := at + span.stop - span.start)
             partial[span.answer].add(states[here], _slice(replayed, here))
-        whole = [span.answer for span in part.spans if span.stop == len(answers[span.answer].output)]
+        whole = [span.answer for span in part.spans if span.stop == len(outputs[span.answer])]
         compared = verify_rows([(partial[place].states, samples[place].proofs) for place in whole])
         for place, results in zip(whole, compared, strict=True):
             gaps = partial[place].gaps
@@ -168,6 +180,23 @@ def compare(
             )
             partial[place] = _PartialRow()
     return evidence
+
+
+def _drawn_rows(part: PrefillRows, answers: Sequence[PrefillItem]) -> PrefillRows:
+    """Returns the rows of drawn tokens; the spans count drawn tokens only."""
+    if all(answers[span.answer].places is None for span in part.spans):
+        return part
+    spans: list[AnswerSpan] = []
+    kept: list[NDArray[np.int64]] = []
+    begin = 0
+    for span in part.spans:
+        first, places = answers[span.answer].drawn(span.start, span.stop)
+        if len(places):
+            spans.append(AnswerSpan(span.answer, first, first + len(places)))
+            kept.append(places - span.start + begin)
+        begin += span.stop - span.start
+    rows = torch.from_numpy(np.concatenate(kept) if kept else np.zeros(0, np.int64)).to(part.states.device)
+    return PrefillRows(tuple(spans), part.states[rows], part.logits[rows])
 
 
 class _PartialRow:
@@ -195,14 +224,14 @@ class _PartialRow:
 
 def _replay(
     part: PrefillRows,
-    answers: Sequence[PrefillItem],
+    outputs: Sequence[NDArray[np.int32]],
     streams: Sequence[tuple[int, int, int, int]],
     parameters: SamplingParameters,
     *,
     with_noise: bool,
 ) -> Gaps:
     """Replays all rows of a pass. Without the seed, only log-probabilities, excess and variance are meaningful."""
-    tokens = np.concatenate([answers[span.answer].output[span.start : span.stop] for span in part.spans])
+    tokens = np.concatenate([outputs[span.answer][span.start : span.stop] for span in part.spans])
     if not with_noise:
         scaled = scale(part.logits, parameters)
         chosen = scaled.gather(1, torch.from_numpy(tokens.astype(np.int64)).to(scaled.device)[:, None])[:, 0]

@@ -37,6 +37,23 @@ class FinishReason(StrEnum):
     """The answer has `max_new_tokens` tokens, and the last one is not an end token."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EarlierTurns:
+    """What an engine needs to know about the earlier turns of a dialogue.
+
+    The intervals of proofs run across turns. So the states of the last, incomplete interval are proved together with
+    the next turn's states.
+
+    Args:
+        drawn: Number of tokens that the sample drew in earlier turns; 0 in the first turn. The noise of the request's
+            first token has this position.
+        states: uint16 [drawn % 32, hidden], bit patterns in bfloat16 of the states that produced the last of them.
+    """
+
+    drawn: int
+    states: NDArray[np.uint16]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
     """Request for one answer.
@@ -46,6 +63,8 @@ class SampleRequest:
             number keys the noise of every token; the number must be unique in a batch.
         prompt_tokens: At least one token. Requests of one group share the tuple, so the prompt is computed once.
         seed: The slot's 32 bytes, from `rollouts.seeds.slot_seed`.
+        new_tokens: Limit of the answer's tokens, at most that of the job's parameters; None for the latter.
+        earlier: Earlier turns, if the answer is a turn of a dialogue; `prompt_tokens` are then all tokens before it.
 
     Raises:
         InvalidInput: The prompt is empty, or the number or the seed is out of range.
@@ -54,6 +73,12 @@ class SampleRequest:
     sample: int
     prompt_tokens: tuple[int, ...]
     seed: bytes
+    new_tokens: int | None = None
+    earlier: EarlierTurns | None = None
+
+    def most_new_tokens(self, parameters: SamplingParameters) -> int:
+        """Returns the limit of the answer's tokens."""
+        return parameters.max_new_tokens if self.new_tokens is None else self.new_tokens
 
     def __post_init__(self) -> None:
         if not 0 <= self.sample < MOST_SAMPLES:
@@ -78,8 +103,11 @@ class Completion:
             before top-k, top-p and noise.
         finish: Reason why the answer ended.
         proofs: TOPLOC proofs of the states that produced the tokens, 258·ceil(len(tokens)/32) bytes; empty if they
-            were not requested.
+            were not requested. In a dialogue they begin with the interval of the first new token, and include the
+            states of `SampleRequest.earlier`.
         version: The version digest of the policy; the same for the whole answer.
+        states_left: uint16 [(drawn before + len(tokens)) % 32, hidden], for `EarlierTurns.states` of the next turn.
+            None unless the request has `earlier` and proofs were requested.
     """
 
     sample: int
@@ -88,6 +116,7 @@ class Completion:
     finish: FinishReason
     proofs: bytes
     version: Digest
+    states_left: NDArray[np.uint16] | None = None
 
 
 class DrawnToken(NamedTuple):
@@ -277,11 +306,14 @@ def check_requests(
         if request.sample in seen:
             raise InvalidInput(f"sample {request.sample} occurs twice in the batch")
         seen.add(request.sample)
-    for prompt in {request.prompt_tokens for request in requests}:
-        if len(prompt) + parameters.max_new_tokens > context:
+    for prompt, new_tokens in {(request.prompt_tokens, request.most_new_tokens(parameters)) for request in requests}:
+        if not 1 <= new_tokens <= parameters.max_new_tokens:
+            raise InvalidInput(
+                f"a request can't have a limit of {new_tokens} of {parameters.max_new_tokens} new tokens"
+            )
+        if len(prompt) + new_tokens > context:
             raise PromptTooLong(
-                f"a prompt of {len(prompt)} tokens and {parameters.max_new_tokens} new ones exceed the model's "
-                f"context of {context}"
+                f"a prompt of {len(prompt)} tokens and {new_tokens} new ones exceed the model's context of {context}"
             )
         if not 0 <= min(prompt) <= max(prompt) < vocabulary:
             raise InvalidInput(

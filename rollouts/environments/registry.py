@@ -32,6 +32,7 @@ BUILT_IN = {
     "arithmetic": "rollouts.environments.arithmetic",
     "code": "rollouts.environments.code",
     "letters": "rollouts.environments.letters",
+    "lookup": "rollouts.environments.lookup",
     "math": "rollouts.environments.mathematics",
     "mixture": "rollouts.environments.mixture",
     "reasoning-gym": "rollouts.environments.gym.environment",

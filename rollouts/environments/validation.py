@@ -7,10 +7,12 @@ examination. So every result is validated here, and a violation is reported as t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from protocol.errors import MusterError
+from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Tool
 from rollouts.environments.errors import EnvironmentFault
 from rollouts.environments.interface import Environment, Prompt, Rewards, Score
 
@@ -27,44 +29,81 @@ class CheckedEnvironment:
 
     def size(self) -> int | None:
         """Returns the environment's size: None, or at least 0."""
-        found = self._asked("size()", self.inner.size)
+        found = self.asked("size()", self.inner.size)
         if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
             return found
-        raise self._fault("size()", f"gives {shown(found)}, not None or a whole number of at least 0")
+        raise self.fault("size()", f"gives {shown(found)}, not None or a whole number of at least 0")
 
     def prompt(self, index: int) -> Prompt:
         """Returns the prompt of this index; its text is guaranteed to be encodable."""
         what = f"prompt({index})"
-        found = self._asked(what, lambda: self.inner.prompt(index))
+        found = self.asked(what, lambda: self.inner.prompt(index))
         if not isinstance(found, Prompt) or found.index != index or found.target_length is not None:
-            raise self._fault(what, f"does not return a Prompt with that index and no target length: {shown(found)}")
+            raise self.fault(what, f"does not return a Prompt with that index and no target length: {shown(found)}")
         if not has_encoding(found.text):
-            raise self._fault(what, f"returns a text that can't be encoded: {shown(found.text)}")
+            raise self.fault(what, f"returns a text that can't be encoded: {shown(found.text)}")
         return found
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
         """Returns the score: a value that `rewards` allows, with finite figures."""
         what = f"score() of an answer to prompt {prompt.index}"
-        found = self._asked(what, lambda: self.inner.score(prompt, completion, finished=finished))
-        if not isinstance(found, Score) or not _is_figure(found.task) or not self.rewards.allows(found.task):
-            raise self._fault(what, f"does not give a Score with {self._allowed(found)}: {shown(found)}")
-        parts: object = found.parts
-        if not isinstance(parts, Mapping):
-            raise self._fault(what, f"has parts that are not a mapping: {shown(parts)}")
-        for name, figure in parts.items():
-            if not isinstance(name, str) or not _is_figure(figure):
-                raise self._fault(
-                    what, f"has the part {shown(name)} = {shown(figure)}, not a finite number with a name"
-                )
-        return replace(found, task=float(found.task) + 0.0)  # a plain float; -0.0 becomes 0.0
+        found = self.asked(what, lambda: self.inner.score(prompt, completion, finished=finished))
+        return self.checked_score(what, found)
 
     def demonstration(self, prompt: Prompt) -> str | None:
         """Returns the environment's demonstration, if any."""
         what = f"demonstration() of prompt {prompt.index}"
-        found = self._asked(what, lambda: self.inner.demonstration(prompt))
+        found = self.asked(what, lambda: self.inner.demonstration(prompt))
         if found is not None and not isinstance(found, str):
-            raise self._fault(what, f"gives {shown(found)}, not a text or None")
+            raise self.fault(what, f"gives {shown(found)}, not a text or None")
         return found
+
+    @property
+    def is_dialogue(self) -> bool:
+        """Whether the environment has several turns."""
+        return callable(getattr(self.inner, "begin", None))
+
+    def begin(self, prompt: Prompt) -> CheckedEpisode:
+        """Begins a dialogue, whose results are validated too.
+
+        Raises:
+            EnvironmentFault: The environment has no dialogues, or breaks its contract.
+        """
+        what = f"begin() of prompt {prompt.index}"
+        if not self.is_dialogue:
+            raise EnvironmentFault(
+                f"environment {self.name} {self.version} has no dialogues",
+                hint="remove dialogue from the recipe, or choose an environment with several turns",
+            )
+        inner: Any = self.inner
+        episode = self.asked(what, lambda: inner.begin(prompt))
+        if not isinstance(episode, Episode):
+            raise self.fault(what, f"does not return an Episode: {shown(episode)}")
+        return CheckedEpisode(self, prompt, episode)
+
+    def demonstration_turns(self, prompt: Prompt) -> Sequence[str] | None:
+        """Returns the texts of a demonstrated dialogue, if any."""
+        what = f"demonstration_turns() of prompt {prompt.index}"
+        inner: Any = self.inner
+        found = self.asked(what, lambda: inner.demonstration_turns(prompt))
+        if found is None:
+            return None
+        texts: list[object] = list(found) if isinstance(found, Sequence) and not isinstance(found, str) else [found]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise self.fault(what, f"gives {shown(found)}, not texts or None")
+        return [str(text) for text in texts]
+
+    def checked_score(self, what: str, found: object) -> Score:
+        """Returns a score that `rewards` allows, with finite figures."""
+        if not isinstance(found, Score) or not _is_figure(found.task) or not self.rewards.allows(found.task):
+            raise self.fault(what, f"does not give a Score with {self._allowed(found)}: {shown(found)}")
+        parts: object = found.parts
+        if not isinstance(parts, Mapping):
+            raise self.fault(what, f"has parts that are not a mapping: {shown(parts)}")
+        for name, figure in parts.items():
+            if not isinstance(name, str) or not _is_figure(figure):
+                raise self.fault(what, f"has the part {shown(name)} = {shown(figure)}, not a finite number with a name")
+        return replace(found, task=float(found.task) + 0.0)  # a plain float; -0.0 becomes 0.0
 
     def _allowed(self, found: object) -> str:
         if self.rewards is Rewards.UNIT:
@@ -73,16 +112,67 @@ class CheckedEnvironment:
         partial = isinstance(found, Score) and _is_figure(found.task) and Rewards.UNIT.allows(found.task)
         return allowed + ("; a family with partial credit declares rewards=Rewards.UNIT" if partial else "")
 
-    def _asked(self, what: str, ask: Callable[[], object]) -> object:
+    def asked(self, what: str, ask: Callable[[], object]) -> object:
+        """Calls a method of the environment; reports its exceptions as faults of the environment."""
         try:
             return ask()
         except MusterError:
             raise
         except (Exception, SystemExit) as error:
-            raise self._fault(what, f"raised {type(error).__name__}: {str(error)[:200]}") from error
+            raise self.fault(what, f"raised {type(error).__name__}: {str(error)[:200]}") from error
+
+    def fault(self, what: str, why: str) -> EnvironmentFault:
+        """Returns the error for a violation of the contract."""
+        return EnvironmentFault(f"environment {self.name} {self.version}: {what} {why}")
+
+
+class CheckedEpisode:
+    """Wraps an episode and validates its results; raises `EnvironmentFault` on a violation.
+
+    Args:
+        environment: The episode's environment.
+        prompt: Its prompt.
+        inner: The episode.
+    """
+
+    def __init__(self, environment: CheckedEnvironment, prompt: Prompt, inner: Episode) -> None:
+        self._environment = environment
+        self._index = prompt.index
+        self._inner = inner
+        self.opening = self._messages("opening", self._asked("opening", lambda: inner.opening))
+        if not self.opening:
+            raise self._fault("opening", "has no message")
+        tools = self._asked("tools", lambda: inner.tools)
+        if not isinstance(tools, Sequence) or not all(isinstance(tool, Tool) for tool in tools):
+            raise self._fault("tools", f"is not a sequence of Tool: {shown(tools)}")
+        self.tools: tuple[Tool, ...] = tuple(tools)
+
+    def reply(self, message: ModelMessage) -> Reply:
+        """Returns the reply; its texts are guaranteed to be encodable."""
+        found = self._asked("reply()", lambda: self._inner.reply(message))
+        if not isinstance(found, Reply) or not isinstance(found.done, bool):
+            raise self._fault("reply()", f"does not return a Reply: {shown(found)}")
+        return Reply(messages=self._messages("reply()", found.messages), done=found.done)
+
+    def score(self) -> Score:
+        """Returns the score: see `CheckedEnvironment.score`."""
+        return self._environment.checked_score(
+            f"score() of a dialogue of prompt {self._index}", self._asked("score()", self._inner.score)
+        )
+
+    def _messages(self, what: str, found: object) -> tuple[GivenMessage, ...]:
+        if not isinstance(found, Sequence) or not all(isinstance(one, GivenMessage) for one in found):
+            raise self._fault(what, f"has messages that are no sequence of GivenMessage: {shown(found)}")
+        for one in found:
+            if not has_encoding(one.text) or not has_encoding(one.name):
+                raise self._fault(what, f"has a text that can't be encoded: {shown(one)}")
+        return tuple(found)
+
+    def _asked(self, what: str, ask: Callable[[], object]) -> object:
+        return self._environment.asked(f"{what} of a dialogue of prompt {self._index}", ask)
 
     def _fault(self, what: str, why: str) -> EnvironmentFault:
-        return EnvironmentFault(f"environment {self.name} {self.version}: {what} {why}")
+        return self._environment.fault(f"{what} of a dialogue of prompt {self._index}", why)
 
 
 def shown(value: object) -> str:

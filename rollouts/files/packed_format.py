@@ -1,7 +1,7 @@
 """Binary format in which the sandboxed decoder returns a rollout file; the caller validates every field.
 
     length of the head (4 bytes) · JSON head · JSON of the list of served requests · columns of single values ·
-    all tokens, log-probabilities and proofs
+    all tokens and log-probabilities · for each turn: number of drawn and of given tokens · given tokens · proofs
 
 All numbers are little-endian. Columns are in the order of `_SINGLE`, lists in the order of `_LISTS`. `unpack` detects
 surplus and missing bytes, because every length follows from earlier fields.
@@ -26,6 +26,7 @@ from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.served_metadata import MOST_SERVED_BYTES, decode_served, encode_served
 from rollouts.precision import Arithmetic
+from rollouts.turns import Turn, turns_fault
 
 _SINGLE = {
     "group": "<u4",
@@ -39,6 +40,7 @@ _SINGLE = {
     "prompts": "<u4",
     "outputs": "<u4",
     "proofs": "<u4",
+    "turns": "<u4",
 }
 _LISTS = {"prompt_tokens": ("prompts", "<i4"), "output_tokens": ("outputs", "<i4"), "logprobs": ("outputs", "<f4")}
 _FINISHES = tuple(FinishReason)
@@ -72,23 +74,25 @@ def pack(file: RolloutFile) -> bytes:
     lists = [
         np.concatenate([getattr(one, name) for one in file.samples]).astype(kind) for name, (_, kind) in _LISTS.items()
     ]
-    numbers = [column.tobytes() for column in (*columns, *lists)]
+    turns = [turn for one in file.samples for turn in one.turns]
+    lengths = [
+        np.array(counts, "<u4") for counts in ([turn.drawn for turn in turns], [len(turn.given) for turn in turns])
+    ]
+    given = np.concatenate([np.zeros(0, np.int32), *(turn.given for turn in turns)]).astype("<i4")
+    numbers = [column.tobytes() for column in (*columns, *lists, *lengths, given)]
     return b"".join([len(head).to_bytes(4, "little"), head, served, *numbers, *(one.proofs for one in file.samples)])
 
 
+_COUNTED = {"prompts": "prompt_tokens", "outputs": "output_tokens", "proofs": "proofs", "turns": "turns"}
+"""Columns that have the lengths of lists."""
+
+
 def _single(name: str, sample: Sample) -> int | float:
-    match name:
-        case "finish":
-            return _FINISHES.index(sample.finish)
-        case "target_length":
-            return _NO_TARGET if sample.target_length is None else sample.target_length
-        case "prompts":
-            return len(sample.prompt_tokens)
-        case "outputs":
-            return len(sample.output_tokens)
-        case "proofs":
-            return len(sample.proofs)
-    value: int | float = getattr(sample, name)
+    if name == "finish":
+        return _FINISHES.index(sample.finish)
+    if name == "target_length":
+        return _NO_TARGET if sample.target_length is None else sample.target_length
+    value: int | float = len(getattr(sample, _COUNTED[name])) if name in _COUNTED else getattr(sample, name)
     return value
 
 
@@ -106,6 +110,7 @@ def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
         if int(single[name].max()) > limits.tokens:
             raise BadRolloutFile(f"more than {limits.tokens} tokens in a row", code="too-long")
     lists = {name: _cut(reading, kind, single[lengths]) for name, (lengths, kind) in _LISTS.items()}
+    turns = _turns(reading, single["turns"], limits)
     proofs = _cut(reading, "u1", single["proofs"])
     if reading.left:
         raise BadRolloutFile(f"the data has {reading.left} bytes too many", code="bad-value")
@@ -115,11 +120,34 @@ def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
     if int(single["finish"].max()) >= len(_FINISHES):
         raise BadRolloutFile("a row has an unknown finish reason", code="bad-value")
     values = {name: column.tolist() for name, column in single.items()}
-    return RolloutFile(header, tuple(_sample(row, values, lists, proofs) for row in range(rows)), served)
+    samples = tuple(_sample(row, values, lists, proofs, turns) for row in range(rows))
+    for sample in samples:
+        if fault := turns_fault(sample.turns, drawn=len(sample.output_tokens)):
+            raise BadRolloutFile(f"sample {sample.sample}: {fault}", code="bad-value")
+    if len({bool(sample.turns) for sample in samples}) > 1:
+        raise BadRolloutFile("some samples are dialogues, and others are single answers", code="bad-value")
+    return RolloutFile(header, samples, served)
+
+
+def _turns(reading: _Reading, counts: _Column, limits: ReadLimits) -> list[tuple[Turn, ...]]:
+    """Returns the turns of each row."""
+    if int(counts.max()) > limits.tokens:
+        raise BadRolloutFile(f"more than {limits.tokens} turns in a row", code="too-long")
+    ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).tolist()
+    drawn, lengths = (reading.column("<u4", ends[-1]) for _ in range(2))
+    if len(drawn) and max(int(drawn.max()), int(lengths.max())) > limits.tokens:
+        raise BadRolloutFile(f"more than {limits.tokens} tokens in a turn", code="too-long")
+    given = _cut(reading, "<i4", lengths)
+    turns = [Turn(*pair) for pair in zip(drawn.tolist(), given, strict=True)]
+    return [tuple(turns[start:end]) for start, end in pairwise(ends)]
 
 
 def _sample(
-    row: int, values: Mapping[str, list[Any]], lists: Mapping[str, list[_Column]], proofs: list[_Column]
+    row: int,
+    values: Mapping[str, list[Any]],
+    lists: Mapping[str, list[_Column]],
+    proofs: list[_Column],
+    turns: list[tuple[Turn, ...]],
 ) -> Sample:
     target = values["target_length"][row]
     return Sample(
@@ -135,6 +163,7 @@ def _sample(
         reward=values["reward"][row],
         target_length=None if target == _NO_TARGET else target,
         proofs=proofs[row].tobytes(),
+        turns=turns[row],
     )
 
 

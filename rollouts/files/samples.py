@@ -12,6 +12,7 @@ from protocol.identifiers import Address, Digest
 from protocol.wire.served import SignedServedList
 from rollouts.engines.interface import FinishReason
 from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.turns import Turn, interleave
 
 MOST_LOG_PROBABILITY = 1e-4
 """In float32, log-softmax of a token with probability 1 may exceed 0 by this much. Validators accept such files and
@@ -73,6 +74,8 @@ class Sample:
         reward: `task_reward - length_penalty`.
         target_length: The prompt's target length; None without a length reward.
         proofs: Concatenated TOPLOC proofs.
+        turns: Turns of a dialogue, whose numbers of drawn tokens sum to T; empty for a single answer. `output_tokens`,
+            `logprobs` and `proofs` concern drawn tokens only.
     """
 
     group: int
@@ -87,6 +90,12 @@ class Sample:
     reward: float
     target_length: int | None
     proofs: bytes
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def tokens_after_prompt(self) -> NDArray[np.int32]:
+        """All tokens after the prompt, drawn and given ones, int32."""
+        return interleave(self.output_tokens, self.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,11 @@ class RolloutFile:
     def units(self) -> int:
         """Work units: the number of generated tokens."""
         return work_units(self.samples)
+
+    @property
+    def is_dialogue(self) -> bool:
+        """Whether the samples are dialogues."""
+        return any(sample.turns for sample in self.samples)
 
 
 def work_units(samples: Sequence[Sample]) -> int:

@@ -27,6 +27,7 @@ from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.served_metadata import MOST_SERVED_BYTES, SERVED_KEY, decode_served, encode_served
 from rollouts.precision import Arithmetic
+from rollouts.turns import Turn, turns_fault
 
 SCHEMA_VERSION = "2"
 """Version of files whose seeds use the tag `muster-rollout-v2`; the columns are those of version 1."""
@@ -67,7 +68,25 @@ SCHEMA = pa.schema(
     metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
 )
 
-_OWN = tuple(field.name for field in fields(Sample))
+DIALOGUE_VERSION = "3"
+"""Version of files whose samples are dialogues; it has the columns of version 2 and `turns`."""
+_TURNS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct(
+            [
+                pa.field("drawn", pa.int32(), nullable=False),
+                pa.field("given", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False),
+            ]
+        ),
+        nullable=False,
+    )
+)
+DIALOGUE_SCHEMA = SCHEMA.append(pa.field("turns", _TURNS, nullable=False)).with_metadata(
+    {VERSION_KEY: DIALOGUE_VERSION.encode()}
+)
+
+_OWN = tuple(field.name for field in fields(Sample) if field.name in SCHEMA.names)
 _SHARED = tuple(name for name in SCHEMA.names if name not in _OWN)
 
 
@@ -166,18 +185,21 @@ def table_of(file: RolloutFile) -> pa.Table:
             raise InvalidInput(
                 f"sample {sample.sample} has {len(sample.output_tokens)} tokens and {len(sample.logprobs)} logprobs"
             )
+    if file.is_dialogue and not all(sample.turns for sample in file.samples):
+        raise InvalidInput("some samples of the file are dialogues, and others are single answers")
     count, shared = len(file.samples), _shared_of(file.header)
     columns: list[pa.Array] = []
-    for field in SCHEMA:
+    schema = DIALOGUE_SCHEMA if file.is_dialogue else SCHEMA
+    for field in schema:
         if field.name in shared:
             values = [shared[field.name]] * count
         else:
             values = [getattr(sample, field.name) for sample in file.samples]
         columns.append(_column(field, values))
-    table = pa.Table.from_arrays(columns, schema=SCHEMA)
+    table = pa.Table.from_arrays(columns, schema=schema)
     if file.served is None:
         return table
-    return table.replace_schema_metadata({**SCHEMA.metadata, SERVED_KEY: encode_served(file.served)})
+    return table.replace_schema_metadata({**schema.metadata, SERVED_KEY: encode_served(file.served)})
 
 
 def _shared_of(header: SlotHeader) -> dict[str, Any]:
@@ -204,16 +226,38 @@ def _arithmetic(engine: str, dtype: str) -> Arithmetic:
 def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     if field.type == _WORD:
         return pa.array([str(value) for value in values], pa.string()).dictionary_encode().cast(_WORD)
+    if field.type == _TURNS:
+        return _turns_column(values)
     if pa.types.is_list(field.type):
-        ends = np.cumsum([0, *(len(value) for value in values)], dtype=np.int32)
         flat = np.concatenate([np.asarray(value) for value in values])
-        return pa.ListArray.from_arrays(pa.array(ends), pa.array(flat, field.type.value_type), type=field.type)
+        return _lists(field.type, pa.array(flat, field.type.value_type), [len(value) for value in values])
     return pa.array(values, field.type)
 
 
-_STORED = pa.schema([field.with_type(pa.string()) if field.type == _WORD else field for field in SCHEMA])
-"""The column types in the file: Parquet schemas have no dictionaries, so columns of type `_WORD` are stored as
-strings.
+def _lists(kind: pa.ListType, flat: pa.Array, lengths: Sequence[int]) -> pa.Array:
+    ends = np.cumsum([0, *lengths], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), flat, type=kind)
+
+
+def _turns_column(rows: Sequence[Sequence[Turn]]) -> pa.Array:
+    turns = [turn for row in rows for turn in row]
+    struct = _TURNS.value_type
+    tokens = np.concatenate([turn.given for turn in turns]) if turns else np.zeros(0, np.int32)
+    given = _lists(struct.field("given").type, pa.array(tokens, pa.int32()), [len(turn.given) for turn in turns])
+    drawn = pa.array([turn.drawn for turn in turns], pa.int32())
+    return _lists(_TURNS, pa.StructArray.from_arrays([drawn, given], fields=list(struct)), [len(row) for row in rows])
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(pa.string()) if field.type == _WORD else field for field in schema])
+
+
+_STORED = {
+    SCHEMA_VERSION.encode(): _stored(SCHEMA),
+    DIALOGUE_VERSION.encode(): _stored(DIALOGUE_SCHEMA),
+}
+"""The column types in a file of each version. Parquet schemas have no dictionaries, so columns of type `_WORD` are
+stored as strings.
 """
 
 
@@ -226,12 +270,13 @@ def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:
             f"{SCHEMA_VERSION}: upgrade the task's image",
             code=OLD_VERSION,
         )
-    if version != SCHEMA_VERSION.encode():
+    if version not in _STORED:
         raise BadRolloutFile(
-            f"schema version {version[:20]!r}; this release reads {SCHEMA_VERSION}", code="schema-version"
+            f"schema version {version[:20]!r}; this release reads {SCHEMA_VERSION} and {DIALOGUE_VERSION}",
+            code="schema-version",
         )
-    if not parquet.schema_arrow.equals(_STORED, check_metadata=False):
-        raise BadRolloutFile(_difference(parquet.schema_arrow), code="wrong-columns")
+    if not parquet.schema_arrow.equals(_STORED[version], check_metadata=False):
+        raise BadRolloutFile(_difference(parquet.schema_arrow, _STORED[version]), code="wrong-columns")
     if not 0 < footer.num_rows <= limits.rows:
         raise BadRolloutFile(f"{footer.num_rows} rows; 1 to {limits.rows} are allowed", code="too-many-rows")
     stated = _stated_bytes(parquet)
@@ -257,15 +302,15 @@ def _stated_bytes(parquet: pq.ParquetFile) -> int:
     return sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
 
 
-def _difference(schema: pa.Schema) -> str:
-    missing = [name for name in _STORED.names if name not in schema.names]
-    extra = [name[:40] for name in schema.names if name not in _STORED.names][:5]
+def _difference(schema: pa.Schema, stored: pa.Schema) -> str:
+    missing = [name for name in stored.names if name not in schema.names]
+    extra = [name[:40] for name in schema.names if name not in stored.names][:5]
     if missing or extra:
         return f"columns missing: {missing}; unknown columns: {extra}"
     wrong = [
         f"{name} is {schema.field(name).type}{'' if schema.field(name).nullable else ' not null'}"
-        for name in _STORED.names
-        if len(schema.get_all_field_indices(name)) == 1 and not schema.field(name).equals(_STORED.field(name))
+        for name in stored.names
+        if len(schema.get_all_field_indices(name)) == 1 and not schema.field(name).equals(stored.field(name))
     ]
     return f"columns of the wrong type or order: {wrong[:5] or schema.names[:30]}"
 
@@ -285,8 +330,11 @@ def _file(table: pa.Table, limits: ReadLimits, served: SignedServedList | None) 
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     for name, column in columns.items():
         _check_values(name, column, limits)
+    turns = columns.pop("turns", None)
     shared = {name: _the_one(name, columns[name]) for name in _SHARED}
     own = {name: _values(columns[name]) for name in _OWN}
+    if turns is not None:
+        own["turns"] = _turns(turns)
     try:
         arithmetic = _arithmetic(shared.pop("engine"), shared.pop("dtype"))
         texts = {name: _HEADER_FORMS.get(name, _as_it_is)(value) for name, value in shared.items()}
@@ -299,11 +347,21 @@ def _file(table: pa.Table, limits: ReadLimits, served: SignedServedList | None) 
     for sample in samples:
         if len(sample.logprobs) != len(sample.output_tokens):
             raise BadRolloutFile(f"sample {sample.sample}: tokens and logprobs differ in number", code="bad-value")
+        if fault := turns_fault(sample.turns, drawn=len(sample.output_tokens)):
+            raise BadRolloutFile(f"sample {sample.sample}: {fault}", code="bad-value")
     return RolloutFile(header, samples, served)
 
 
 def _check_values(name: str, column: pa.Array, limits: ReadLimits) -> None:
-    nullable = SCHEMA.field(name).nullable
+    nullable = DIALOGUE_SCHEMA.field(name).nullable
+    flat = column.flatten() if pa.types.is_list(column.type) else column
+    if pa.types.is_struct(flat.type):
+        for number, field in enumerate(flat.type):
+            _check_values_of(f"{name}.{field.name}", flat.field(number), limits, nullable=False)
+    _check_values_of(name, column, limits, nullable=nullable)
+
+
+def _check_values_of(name: str, column: pa.Array, limits: ReadLimits, *, nullable: bool) -> None:
     flat = column.flatten() if pa.types.is_list(column.type) else column
     if (column.null_count and not nullable) or (flat is not column and flat.null_count):
         raise BadRolloutFile(f"the column {name} has a null", code="bad-value")
@@ -328,6 +386,22 @@ def _values(column: pa.Array) -> Sequence[Any]:
     flat = column.flatten().to_numpy()
     offsets = column.offsets.to_numpy() - column.offsets[0].as_py()
     return [flat[start:end] for start, end in pairwise(offsets)]
+
+
+def _turns(column: pa.Array) -> list[tuple[Turn, ...]]:
+    """Returns the turns of each row.
+
+    Raises:
+        BadRolloutFile: A row has no turn. The other properties of turns are those of a version, so a check tests them.
+    """
+    flat = column.flatten()
+    drawn, given = flat.field(0).to_pylist(), _values(flat.field(1))
+    turns = [Turn(*pair) for pair in zip(drawn, given, strict=True)]
+    offsets = column.offsets.to_numpy() - column.offsets[0].as_py()
+    rows = [tuple(turns[start:end]) for start, end in pairwise(offsets)]
+    if not all(rows):
+        raise BadRolloutFile("a sample of a dialogue has no turn", code="bad-value")
+    return rows
 
 
 def _first_line(error: Exception) -> str:

@@ -34,7 +34,8 @@ class PrefillItem:
 
     Args:
         prompt: int32 [P], at least one token.
-        output: int32 [T], at least one token.
+        output: int32 [T], at least one token: all tokens after the prompt, up to the last drawn one.
+        places: int64, indices in `output` of the drawn tokens, ascending, the last one T - 1; None if all are drawn.
 
     Raises:
         InvalidInput: Prompt or output is empty.
@@ -42,6 +43,17 @@ class PrefillItem:
 
     prompt: NDArray[np.int32]
     output: NDArray[np.int32]
+    places: NDArray[np.int64] | None = None
+
+    def drawn(self, start: int, stop: int) -> tuple[int, NDArray[np.int64]]:
+        """Returns the drawn tokens among `output[start:stop]`: number of the first one, and their indices in `output`.
+
+        The number counts drawn tokens from 0.
+        """
+        if self.places is None:
+            return start, np.arange(start, stop)
+        first, last = np.searchsorted(self.places, [start, stop])
+        return int(first), self.places[first:last]
 
     def __post_init__(self) -> None:
         if not len(self.prompt) or not len(self.output):

@@ -30,6 +30,9 @@ class Bytes:
     def encode(self, text: str, *, chat: bool | ChatFormat = False) -> Sequence[int]:
         return [*b"@" * bool(chat), *text.encode()]
 
+    def encode_answer(self, text: str) -> Sequence[int]:
+        return [*text.encode()]
+
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode()
 

@@ -173,7 +173,7 @@ def put(name: str, values: list[Any], kind: pa.DataType | None = None) -> Change
 
 HOSTILE: dict[str, tuple[str, Change]] = {
     "a former version": ("old-version", lambda t: t.replace_schema_metadata({b"muster-rollouts": b"1"})),
-    "another version": ("schema-version", lambda t: t.replace_schema_metadata({b"muster-rollouts": b"3"})),
+    "another version": ("schema-version", lambda t: t.replace_schema_metadata({b"muster-rollouts": b"4"})),
     "no version": ("schema-version", lambda t: t.replace_schema_metadata({})),
     "an extra column": ("wrong-columns", lambda t: t.append_column("note", pa.array(["x", "y"]))),
     "a column missing": ("wrong-columns", lambda t: t.drop_columns(["proofs"])),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.identifiers import Digest
+from rollouts.turns import Turn, drawn_places, interleave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -18,11 +19,24 @@ class TrainingSample:
         output_tokens: int32, shape (T,), including the end token; T >= 1.
         logprobs: float32, shape (T,): the sampler's own log-probabilities at the run's temperature.
         reward: Reward from the verdict's audit file.
+        turns: Turns of a dialogue; empty for a single answer. `output_tokens` and `logprobs` concern drawn tokens only,
+            and so does the loss; given tokens are context.
     """
 
     output_tokens: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     reward: float
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def inputs(self) -> NDArray[np.int32]:
+        """All tokens after the prompt except the last one, int32: the inputs that follow the prompt's last token."""
+        return interleave(self.output_tokens, self.turns)[:-1]
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Index of each drawn token among all tokens after the prompt, int64 [T]."""
+        return drawn_places(self.turns, drawn=len(self.output_tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

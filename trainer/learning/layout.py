@@ -60,11 +60,13 @@ class LayoutPiece:
         prefix: The prompt without its last token, int32; may be empty.
         answers: Indices of the answers in the batch.
         inputs: Input tokens of each answer.
+        places: Indices of those of each answer's inputs that produce a drawn token.
     """
 
     prefix: NDArray[np.int32]
     answers: tuple[int, ...]
     inputs: tuple[NDArray[np.int32], ...]
+    places: tuple[NDArray[np.int64], ...]
 
     @property
     def length(self) -> int:
@@ -82,7 +84,8 @@ class PackedBatch:
         pieces: int64 [R, T], index of each token's piece; `NOTHING` for padding.
         owners: int64 [R, T], index of each token's answer; `PREFIX` for prefix tokens, which all answers attend to.
         answers: int64 [S], indices of the answers in the batch.
-        places: int64 [N], indices of the answers' inputs in the flattened rows, one answer after another.
+        places: int64 [N], indices in the flattened rows of the inputs that produce drawn tokens, one answer after
+            another. In a single answer all inputs do; in a dialogue those before given tokens do not.
     """
 
     tokens: NDArray[np.int64]
@@ -170,11 +173,19 @@ def _pieces(groups: Sequence[TrainingGroup], row_tokens: int, *, most: int) -> l
     pieces: list[LayoutPiece] = []
     answer = 0
     for group in groups:
-        inputs = [np.concatenate([group.prompt_tokens[-1:], sample.output_tokens[:-1]]) for sample in group.samples]
+        inputs = [np.concatenate([group.prompt_tokens[-1:], sample.inputs]) for sample in group.samples]
+        places = [sample.places for sample in group.samples]
         prefix = group.prompt_tokens[:-1]
         for span in _spans([len(each) for each in inputs], row_tokens - len(prefix), most=most):
             numbers = tuple(answer + number for number in span)
-            pieces.append(LayoutPiece(prefix=prefix, answers=numbers, inputs=tuple(inputs[number] for number in span)))
+            pieces.append(
+                LayoutPiece(
+                    prefix=prefix,
+                    answers=numbers,
+                    inputs=tuple(inputs[number] for number in span),
+                    places=tuple(places[number] for number in span),
+                )
+            )
         answer += len(inputs)
     return pieces
 
@@ -203,7 +214,7 @@ def _rows(pieces: Sequence[LayoutPiece], places: Sequence[Placed], rows: range) 
     shape = (len(rows), max(spot.start + spot.length for _, spot in here))
     tokens, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     numbers, owners = np.full(shape, NOTHING, dtype=np.int64), np.full(shape, PREFIX, dtype=np.int64)
-    starts: dict[int, tuple[int, int]] = {}
+    drawn: dict[int, NDArray[np.int64]] = {}
     for number, spot in here:
         piece, row, at = pieces[number], spot.row - rows.start, spot.start
         shared = len(piece.prefix)
@@ -211,18 +222,18 @@ def _rows(pieces: Sequence[LayoutPiece], places: Sequence[Placed], rows: range) 
         tokens[row, at : at + shared] = piece.prefix
         positions[row, at : at + shared] = np.arange(shared)
         at += shared
-        for answer, inputs in zip(piece.answers, piece.inputs, strict=True):
+        for answer, inputs, places_of in zip(piece.answers, piece.inputs, piece.places, strict=True):
             span = slice(at, at + len(inputs))
             tokens[row, span], owners[row, span] = inputs, answer
             positions[row, span] = np.arange(shared, shared + len(inputs))
-            starts[answer] = row * shape[1] + at, len(inputs)
+            drawn[answer] = row * shape[1] + at + places_of
             at += len(inputs)
-    answers = sorted(starts)
+    answers = sorted(drawn)
     return PackedBatch(
         tokens=tokens,
         positions=positions,
         pieces=numbers,
         owners=owners,
         answers=np.array(answers, dtype=np.int64),
-        places=np.concatenate([np.arange(start, start + length) for start, length in map(starts.__getitem__, answers)]),
+        places=np.concatenate([drawn[answer] for answer in answers]),
     )

@@ -1,0 +1,6 @@
+"""Dialogues of the model with an environment, in tokens.
+
+formats       how messages become tokens, and drawn tokens messages
+conversation  the state of one dialogue: limits, turns and end; used by nodes to play and by verifiers to replay
+play          plays the dialogues of a slot over an engine's session
+"""
