@@ -129,9 +129,7 @@ def groups_of(command: GroupCommand) -> list[TrainingGroup]:
             TrainingSample(
                 output_tokens=tokens, logprobs=values, reward=float(reward), turns=tuple(islice(turns, int(count)))
             )
-            for tokens, values, reward, count in zip(
-                outputs, logprobs, arrays["rewards"], arrays["turns"], strict=True
-            )
+            for tokens, values, reward, count in zip(outputs, logprobs, arrays["rewards"], arrays["turns"], strict=True)
         ]
     )
     prompts = _split(arrays["prompts"], arrays["prompt_lengths"])

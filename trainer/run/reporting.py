@@ -75,8 +75,8 @@ def step_facts(
 
     `reward` and `solved` cover all decided groups, including those with equal rewards. Over the batch alone they would
     measure the selection, not the policy. `length` is the mean number of generated tokens, and `turns` that of the
-    turns of dialogues, None for single answers. `distance` is the mean distance from the target length, if there is one.
-    `environments` has reward and solved share by environment, if the recipe has a mixture.
+    turns of dialogues (None for single answers). `distance` is the mean distance from the target length, if there is
+    one. `environments` has reward and solved share by environment, if the recipe has a mixture.
     """
     groups, learned = groups_at(done.files, done.chosen.places), done.learned
     tokens = learned.tokens if learned is not None else 0

@@ -267,7 +267,7 @@ def _check_tokens(row: int, sample: Sample, rules: FileRules) -> None:
             code="rows",
         )
     for tokens in (sample.prompt_tokens, sample.output_tokens, *(turn.given for turn in sample.turns)):
-        if len(tokens) and int(tokens.min()) < 0 or int(tokens.max()) >= rules.vocabulary:
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < rules.vocabulary:
             raise UnusableFile(f"row {row} has a token that the model lacks", code="rows")
     if float(sample.logprobs.max()) > MOST_LOG_PROBABILITY:
         raise UnusableFile(f"row {row} has a log-probability above zero", code="rows")
@@ -284,7 +284,9 @@ def _check_turns(row: int, sample: Sample, recipe: Recipe) -> None:
     if fault := turns_fault(sample.turns, drawn=len(sample.output_tokens)):
         raise UnusableFile(f"row {row}: {fault}", code="turns")
     if len(sample.turns) > dialogue.turns:
-        raise UnusableFile(f"row {row} has {len(sample.turns)} turns, above the limit of {dialogue.turns}", code="turns")
+        raise UnusableFile(
+            f"row {row} has {len(sample.turns)} turns, above the limit of {dialogue.turns}", code="turns"
+        )
     if (most := max(len(turn.given) for turn in sample.turns)) > dialogue.reply_tokens:
         raise UnusableFile(
             f"row {row} has {most} tokens between two turns, above the limit of {dialogue.reply_tokens}", code="turns"
