@@ -75,6 +75,10 @@ class SlotPlan:
             for sample in group.samples
         ]
 
+    def group_of_sample(self) -> dict[int, PlannedGroup]:
+        """Returns the group of each sample, by the sample's number in the slot."""
+        return {sample: group for group in self.groups for sample in group.samples}
+
 
 class SlotPlanner:
     """Plans the slots of one version.

@@ -124,7 +124,7 @@ class DrawnToken(NamedTuple):
 
     Args:
         sample: The request's sample number.
-        position: The token's position in the answer, from 0.
+        position: The token's position in the answer, from 0; in a dialogue, its position in the turn.
         token: The token.
         logprob: Its log-probability: see `Completion.logprobs`.
     """
