@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
 
@@ -187,22 +188,31 @@ def play(
         joining = _Joining(engine, dialogues, parameters, replies, should_stop)
         joining.begin()
         return joining.played()
-    return _in_rounds(engine, dialogues, parameters, replies, should_stop)
+    draw = partial(engine.generate, parameters=parameters, should_stop=should_stop)
+    return play_in_rounds(draw, dialogues, replies=replies, should_stop=should_stop)
 
 
-def _in_rounds(
-    engine: DrawsAnswers,
+def play_in_rounds(
+    draw: Callable[[Sequence[SampleRequest]], Iterator[Completion]],
     dialogues: Sequence[Dialogue],
-    parameters: SamplingParameters,
+    *,
     replies: Executor,
-    should_stop: Callable[[], bool] | None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Iterator[PlayedDialogue]:
+    """Plays dialogues in rounds: see `play`.
+
+    Args:
+        draw: Yields one completion per request, until `should_stop` returns true.
+        dialogues: The dialogues, with distinct sample numbers.
+        replies: Executor that runs the environment's code.
+        should_stop: Polled between replies; dialogues stop when it returns true.
+    """
     going = {one.sample: one for one in dialogues}
     while going:
         requests = [one.request() for one in going.values()]
         taken: list[Future[None]] = []
         try:
-            for turn in engine.generate(requests, parameters, should_stop=should_stop):
+            for turn in draw(requests):
                 taken.append(replies.submit(going[turn.sample].take, turn))  # noqa: PERF401 - cancelled after an error
             for future in taken:
                 future.result()

@@ -18,7 +18,7 @@ from protocol.identifiers import Digest
 from protocol.leases import Lease
 from protocol.runtime.clock import Clock
 from protocol.wire.slots import SlotGrant
-from rollouts.dialogue.play import Dialogue, PlayedDialogue, play
+from rollouts.dialogue.play import PlayedDialogue, play
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.environments import Environment, Reward, load_environment
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
@@ -200,12 +200,8 @@ class SlotGenerator:
 
     def _play(self, plan: SlotPlan, should_stop: Callable[[], bool]) -> Iterator[PlayedDialogue]:
         dialogues = [
-            Dialogue(
-                sample,
-                seed=plan.seed,
-                begin=partial(self._planner.converse, group.prompt, group.tokens, model=self._facts),
-                reward=self._planner.dialogue_reward,
-                environment_use=self._environment_use.scoring,
+            self._planner.dialogue(
+                group, sample, seed=plan.seed, model=self._facts, environment_use=self._environment_use.scoring
             )
             for sample, group in plan.group_of_sample().items()
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rollouts.dialogue.formats import FormatName
 from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Role, Tool, score_of_one
@@ -58,9 +59,9 @@ class _Replying:
         return Score(task=float(len(self._heard) % 2), parts={"messages": float(len(self._heard))})
 
 
-def talking_folder(folder: Path, *, kind: str = "qwen2") -> Path:
-    """Writes a tiny model that often ends its messages."""
-    return tiny_folder(folder, kind=kind, eos_token_id=ENDS)
+def talking_folder(folder: Path, **config: Any) -> Path:
+    """Writes a tiny model that often ends its messages; `config` changes its config."""
+    return tiny_folder(folder, eos_token_id=ENDS, **config)
 
 
 def dialogue_recipe(*, turns: int = 6, new_tokens: int = 120, each: int = 4, reply_tokens: int = 16) -> Recipe:

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from protocol.identifiers import ZERO_DIGEST, address, digest
 from rollouts.checks.evidence import gather
-from rollouts.dialogue.conversation import Conversation
 from rollouts.dialogue.play import Dialogue, PlayedDialogue, play
 from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Completion, FinishReason, SampleRequest
@@ -25,18 +24,16 @@ from rollouts.engines.shared import SharedEngine
 from rollouts.engines.torch.cache import CacheFull, RowCache
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.environments.errors import EnvironmentFault
-from rollouts.environments.interface import Score
-from rollouts.environments.rewards import reward_of
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.models.facts import read_model
 from rollouts.models.policy import load_policy
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.plan import SlotPlan, SlotPlanner
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import Recipe
 from rollouts.turns import drawn_places
 from tests.kit.dialogues import dialogue_recipe, replying_planner, talking_folder
+from tests.kit.tiny_model import CONTEXT, VOCABULARY, tiny_folder
 
 CPU = torch.device("cpu")
 SEED = b"\x61" * 32
@@ -57,20 +54,8 @@ def engine_of(folder: Path, *, max_batch: int = 64, cache_bytes: int | None = No
 
 def dialogues_of(folder: Path, recipe: Recipe = RECIPE, *, groups: int = 3) -> list[Dialogue]:
     planner = replying_planner(recipe, FolderTokenizer(folder))
-    return begun(planner, planner.plan(SEED, groups=groups), folder)
-
-
-def begun(planner: SlotPlanner, plan: SlotPlan, folder: Path) -> list[Dialogue]:
-    facts = read_model(folder)
-    return [
-        Dialogue(
-            sample,
-            seed=plan.seed,
-            begin=partial(planner.converse, group.prompt, group.tokens, model=facts),
-            reward=planner.dialogue_reward,
-        )
-        for sample, group in plan.group_of_sample().items()
-    ]
+    plan, facts = planner.plan(SEED, groups=groups), read_model(folder)
+    return [planner.dialogue(group, sample, seed=SEED, model=facts) for sample, group in plan.group_of_sample().items()]
 
 
 @contextmanager
@@ -203,47 +188,39 @@ def test_turns_are_computed_again_after_memory_ran_out(
     assert failures
 
 
-def test_dialogues_end_at_their_limits(folder: Path) -> None:
-    """A model that never ends its turn fills its tokens; the context limits the last turn."""
-    plain = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU).facts
-    for recipe, context in [(dialogue_recipe(new_tokens=20), None), (dialogue_recipe(new_tokens=250), plain.context)]:
-        for one in joined(engine_of(folder), dialogues_of(folder, recipe), recipe):
-            limit = recipe.sampling.max_new_tokens
-            assert len(one.drawn.tokens) <= limit
-            assert len(one.turns) <= 6
-            cut = one.drawn.tokens[-1] not in plain.end_tokens
-            assert (one.drawn.finish is FinishReason.LENGTH) == cut
-            whole = len(one.tokens) + len(f"rev:{0}=")
-            assert not cut or len(one.drawn.tokens) == limit or (context is not None and whole >= context - 1)
-    endless = dialogue_recipe(new_tokens=20)
-    never: Callable[[Conversation], Any] = lambda _: reward_of(  # noqa: E731
-        Score(task=0.0), rule=None, target=None, output_tokens=0
-    )
-    planner = replying_planner(endless, FolderTokenizer(folder))
-    facts = replace(read_model(folder), end_tokens=frozenset())
-    group = planner.plan(SEED, groups=1).groups[0]
-    talk = Dialogue(0, seed=SEED, begin=lambda: planner.converse(group.prompt, group.tokens, model=facts), reward=never)
-    talk.take(
-        Completion(
-            sample=0,
-            tokens=(9,) * 20,
-            logprobs=np.zeros(20, np.float32),
-            finish=FinishReason.LENGTH,
-            proofs=b"",
-            version=VERSION,
-        )
-    )
-    assert talk.played is not None
-    assert (len(talk.played.turns), talk.played.drawn.finish) == (1, FinishReason.LENGTH)
+@pytest.mark.parametrize("new_tokens", [20, 250])
+def test_dialogues_end_at_their_limits(new_tokens: int, folder: Path) -> None:
+    """The new tokens of all turns, and the context of 256, limit the last turn."""
+    recipe, ends = dialogue_recipe(new_tokens=new_tokens, turns=64), read_model(folder).end_tokens
+    cut = 0
+    for one in joined(engine_of(folder), dialogues_of(folder, recipe), recipe):
+        is_cut = one.drawn.tokens[-1] not in ends
+        cut += is_cut
+        assert one.drawn.finish is (FinishReason.LENGTH if is_cut else FinishReason.EOS)
+        assert not is_cut or len(one.drawn.tokens) == new_tokens or len(one.tokens) >= CONTEXT - 8
+        assert len(one.drawn.tokens) <= new_tokens
+        assert len(one.tokens) < CONTEXT
+    assert cut
+
+
+def test_a_model_that_never_ends_its_message_has_one_turn(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "model", eos_token_id=VOCABULARY - 1)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][VOCABULARY - 1] *= 0
+    weights["model.embed_tokens.weight"][9] *= 40  # the output layer shares these weights
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for one in joined(engine_of(folder), dialogues_of(folder)):
+        assert [turn.drawn for turn in one.turns] == [len(one.drawn.tokens)] == [RECIPE.sampling.max_new_tokens]
+        assert one.drawn.finish is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_dialogues_stop_between_turns(joins: bool, folder: Path) -> None:
+def test_dialogues_stop_between_turns(joins: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stop comes while an environment replies, when the engine may have nothing to compute."""
     stop = threading.Event()
     dialogues = dialogues_of(folder, groups=1)
     for one in dialogues:
-        one.take = _then(one.take, stop.set)  # type: ignore[method-assign]
+        monkeypatch.setattr(one, "take", _then(one.take, stop.set))
     engine = engine_of(folder)
     with shared(engine) as many, pytest.raises(GenerationStopped):
         played(many if joins else engine, dialogues, should_stop=stop.is_set)
@@ -260,20 +237,20 @@ def _then(first: Callable[[Completion], None], second: Callable[[], object]) -> 
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_an_error_of_the_environment_ends_the_slot(joins: bool, folder: Path) -> None:
+def test_an_error_of_the_environment_ends_the_slot(joins: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dialogues = dialogues_of(folder)
 
     def broken(_: Completion) -> None:
         raise EnvironmentFault("the environment is broken")
 
-    dialogues[5].take = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(dialogues[5], "take", broken)
     engine = engine_of(folder)
     with shared(engine) as many, pytest.raises(EnvironmentFault, match="is broken"):
         played(many if joins else engine, dialogues)
     engine.load(folder, version=VERSION)
 
 
-def test_cancelled_replies_end_the_slot(folder: Path) -> None:
+def test_cancelled_replies_end_the_slot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task ends its executor with the replies that wait in it."""
     dialogues = dialogues_of(folder)
     replies: Executor = ThreadPoolExecutor(1)
@@ -286,7 +263,7 @@ def test_cancelled_replies_end_the_slot(folder: Path) -> None:
         take(turn)
 
     for one in dialogues:
-        one.take = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(one, "take", slow)
     with shared(engine_of(folder)) as engine:
         going = play(engine, dialogues, RECIPE.sampling.parameters, replies=replies)
         began.wait()
