@@ -40,9 +40,9 @@ EVERY = 5
 class LossOnAllTokens(Learner):
     """The control: a learner that takes the given tokens of dialogues for drawn ones."""
 
-    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> LearnedStep:
+    def learn(self, groups: Sequence[TrainingGroup], *, step: int, parts: Sequence[int] = ()) -> LearnedStep:
         """Performs a step with loss on all tokens after the prompt."""
-        return super().learn([self._without_turns(group) for group in groups], step=step)
+        return super().learn([self._without_turns(group) for group in groups], step=step, parts=parts)
 
     def _without_turns(self, group: TrainingGroup) -> TrainingGroup:
         """Returns single answers with all tokens, and log-probabilities of the policy that generated them."""

@@ -16,7 +16,7 @@ from tests.kit.dialogues import Replies, dialogue_recipe, talking_folder
 from tests.kit.tiny_model import tiny_folder
 from trainer.errors import BadSettings
 from trainer.learning.settings import LearningSettings
-from trainer.presets import devnet_base
+from trainer.presets import DEVNET_DIALOGUE, devnet_base
 from trainer.trial import Trial, TrialSettings
 
 SMALL = {"steps": 2, "groups_per_step": 4, "evaluation_prompts": 8, "evaluation_samples": 1}
@@ -123,6 +123,9 @@ def test_a_trial_trains_on_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_rows_that_are_too_short_are_refused_before_anything_is_generated(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="rows have 16"):
         trial(tmp_path, learning=LearningSettings(row_tokens=16))
+    with pytest.raises(BadSettings, match="prompt and answer may have 184 tokens, and rows have 183"):
+        settings = TrialSettings(learning=LearningSettings(row_tokens=183))
+        Trial(tmp_path, settings, base=devnet_base(DEVNET_DIALOGUE))
 
 
 def test_the_command_takes_the_trainers_settings_file(tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ def test_the_command_takes_the_trainers_settings_file(tmp_path: Path) -> None:
     assert (before["kind"], before["prompts"], after["version"]) == ("evaluation", 8, 1)
     assert step["learned"]["groups"] == 4
     assert step["learned"]["learning_rate"] == 1e-4
-    assert set(step["examples"][0]) == {"prompt", "answer", "correct", "finished"}
+    assert set(step["examples"][0]) == {"prompt", "answer", "correct", "finished", "reward", "turns"}
     assert read_recipe(to) == read_recipe(devnet_base())
 
 
