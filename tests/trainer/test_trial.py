@@ -12,6 +12,7 @@ from rollouts.environments import load_environment
 from rollouts.models.facts import read_model
 from rollouts.recipe import EnvironmentChoice, PromptRange, read_recipe
 from tests.kit.devnet import run_muster
+from tests.kit.dialogues import Replies, dialogue_recipe, talking_folder
 from tests.kit.tiny_model import tiny_folder
 from trainer.errors import BadSettings
 from trainer.learning.settings import LearningSettings
@@ -99,6 +100,24 @@ def test_a_trial_trains_on_a_mixture_and_reports_each_environment(tmp_path: Path
     assert any(step.environments["letters"].reward > step.environments["letters"].solved for step in steps), "partial"
     assert sum(each.answers for each in before.environments.values()) == before.prompts == 8
     assert sum(each.answers for each in before.sampled_environments.values()) == 8
+
+
+def test_a_trial_trains_on_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.trial.load_environment", lambda *_, **__: Replies())
+    recipe = dialogue_recipe(new_tokens=60).model_copy(update={"held_out": 0.2})
+    base = talking_folder(tmp_path / "base")
+    settings = TrialSettings.model_validate(SMALL | {"learning": LearningSettings(row_tokens=256)})
+    one = Trial(tmp_path / "scratch", settings, base=base, recipe=recipe)
+    try:
+        steps = [one.step() for _ in range(2)]
+        assert one.evaluate().prompts == 8
+    finally:
+        one.close()
+    assert all(step.learned.loss == step.learned.loss for step in steps), "not NaN"
+    assert any("\n< (1:" in example.answer for step in steps for example in step.examples)
+    short = TrialSettings.model_validate(SMALL | {"learning": LearningSettings(row_tokens=128)})
+    with pytest.raises(BadSettings, match="may have 172 tokens"):
+        Trial(tmp_path / "short", short, base=base, recipe=recipe)
 
 
 def test_rows_that_are_too_short_are_refused_before_anything_is_generated(tmp_path: Path) -> None:
