@@ -47,7 +47,7 @@ from rollouts.precision import Dtype, EngineName
 ROOT = Path(__file__).parents[1]
 VLLM = ROOT / ".tools" / "vllm" / "bin" / "python"
 CHUNK = 20
-JUDGED = [name for name, cheat in ATTACKS.items() if cheat.end is End.SLASHED]
+JUDGED = [name for name, cheat in ATTACKS.items() if cheat.end is End.SLASHED and not cheat.dialogues]
 SHAPES = ((Dtype.FLOAT32, 64), (Dtype.FLOAT32, 7), (Dtype.FLOAT32, 1), (Dtype.BFLOAT16, 64), (Dtype.BFLOAT16, 1))
 """(Type, batch) of torch's honest files; each gets the same share of them."""
 

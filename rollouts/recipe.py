@@ -249,6 +249,11 @@ class Recipe(_RecipeModel):
         return 0 if self.dialogue is None else (self.dialogue.turns - 1) * self.dialogue.reply_tokens
 
     @property
+    def most_tokens(self) -> int:
+        """Maximum number of tokens of a sample with its prompt; the model's context may be shorter."""
+        return self.max_prompt_tokens + self.sampling.max_new_tokens + self.most_given_tokens
+
+    @property
     def length_reward(self) -> LengthReward | None:
         """The length reward's rule; None if the recipe has none."""
         return None if self.length is None else LengthReward(self.length.targets, self.length.alpha)

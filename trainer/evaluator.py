@@ -35,15 +35,19 @@ class AnswerExample:
 
     Args:
         prompt: Text of the prompt, without the chat template.
-        answer: Decoded answer, without special tokens.
+        answer: Decoded answer, without special tokens; a dialogue's transcript (`rollouts.dialogue.transcript`).
         correct: Whether the environment scores it as solved.
         finished: Whether the model ended the answer by itself.
+        reward: Its reward.
+        turns: Number of turns of a dialogue; 0 for a single answer.
     """
 
     prompt: str
     answer: str
     correct: bool
     finished: bool
+    reward: float
+    turns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,7 @@ class EvaluatedAnswer:
         tokens: Number of its tokens without the end token; for a dialogue, those that the model drew.
         finished: Whether the model ended the answer, or the last message of a dialogue, by itself.
         reward: Reward of a dialogue; None for a single answer, which is scored by its text.
+        turns: Number of turns of a dialogue; 0 for a single answer.
     """
 
     place: int
@@ -101,6 +106,7 @@ class EvaluatedAnswer:
     tokens: int
     finished: bool
     reward: Reward | None = None
+    turns: int = 0
 
 
 class AnswerSource(Protocol):
@@ -157,6 +163,7 @@ class EngineAnswers:
                 tokens=len(played.drawn.tokens) - finished,
                 finished=finished,
                 reward=played.reward,
+                turns=len(played.turns),
             )
 
 
@@ -320,6 +327,8 @@ class _Tally:
                 answer=answer.text[:_EXAMPLE_CHARACTERS],
                 correct=reward.solved,
                 finished=answer.finished,
+                reward=reward.total,
+                turns=answer.turns,
             )
 
     @property

@@ -144,15 +144,15 @@ class Trial:
         self.recipe = read_recipe(base) if recipe is None else recipe
         device = torch.device(settings.device)
         model, facts = open_model(base, device=device)
-        whole = self.recipe.max_prompt_tokens + self.recipe.sampling.max_new_tokens + self.recipe.most_given_tokens
-        longest = min(whole, facts.context)
+        longest = min(self.recipe.most_tokens, facts.context)
         if longest > settings.learning.row_tokens:
             raise BadSettings(
                 f"prompt and answer may have {longest} tokens, and rows have {settings.learning.row_tokens}",
                 hint="raise learning.row_tokens, or lower max_prompt_tokens in the recipe",
             )
         reference = open_model(base, device=device)[0] if settings.learning.algorithm.kl else None
-        self._model = model
+        self.model = model
+        """The model under training."""
         self.learner = Learner(
             model, settings.learning, temperature=self.recipe.sampling.temperature, reference=reference
         )
@@ -217,7 +217,7 @@ class Trial:
         """
         write_version(
             folder,
-            self._model,
+            self.model,
             start=self._base,
             dtype=Dtype.FLOAT32,
             recipe=self.recipe,
@@ -262,6 +262,8 @@ class Trial:
                             answer=transcript(answer.drawn.tokens, answer.turns, self._tokenizer)[:_EXAMPLE_CHARACTERS],
                             correct=reward.solved,
                             finished=answer.drawn.finish is FinishReason.EOS,
+                            reward=reward.total,
+                            turns=len(answer.turns),
                         )
                     )
                 samples.append(
@@ -309,7 +311,7 @@ class Trial:
         """
         folder = self._scratch / f"version-{self.steps}"
         if not folder.exists():
-            write_version(folder, self._model, start=self._base, dtype=Dtype.FLOAT32, recipe=None)
+            write_version(folder, self.model, start=self._base, dtype=Dtype.FLOAT32, recipe=None)
             _remove_before(self._scratch, self.steps)
         version = version_digest(folder_files(folder))
         if self._engine.version != version:

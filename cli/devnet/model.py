@@ -212,8 +212,7 @@ def _sized(
         InvalidInput: This machine has too little memory or disk.
     """
     rate = default_learning_rate(facts.parameters) if choices.learning_rate is None else choices.learning_rate
-    longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens + recipe.most_given_tokens
-    row = min(facts.context, longest)
+    row = min(facts.context, recipe.most_tokens)
     rows = default_rows_at_once(row, vocabulary=facts.vocabulary)
     small = facts.parameters <= SMALL_MODEL
     groups = choices.groups or (16 if small else 8)
@@ -359,7 +358,7 @@ def _operations(facts: ModelFacts, recipe: Recipe, *, groups: int) -> tuple[floa
     """
     answers = groups * recipe.group_size
     new_tokens = answers * recipe.sampling.max_new_tokens
-    all_tokens = answers * (recipe.max_prompt_tokens // 2) + new_tokens
+    all_tokens = answers * ((recipe.max_prompt_tokens + recipe.most_given_tokens) // 2) + new_tokens
     forward = 2 * facts.parameters  # operations of one token; the backward pass takes twice as many
     return forward * new_tokens / _GENERATE, forward * all_tokens / _FORWARD, 3 * forward * all_tokens / _FORWARD
 

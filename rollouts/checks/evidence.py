@@ -158,7 +158,7 @@ def compare(
     evidence: dict[int, RowEvidence] = {}
     outputs = [sample.output_tokens for sample in samples]
     for every in passes:
-        part = _drawn_rows(every, answers)
+        part = drawn_rows(every, answers)
         if not part.spans:
             continue
         replayed = _replay(part, outputs, streams, parameters, with_noise=seed is not None)
@@ -182,7 +182,7 @@ def compare(
     return evidence
 
 
-def _drawn_rows(part: PrefillRows, answers: Sequence[PrefillItem]) -> PrefillRows:
+def drawn_rows(part: PrefillRows, answers: Sequence[PrefillItem]) -> PrefillRows:
     """Returns the rows of drawn tokens; the spans count drawn tokens only."""
     if all(answers[span.answer].places is None for span in part.spans):
         return part

@@ -11,6 +11,8 @@ from rollouts.turns import Turn
 def transcript(drawn: Sequence[int], turns: Sequence[Turn], tokenizer: DialogueTokenizer) -> str:
     """Returns a dialogue as text: each message of the model after `> `, each reply after `< `.
 
+    Further lines of a message or reply begin with two spaces, so that no text can look like another turn.
+
     Args:
         drawn: The drawn tokens of all turns.
         turns: The turns; empty for a single answer, which is returned without a mark.
@@ -21,8 +23,13 @@ def transcript(drawn: Sequence[int], turns: Sequence[Turn], tokenizer: DialogueT
     lines: list[str] = []
     start = 0
     for turn in turns:
-        lines.append(f"> {tokenizer.decode(drawn[start : start + turn.drawn])}")
+        lines.append(_indented("> ", tokenizer.decode(drawn[start : start + turn.drawn])))
         if len(turn.given):
-            lines.append(f"< {tokenizer.decode(turn.given.tolist())}")
+            lines.append(_indented("< ", tokenizer.decode(turn.given.tolist())))
         start += turn.drawn
     return "\n".join(lines)
+
+
+def _indented(mark: str, text: str) -> str:
+    """Returns a text after a mark, with further lines indented; `str.splitlines` knows all line breaks of Unicode."""
+    return mark + "\n  ".join(text.splitlines() or [""])

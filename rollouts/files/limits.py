@@ -13,7 +13,7 @@ class ReadLimits:
         file_bytes: Maximum size of the file.
         rows: Maximum number of samples.
         decoded_bytes: Maximum size of all columns, as the file's footer states it; a hostile footer may be wrong.
-        tokens: Maximum prompt or output tokens of one sample.
+        tokens: Maximum prompt tokens, output tokens, turns, or tokens given after one turn, of one sample.
     """
 
     file_bytes: int = 1 << 30

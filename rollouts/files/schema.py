@@ -157,10 +157,16 @@ def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits, here: R
         raise BadRolloutFile(f"it can't be read as Parquet: {_first_line(error)}", code="not-parquet") from error
     served = None if list_of_served is None else decode_served(list_of_served)
     file = _file(table, limits, served)
-    longest = max(max(len(sample.prompt_tokens), len(sample.output_tokens)) for sample in file.samples)
+    longest = max(map(_longest, file.samples))
     if here is not None and longest > here.tokens:
-        raise TooLargeHere(f"{longest} tokens in one row; this machine reads at most {here.tokens}", code="too-long")
+        raise TooLargeHere(f"{longest} values in one row; this machine reads at most {here.tokens}", code="too-long")
     return file
+
+
+def _longest(sample: Sample) -> int:
+    """Returns the length of a row's longest list, which `ReadLimits.tokens` limits."""
+    given = (len(turn.given) for turn in sample.turns)
+    return max(len(sample.prompt_tokens), len(sample.output_tokens), len(sample.turns), *given, 0)
 
 
 def write_table(table: pa.Table, sink: IO[bytes]) -> None:

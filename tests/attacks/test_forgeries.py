@@ -23,7 +23,7 @@ from validator.examination.interface import Conclusion
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-JUDGED = {name: cheat for name, cheat in ATTACKS.items() if cheat.end is End.SLASHED}
+JUDGED = {name: cheat for name, cheat in ATTACKS.items() if cheat.end is End.SLASHED and not cheat.dialogues}
 UNPAID = {name: cheat for name, cheat in ATTACKS.items() if cheat.end is End.UNPAID}
 QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25)}
 """Smaller bombs, which save seconds of compressing zeros; they are still thousands of times an honest file's limit."""

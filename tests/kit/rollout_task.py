@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -34,6 +35,7 @@ from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import PolicyStore
 from rollouts.task.serving_loop import ServingTask
+from tests.kit.dialogues import talking_folder
 from tests.kit.tiny_model import chat_folder, tiny_folder
 from worker.delivery.queue.store import QueueStore
 from worker.slots.bridge.app import BridgeDependencies, create_bridge
@@ -166,6 +168,7 @@ class Surroundings:
         seed: int | None = None,
         arithmetic: tuple[str, ...] = (),
         said: tuple[str, ...] | None = None,
+        dialogues: Recipe | None = None,
     ) -> Digest:
         """Puts a version on the shared volume and names it as the newest.
 
@@ -177,6 +180,7 @@ class Surroundings:
             seed: Of its weights.
             arithmetic: What its recipe takes.
             said: What the orchestrator says of that; None for the same.
+            dialogues: Its recipe, with a model that often ends its messages; the other choices then have no effect.
         """
         make = tiny_folder if self.gateway is None else chat_folder
         folder = make(self.home / f"v{number}", seed=number if seed is None else seed)
@@ -191,6 +195,10 @@ class Surroundings:
             max_prompt_tokens=64,
             prompts=PromptRange(count=1000 if self.gateway is None else 1),
         )
+        if dialogues is not None:
+            recipe = dialogues
+            shutil.rmtree(folder)
+            talking_folder(folder, seed=number)
         write_recipe(folder, recipe)
         self.orchestrator.units_per_group = recipe.units_per_group
         found = version_digest(folder_files(folder))

@@ -26,9 +26,10 @@ from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.files.schema import SCHEMA, read_rollouts, table_of, write_rollouts, write_table
+from rollouts.files.schema import SCHEMA, VERSION_KEY, read_rollouts, table_of, write_rollouts, write_table
 from rollouts.files.served_metadata import MOST_SERVED_BYTES, SERVED_KEY
 from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.turns import Turn
 
 HEADER = SlotHeader(
     run=digest(b"\1" * 32),
@@ -62,6 +63,8 @@ def sample(number: int = 0, **changes: Any) -> Sample:
 
 def comparable(file: RolloutFile) -> list[Any]:
     def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [(turn.drawn, plain(turn.given)) for turn in value]
         return (value.dtype.name, value.tolist()) if isinstance(value, np.ndarray) else value
 
     rows = [{f.name: plain(getattr(row, f.name)) for f in dataclasses.fields(row)} for row in file.samples]
@@ -92,6 +95,52 @@ def test_a_rollout_file_is_read_back_as_written(tmp_path_factory: pytest.TempPat
     file = RolloutFile(HEADER, tuple(rows))
     assert write_rollouts(path, file) == path.stat().st_size
     assert comparable(read_rollouts(path)) == comparable(file)
+
+
+def dialogue(number: int = 0, *lengths: tuple[int, int]) -> Sample:
+    """A sample with turns of these numbers of drawn and given tokens."""
+    turns = tuple(Turn(drawn, np.arange(given, dtype=np.int32)) for drawn, given in lengths)
+    drawn = sum(turn.drawn for turn in turns)
+    tokens = np.arange(drawn, dtype=np.int32)
+    return sample(number, output_tokens=tokens, logprobs=np.zeros(drawn, np.float32), turns=turns)
+
+
+def test_dialogues_are_read_back_as_written_and_have_a_version_of_their_own(tmp_path: Path) -> None:
+    rows = (dialogue(0, (2, 3), (1, 1), (4, 0)), dialogue(1, (5, 0)), dialogue(2, (1, 7), (1, 0)))
+    file = RolloutFile(HEADER, rows)
+    write_rollouts(tmp_path / "a", file)
+    assert comparable(read_rollouts(tmp_path / "a")) == comparable(file)
+    assert pq.read_metadata(tmp_path / "a").metadata[VERSION_KEY] == b"3"
+    assert (file.units, [len(row.tokens_after_prompt) for row in rows]) == (14, [11, 5, 9])
+
+
+def test_single_answers_are_written_as_before(tmp_path: Path) -> None:
+    """Files of single answers have neither another version nor another column than before there were dialogues."""
+    write_rollouts(tmp_path / "a", RolloutFile(HEADER, (sample(0),)))
+    assert pq.read_metadata(tmp_path / "a").metadata == {VERSION_KEY: b"2"}
+    assert "turns" not in pq.read_schema(tmp_path / "a").names
+
+
+def test_a_file_has_dialogues_or_single_answers(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="single answers"):
+        write_rollouts(tmp_path / "a", RolloutFile(HEADER, (dialogue(0, (2, 0)), sample(1))))
+
+
+@pytest.mark.parametrize(
+    ("version", "rows", "code"),
+    [
+        (b"2", (dialogue(0, (2, 0)),), "wrong-columns"),
+        (b"3", (sample(0),), "wrong-columns"),
+        (b"2.5", (sample(0),), "schema-version"),
+    ],
+)
+def test_the_version_must_fit_the_columns(tmp_path: Path, version: bytes, rows: Any, code: str) -> None:
+    table = table_of(RolloutFile(HEADER, rows)).replace_schema_metadata({VERSION_KEY: version})
+    with (tmp_path / "a").open("wb") as sink:
+        write_table(table, sink)
+    with pytest.raises(BadRolloutFile) as refused:
+        read_rollouts(tmp_path / "a")
+    assert refused.value.code == code
 
 
 def served_list(*bodies: str) -> SignedServedList:
@@ -219,7 +268,8 @@ def test_altered_bytes_are_read_or_refused_and_never_crash(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("file")
-    write_rollouts(folder / "a", RolloutFile(HEADER, (sample(0), sample(1))))
+    rows = data.draw(st.sampled_from([(sample(0), sample(1)), (dialogue(0, (2, 3), (1, 0)), dialogue(1, (1, 0)))]))
+    write_rollouts(folder / "a", RolloutFile(HEADER, rows))
     content = bytearray((folder / "a").read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))

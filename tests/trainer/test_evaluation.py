@@ -18,6 +18,7 @@ from rollouts.environments import is_held_out, load_environment
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
+from tests.kit.dialogues import Replies, dialogue_recipe, talking_folder
 from trainer.evaluator import Evaluation, Evaluator, held_out_prompts, pass_at
 from trainer.presets import devnet_base
 
@@ -87,6 +88,30 @@ def evaluate(
 
 def test_an_evaluation_does_not_depend_on_batching(llama: Path) -> None:
     assert evaluate(llama, max_batch=64) == evaluate(llama, max_batch=5)
+
+
+def test_dialogues_are_evaluated_by_their_rewards_and_shown_turn_by_turn(tmp_path: Path) -> None:
+    folder = talking_folder(tmp_path / "model")
+    recipe = dialogue_recipe().model_copy(update={"held_out": 0.1})
+
+    def evaluated(max_batch: int) -> Evaluation:
+        engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device="cpu", max_batch=max_batch)
+        engine.load(folder, version=ZERO_DIGEST)
+        indices = held_out_prompts(Replies(), recipe, count=6)
+        tokenizer = FolderTokenizer(folder)
+        evaluator = Evaluator(environment=Replies(), recipe=recipe, tokenizer=tokenizer, indices=indices, samples=3)
+        return evaluator.evaluate(engine)
+
+    found = evaluated(64)
+    assert found == evaluated(5)
+    assert found.reward is not None
+    assert 0 < found.reward < 1
+    for one in found.examples:
+        said, heard = one.answer.count("\n> ") + 1, one.answer.count("\n< (")
+        assert one.answer.startswith("> ")
+        assert said == heard + 1
+        assert one.correct == (said % 2 == 1)
+    assert any("\n< (1:" in one.answer for one in found.examples)
 
 
 def test_examples_are_greedy_answers_as_text(llama: Path) -> None:

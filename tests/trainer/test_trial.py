@@ -12,10 +12,11 @@ from rollouts.environments import load_environment
 from rollouts.models.facts import read_model
 from rollouts.recipe import EnvironmentChoice, PromptRange, read_recipe
 from tests.kit.devnet import run_muster
+from tests.kit.dialogues import Replies, dialogue_recipe, talking_folder
 from tests.kit.tiny_model import tiny_folder
 from trainer.errors import BadSettings
 from trainer.learning.settings import LearningSettings
-from trainer.presets import devnet_base
+from trainer.presets import DEVNET_DIALOGUE, devnet_base
 from trainer.trial import Trial, TrialSettings
 
 SMALL = {"steps": 2, "groups_per_step": 4, "evaluation_prompts": 8, "evaluation_samples": 1}
@@ -101,9 +102,30 @@ def test_a_trial_trains_on_a_mixture_and_reports_each_environment(tmp_path: Path
     assert sum(each.answers for each in before.sampled_environments.values()) == 8
 
 
+def test_a_trial_trains_on_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.trial.load_environment", lambda *_, **__: Replies())
+    recipe = dialogue_recipe(new_tokens=60).model_copy(update={"held_out": 0.2})
+    base = talking_folder(tmp_path / "base")
+    settings = TrialSettings.model_validate(SMALL | {"learning": LearningSettings(row_tokens=256)})
+    one = Trial(tmp_path / "scratch", settings, base=base, recipe=recipe)
+    try:
+        steps = [one.step() for _ in range(2)]
+        assert one.evaluate().prompts == 8
+    finally:
+        one.close()
+    assert all(step.learned.loss == step.learned.loss for step in steps), "not NaN"
+    assert any("\n< (1:" in example.answer for step in steps for example in step.examples)
+    short = TrialSettings.model_validate(SMALL | {"learning": LearningSettings(row_tokens=128)})
+    with pytest.raises(BadSettings, match="may have 172 tokens"):
+        Trial(tmp_path / "short", short, base=base, recipe=recipe)
+
+
 def test_rows_that_are_too_short_are_refused_before_anything_is_generated(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="rows have 16"):
         trial(tmp_path, learning=LearningSettings(row_tokens=16))
+    with pytest.raises(BadSettings, match="prompt and answer may have 184 tokens, and rows have 183"):
+        settings = TrialSettings(learning=LearningSettings(row_tokens=183))
+        Trial(tmp_path, settings, base=devnet_base(DEVNET_DIALOGUE))
 
 
 def test_the_command_takes_the_trainers_settings_file(tmp_path: Path) -> None:
@@ -122,7 +144,7 @@ def test_the_command_takes_the_trainers_settings_file(tmp_path: Path) -> None:
     assert (before["kind"], before["prompts"], after["version"]) == ("evaluation", 8, 1)
     assert step["learned"]["groups"] == 4
     assert step["learned"]["learning_rate"] == 1e-4
-    assert set(step["examples"][0]) == {"prompt", "answer", "correct", "finished"}
+    assert set(step["examples"][0]) == {"prompt", "answer", "correct", "finished", "reward", "turns"}
     assert read_recipe(to) == read_recipe(devnet_base())
 
 

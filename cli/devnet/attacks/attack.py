@@ -87,6 +87,7 @@ class Attack:
         delivery: Class that submits the files to the pool.
         cost: Cost for the attacker; by default the cost of the outcome.
         harm: Cost for others; by default the harm of the outcome.
+        dialogues: Whether the attack needs a version with dialogues.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Attack:
     delivery: type[PoolDelivery] = PoolDelivery
     cost: str = ""
     harm: str = ""
+    dialogues: bool = False
 
     def __post_init__(self) -> None:
         """Sets `cost` and `harm` from the outcome if they are empty."""

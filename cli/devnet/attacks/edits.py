@@ -14,6 +14,7 @@ from protocol.wire.slots import SlotGrant
 from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.precision import Arithmetic, Dtype
+from rollouts.turns import Turn
 
 _PADDING = 8
 """Tokens that `padded` appends."""
@@ -142,7 +143,8 @@ def padded(toolkit: AttackToolkit, sample: Sample) -> Sample:
     room = toolkit.recipe.sampling.max_new_tokens - len(sample.output_tokens)
     more = np.full(min(_PADDING, room), sample.output_tokens[-1], np.int32)
     tokens = np.concatenate([sample.output_tokens, more])
-    return replace(sample, output_tokens=tokens, logprobs=np.zeros(len(tokens), np.float32))
+    logprobs = np.zeros(len(tokens), np.float32)
+    return replace(sample, output_tokens=tokens, logprobs=logprobs, turns=_recut(sample.turns, len(tokens)))
 
 
 def truncated(toolkit: AttackToolkit, sample: Sample) -> Sample:
@@ -156,8 +158,21 @@ def truncated(toolkit: AttackToolkit, sample: Sample) -> Sample:
             output_tokens=sample.output_tokens[:limit],
             logprobs=sample.logprobs[:limit],
             finish=FinishReason.LENGTH,
+            turns=_recut(sample.turns, limit),
         )
     )
+
+
+def _recut(turns: Sequence[Turn], drawn: int) -> tuple[Turn, ...]:
+    """Returns the turns of a dialogue, cut or prolonged at its end to a number of drawn tokens."""
+    left, new = drawn, list[Turn]()
+    for turn in turns:
+        if left > 0:
+            new.append(Turn(min(turn.drawn, left), turn.given))
+            left -= turn.drawn
+    if not new:
+        return ()
+    return (*new[:-1], Turn(new[-1].drawn + max(0, left), np.zeros(0, np.int32)))
 
 
 def edited(toolkit: AttackToolkit, sample: Sample) -> Sample:

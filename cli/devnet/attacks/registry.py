@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.devnet.attacks import copies, deliveries, draws, edits, encodings, proofs, slots, weights
+from cli.devnet.attacks import copies, deliveries, dialogues, draws, edits, encodings, proofs, slots, weights
 from cli.devnet.attacks.attack import Attack, End
 from protocol.errors import NotFound
 from protocol.verdicts import ReasonCode as Reason
@@ -431,6 +431,112 @@ _COPIES = (
     ),
 )
 
+_BY_DIALOGUES = "check 11: every dialogue, replayed in the environment"
+_REPLIES = {Reason.DIALOGUE_REPLY}
+_ENDS = {Reason.DIALOGUE_END}
+
+_DIALOGUES = (
+    Attack(
+        name="forged-reply",
+        action="gives the model other replies than the environment's",
+        motive="the model needs no tool if a reply has the answer; or it steers the training",
+        defence=_BY_DIALOGUES,
+        reasons=_REPLIES,
+        trick=lambda: dialogues.Staged(dialogues.forged_reply),
+        dialogues=True,
+    ),
+    Attack(
+        name="other-environment-state",
+        action="plays a dialogue with the environment's state of another prompt",
+        motive="it plays a state whose answer it knows",
+        defence=_BY_DIALOGUES,
+        reasons=_REPLIES,
+        trick=lambda: dialogues.Staged(dialogues.other_state),
+        dialogues=True,
+    ),
+    Attack(
+        name="early-end",
+        action="ends each dialogue after its first message",
+        motive="later turns have the longest context and cost most",
+        defence=f"{_BY_DIALOGUES}; few rows are excused where a call may have hit a limit",
+        reasons=_ENDS,
+        trick=lambda: dialogues.Staged(dialogues.early_end),
+        dialogues=True,
+    ),
+    Attack(
+        name="late-end",
+        action="goes on after the end of a dialogue with an invented reply",
+        motive="the model has another try, and more tokens are paid",
+        defence=_BY_DIALOGUES,
+        reasons=_ENDS,
+        trick=lambda: dialogues.Staged(dialogues.late_end),
+        dialogues=True,
+    ),
+    Attack(
+        name="skipped-turn",
+        action="skips a message of the model, and gives the replies to two messages at once",
+        motive="fewer turns to draw",
+        defence=_BY_DIALOGUES,
+        reasons=_REPLIES,
+        trick=lambda: dialogues.Staged(dialogues.skipped_turn),
+        dialogues=True,
+    ),
+    Attack(
+        name="extra-turn",
+        action="plays more turns than the recipe allows",
+        motive="the model has another try, and more tokens are paid",
+        defence=f"{_BY_BOUNDS}; {_BY_DIALOGUES}",
+        reasons={Reason.BOUNDS_TURNS, Reason.DIALOGUE_END},
+        trick=lambda: dialogues.Staged(dialogues.extra_turn),
+        dialogues=True,
+    ),
+    Attack(
+        name="retokenised-history",
+        action="decodes the history and encodes it again before each turn",
+        motive="it uses an ordinary agent framework",
+        defence=_BY_PREFILL,
+        reasons=_MODEL,
+        trick=lambda: dialogues.OtherTurns(dialogues.encoded_again, proven=False),
+        dialogues=True,
+    ),
+    Attack(
+        name="noise-restarted",
+        action="draws each turn with the noise of the sample's first tokens",
+        motive="it can try several histories for the same draws",
+        defence=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=lambda: dialogues.OtherTurns(dialogues.noise_restarted, proven=True),
+        dialogues=True,
+    ),
+    Attack(
+        name="best-of-n-turn",
+        action="draws each turn four times and goes on with the most likely one",
+        motive="higher rewards",
+        defence=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=lambda: dialogues.OtherTurns(dialogues.best_turns, proven=False),
+        dialogues=True,
+    ),
+    Attack(
+        name="injected-role",
+        action="encodes control tokens in replies, as if a tool had echoed them",
+        motive="a message of another role steers the model",
+        defence=f"{_BY_DIALOGUES}; texts of replies are encoded without control tokens",
+        reasons=_REPLIES,
+        trick=lambda: dialogues.Staged(dialogues.injected_role),
+        dialogues=True,
+    ),
+    Attack(
+        name="given-as-drawn",
+        action="claims tokens of replies as drawn ones",
+        motive="payment is per drawn token",
+        defence=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=lambda: edits.Rewritten(dialogues.given_as_drawn, proven=True),
+        dialogues=True,
+    ),
+)
+
 _REFUSED = (
     Attack(
         name="skipped-index",
@@ -532,7 +638,17 @@ _REFUSED = (
 )
 
 ATTACKS: dict[str, Attack] = {
-    attack.name: attack for attack in (*_WEIGHTS, *_DRAWS, *_EDITS, *_PROOF_ATTACKS, *_ENCODINGS, *_COPIES, *_REFUSED)
+    attack.name: attack
+    for attack in (
+        *_WEIGHTS,
+        *_DRAWS,
+        *_EDITS,
+        *_PROOF_ATTACKS,
+        *_ENCODINGS,
+        *_COPIES,
+        *_DIALOGUES,
+        *_REFUSED,
+    )
 }
 
 

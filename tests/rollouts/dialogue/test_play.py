@@ -15,8 +15,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from protocol.identifiers import ZERO_DIGEST, address, digest
-from rollouts.checks.evidence import gather
 from rollouts.dialogue.play import Dialogue, PlayedDialogue, play
 from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Completion, FinishReason, SampleRequest
@@ -24,20 +22,15 @@ from rollouts.engines.shared import SharedEngine
 from rollouts.engines.torch.cache import CacheFull, RowCache
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.environments.errors import EnvironmentFault
-from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.models.facts import read_model
-from rollouts.models.policy import load_policy
-from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import Arithmetic, Dtype, EngineName
+from rollouts.precision import Dtype
 from rollouts.recipe import Recipe
-from rollouts.turns import drawn_places
-from tests.kit.dialogues import dialogue_recipe, replying_planner, talking_folder
+from tests.kit.dialogues import SEED, VERSION, check_by_prefill, dialogue_recipe, file_of, talking_folder
+from tests.kit.dialogues import replying_dialogues as dialogues_of
 from tests.kit.tiny_model import CONTEXT, VOCABULARY, tiny_folder
 
 CPU = torch.device("cpu")
-SEED = b"\x61" * 32
-VERSION = digest(b"\x01" * 32)
 RECIPE = dialogue_recipe()
 
 
@@ -50,12 +43,6 @@ def engine_of(folder: Path, *, max_batch: int = 64, cache_bytes: int | None = No
     engine = TorchEngine(dtype=Dtype.FLOAT32, device=CPU, max_batch=max_batch, cache_bytes=cache_bytes)
     engine.load(folder, version=VERSION)
     return engine
-
-
-def dialogues_of(folder: Path, recipe: Recipe = RECIPE, *, groups: int = 3) -> list[Dialogue]:
-    planner = replying_planner(recipe, FolderTokenizer(folder))
-    plan, facts = planner.plan(SEED, groups=groups), read_model(folder)
-    return [planner.dialogue(group, sample, seed=SEED, model=facts) for sample, group in plan.group_of_sample().items()]
 
 
 @contextmanager
@@ -77,7 +64,7 @@ def joined(engine: TorchEngine, dialogues: Sequence[Dialogue], recipe: Recipe = 
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[PlayedDialogue]:
-    return played(engine_of(folder), dialogues_of(folder))
+    return played(engine_of(folder), dialogues_of(folder, RECIPE))
 
 
 def same(found: Sequence[PlayedDialogue], wanted: Sequence[PlayedDialogue]) -> None:
@@ -89,72 +76,23 @@ def same(found: Sequence[PlayedDialogue], wanted: Sequence[PlayedDialogue]) -> N
         assert len(ours.drawn.proofs) == len(theirs.drawn.proofs) == 258 * -(-len(ours.drawn.tokens) // 32)
 
 
-def file_of(dialogues: Sequence[PlayedDialogue], folder: Path) -> RolloutFile:
-    """The dialogues as a rollout file, as the task writes it."""
-    plan = replying_planner(RECIPE, FolderTokenizer(folder)).plan(SEED, groups=3)
-    groups = plan.group_of_sample()
-    samples = [
-        Sample(
-            group=groups[one.sample].group,
-            sample=one.sample,
-            prompt_index=groups[one.sample].prompt.index,
-            prompt_tokens=np.array(groups[one.sample].tokens, np.int32),
-            output_tokens=np.array(one.drawn.tokens, np.int32),
-            logprobs=one.drawn.logprobs,
-            finish=one.drawn.finish,
-            task_reward=one.reward.task,
-            length_penalty=one.reward.length_penalty,
-            reward=one.reward.total,
-            target_length=None,
-            proofs=one.drawn.proofs,
-            turns=one.turns,
-        )
-        for one in dialogues
-    ]
-    header = SlotHeader(
-        run=ZERO_DIGEST,
-        step=0,
-        index=0,
-        node=address("0x" + "a1" * 20),
-        checkpoint=VERSION,
-        environment="lookup",
-        environment_version="1",
-        arithmetic=Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32),
-    )
-    return RolloutFile(header, tuple(samples))
-
-
 def test_one_prefill_of_the_whole_dialogue_replays_and_proves_its_drawn_tokens(
     folder: Path, expected: list[PlayedDialogue], tmp_path: Path
 ) -> None:
     """Noise continues across turns: a draw with restarted noise would be a mismatch."""
     assert sum(len(one.turns) for one in expected) > 2 * len(expected)
     assert any(len(one.drawn.tokens) > 64 for one in expected)
-    file = file_of(expected, folder)
+    file = file_of(expected, folder, RECIPE)
     path = tmp_path / "file.parquet"
     write_rollouts(path, file)
     file = read_rollouts(path)
-    policy = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
-    rows = [*range(len(file.samples))]
-    evidence = gather(policy, file, rows, seed=SEED, parameters=RECIPE.sampling.parameters)
-    for row in rows:
-        found, sample = evidence[row], file.samples[row]
-        assert found.gaps is not None
-        assert not found.gaps.mismatches.any()
-        np.testing.assert_allclose(sample.logprobs, found.logprobs, atol=1e-4)
-        assert len(found.proofs) == -(-len(sample.output_tokens) // 32)
-        for proof in found.proofs:
-            assert proof.malformed is None
-            assert not proof.exponent_mismatches
-            assert proof.mantissa_median <= 1
-        places = drawn_places(sample.turns, drawn=len(sample.output_tokens))
-        np.testing.assert_array_equal(sample.tokens_after_prompt[places], sample.output_tokens)
+    check_by_prefill(file, folder, RECIPE)
 
 
 @pytest.mark.parametrize("max_batch", [1, 5, 64])
 def test_a_dialogue_does_not_depend_on_the_batch(max_batch: int, folder: Path, expected: list[PlayedDialogue]) -> None:
     """Turns that join at any time, in any batch, give the same dialogues as rounds of one large batch."""
-    same(joined(engine_of(folder, max_batch=max_batch), dialogues_of(folder)), expected)
+    same(joined(engine_of(folder, max_batch=max_batch), dialogues_of(folder, RECIPE)), expected)
 
 
 def test_single_answers_and_other_slots_may_share_the_batch(folder: Path, expected: list[PlayedDialogue]) -> None:
@@ -162,7 +100,9 @@ def test_single_answers_and_other_slots_may_share_the_batch(folder: Path, expect
     parameters = replace(RECIPE.sampling.parameters, temperature=0.7)
     alone = {one.sample: one for one in engine_of(folder).generate(single, parameters)}
     with shared(engine_of(folder, max_batch=5)) as engine, ThreadPoolExecutor(1) as replies:
-        slots = [play(engine, dialogues_of(folder), RECIPE.sampling.parameters, replies=replies) for _ in range(2)]
+        slots = [
+            play(engine, dialogues_of(folder, RECIPE), RECIPE.sampling.parameters, replies=replies) for _ in range(2)
+        ]
         answers = {one.sample: one for one in engine.generate(single, parameters)}
         for slot in slots:
             same(sorted(slot, key=lambda one: one.sample), expected)
@@ -184,7 +124,7 @@ def test_turns_are_computed_again_after_memory_ran_out(
         return aim(cache, positions, furthest=furthest)
 
     monkeypatch.setattr(RowCache, "aim", aim_with_little_memory)
-    same(joined(engine_of(folder, max_batch=12), dialogues_of(folder)), expected)
+    same(joined(engine_of(folder, max_batch=12), dialogues_of(folder, RECIPE)), expected)
     assert failures
 
 
@@ -209,7 +149,7 @@ def test_a_model_that_never_ends_its_message_has_one_turn(tmp_path: Path) -> Non
     weights["model.embed_tokens.weight"][VOCABULARY - 1] *= 0
     weights["model.embed_tokens.weight"][9] *= 40  # the output layer shares these weights
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    for one in joined(engine_of(folder), dialogues_of(folder)):
+    for one in joined(engine_of(folder), dialogues_of(folder, RECIPE)):
         assert [turn.drawn for turn in one.turns] == [len(one.drawn.tokens)] == [RECIPE.sampling.max_new_tokens]
         assert one.drawn.finish is FinishReason.LENGTH
 
@@ -218,14 +158,14 @@ def test_a_model_that_never_ends_its_message_has_one_turn(tmp_path: Path) -> Non
 def test_dialogues_stop_between_turns(joins: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stop comes while an environment replies, when the engine may have nothing to compute."""
     stop = threading.Event()
-    dialogues = dialogues_of(folder, groups=1)
+    dialogues = dialogues_of(folder, RECIPE, groups=1)
     for one in dialogues:
         monkeypatch.setattr(one, "take", _then(one.take, stop.set))
     engine = engine_of(folder)
     with shared(engine) as many, pytest.raises(GenerationStopped):
         played(many if joins else engine, dialogues, should_stop=stop.is_set)
     engine.load(folder, version=VERSION)  # no session is left open
-    same(played(engine, dialogues_of(folder, groups=1)), joined(engine, dialogues_of(folder, groups=1)))
+    same(played(engine, dialogues_of(folder, RECIPE, groups=1)), joined(engine, dialogues_of(folder, RECIPE, groups=1)))
 
 
 def _then(first: Callable[[Completion], None], second: Callable[[], object]) -> Callable[[Completion], None]:
@@ -238,7 +178,7 @@ def _then(first: Callable[[Completion], None], second: Callable[[], object]) -> 
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_an_error_of_the_environment_ends_the_slot(joins: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dialogues = dialogues_of(folder)
+    dialogues = dialogues_of(folder, RECIPE)
 
     def broken(_: Completion) -> None:
         raise EnvironmentFault("the environment is broken")
@@ -252,7 +192,7 @@ def test_an_error_of_the_environment_ends_the_slot(joins: bool, folder: Path, mo
 
 def test_cancelled_replies_end_the_slot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task ends its executor with the replies that wait in it."""
-    dialogues = dialogues_of(folder)
+    dialogues = dialogues_of(folder, RECIPE)
     replies: Executor = ThreadPoolExecutor(1)
     began, go_on = threading.Event(), threading.Event()
     take = dialogues[0].take

@@ -21,6 +21,7 @@ from rollouts.environments.pass_rate_journal import PassJournal, PromptPasses
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, eligible_prompts, read_recipe
+from tests.kit.dialogues import Replies, dialogue_recipe, talking_folder
 
 RECIPE = Recipe(
     environment=EnvironmentChoice(name="arithmetic", version="1", options={"digits": 1, "operations": ["+"]}),
@@ -66,6 +67,28 @@ def test_an_interrupted_and_resumed_run_gives_the_same_journal(of_letters: Diffi
     list(of_letters.run(CANDIDATES, second))
     assert second.passes == whole.passes
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_dialogues_are_measured_alike_in_any_batch(tmp_path: Path) -> None:
+    folder = talking_folder(tmp_path / "model")
+    found = []
+    for max_batch in (64, 3):
+        engine = TorchEngine(dtype=Dtype.FLOAT32, max_batch=max_batch)
+        engine.load(folder, version=digest(bytes(32)))
+        measuring = DifficultyFilter(
+            environment=Replies(),
+            engine=engine,
+            tokenizer=FolderTokenizer(folder),
+            recipe=dialogue_recipe(),
+            samples=4,
+            block=4,
+        )
+        journal = PassJournal(tmp_path / str(max_batch), measuring.measured(range(8)))
+        list(measuring.run(range(8), journal))
+        found.append(journal.passes)
+    assert found[0] == found[1]
+    assert {each.samples for each in found[0]} == {4}
+    assert 0 < sum(each.solved for each in found[0]) < 32
 
 
 class EvenLengths:

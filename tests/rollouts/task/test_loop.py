@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
 from protocol.wire.runs import CheckpointRef
 from protocol.wire.slots import SlotGrant, SlotRequest
+from rollouts.dialogue.play import play
 from rollouts.engines.torch.batch import GenerationBatch
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.environments import Prompt, Score, load_environment
@@ -30,6 +32,7 @@ from rollouts.environments.letters import Letters
 from rollouts.errors import EngineFailed
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts
+from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype
@@ -38,6 +41,7 @@ from rollouts.seeds import slot_seed
 from rollouts.task.base import MOST_ENGINE_FAILURES
 from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.policies import HeldPolicy
+from tests.kit.dialogues import Replies, dialogue_recipe, replying_planner
 from tests.kit.own_time import OwnTime
 from tests.kit.rollout_task import BEACON, DOMAIN, NODE, PATIENCE_S, POOL, RUN, SALT, Surroundings, until
 from worker.delivery.work_signing import LEASED_WORK, LeasedWork
@@ -102,6 +106,46 @@ async def test_a_slot_becomes_a_rollout_file_in_the_workers_queue(around: Surrou
     assert 0 < work.figures["seconds"] < PATIENCE_S
     assert around.metrics["tokens-total"] == file.units
     assert not list((around.data / "outbox").iterdir())
+
+
+async def test_slots_of_dialogues_share_the_batch_and_become_files(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each dialogue equals the one that is played alone, and its work units are the drawn tokens."""
+    monkeypatch.setattr("rollouts.task.generator.load_environment", lambda *_, **__: Replies())
+    around.orchestrator.slots = 3
+    digest = around.publish(0, dialogues=(recipe := dialogue_recipe(new_tokens=60, each=2)))
+    task = await around.task()
+    await run_until(task, lambda: task.totals.slots == 3)
+    folder = around.shared / "checkpoints" / digest
+    engine = TorchEngine(dtype=Dtype.FLOAT32)
+    engine.load(folder, version=digest)
+    for file in handed_over(around):
+        assert file.is_dialogue
+        assert file.units == sum(turn.drawn for sample in file.samples for turn in sample.turns)
+        planner, facts = replying_planner(recipe, folder), read_model(folder)
+        seed = slot_seed(
+            chain_id=DOMAIN.chain_id,
+            pool_id=POOL,
+            run_id=run_id(RUN),
+            step=file.header.step,
+            node=NODE,
+            index=file.header.index,
+            digest=digest,
+            beacon=BEACON,
+            salt=SALT,
+        )
+        plan = planner.plan(seed, groups=2)
+        dialogues = [
+            planner.dialogue(group, sample, seed=seed, model=facts) for sample, group in plan.group_of_sample().items()
+        ]
+        with ThreadPoolExecutor(1) as replies:
+            played = {one.sample: one for one in play(engine, dialogues, recipe.sampling.parameters, replies=replies)}
+        assert [sample.sample for sample in file.samples] == sorted(played)
+        for sample in file.samples:
+            assert tuple(sample.tokens_after_prompt) == played[sample.sample].tokens
+            assert sample.reward == played[sample.sample].reward.total
+            assert len(sample.proofs) == 258 * -(-len(sample.output_tokens) // 32)
 
 
 async def test_a_file_names_the_full_version_of_its_environment(around: Surroundings) -> None:

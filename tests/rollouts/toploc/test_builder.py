@@ -6,11 +6,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from numpy.typing import NDArray
 
 from protocol.errors import Conflict, InvalidInput
 from rollouts import toploc
@@ -21,14 +23,15 @@ SMALL = PolynomialCodec(interval=3, top_k=4)
 
 
 class Growth(RuleBasedStateMachine):
-    """Sequences begin, grow together or alone, end with surplus rows, are dropped, and begin again."""
+    """Sequences begin, some with rows, grow together or alone, end with surplus rows, are dropped, and begin again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.surplus = 2
         self.builder = ProofBuilder(codec=SMALL, surplus=self.surplus, most_waiting_bytes=64)
         self.rows: dict[int, list[torch.Tensor]] = {}
-        self.finished: list[tuple[PendingProofs, torch.Tensor]] = []
+        self.continuing: set[int] = set()
+        self.finished: list[tuple[PendingProofs, torch.Tensor, bool]] = []
         self.steps = 0
 
     @rule(
@@ -45,27 +48,42 @@ class Growth(RuleBasedStateMachine):
         if copy:
             rows.zero_()  # the engine overwrites them
 
+    @rule(name=st.integers(0, 12), count=st.integers(0, SMALL.interval - 1))
+    def begin(self, name: int, count: int) -> None:
+        if name in self.rows:
+            return
+        self.steps += 1
+        rows = normal_states(count, 5, seed=self.steps, dtype=torch.bfloat16)
+        self.builder.begin(name, rows.view(torch.int16).numpy().view(np.uint16))
+        self.rows[name] = [*rows]
+        self.continuing.add(name)
+
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.rows)))
         got = self.rows.pop(name)
         tokens = len(got) - data.draw(st.integers(0, min(self.surplus, len(got))))
-        states = torch.stack(got)[:tokens]
-        self.finished.append((self.builder.finish(name, rows=tokens), states))
+        states = torch.stack([torch.zeros(5, dtype=torch.bfloat16), *got])[1 : tokens + 1]
+        self.finished.append((self.builder.finish(name, rows=tokens), states, name in self.continuing))
+        self.continuing.discard(name)
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
     def discard(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.rows)))
         self.builder.discard(name)
+        self.continuing.discard(name)
         del self.rows[name]
 
     @precondition(lambda self: self.finished)
     @rule()
     def ask(self) -> None:
-        pending, states = self.finished.pop()
+        pending, states, continuing = self.finished.pop()
         assert pending.result() == toploc.proofs_of(states, codec=SMALL)
+        if continuing:
+            whole = len(states) // SMALL.interval * SMALL.interval
+            assert pending.left().tolist() == states[whole:].view(torch.int16).numpy().view(np.uint16).tolist()
 
     @invariant()
     def what_waits_is_bounded(self) -> None:
@@ -74,7 +92,7 @@ class Growth(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.builder.close()
-        for pending, states in self.finished:
+        for pending, states, _ in self.finished:
             assert pending.done()
             assert pending.result() == toploc.proofs_of(states, codec=SMALL)
 
@@ -196,6 +214,22 @@ def test_mismatched_rows_are_refused_and_not_added(names: list[str], rows: torch
         with pytest.raises(InvalidInput):
             builder.add(names, rows)
         assert builder.finish("a", rows=1).result() == toploc.proofs_of(normal_states(2, 8)[:1])
+
+
+BAD_BEGINNINGS = {
+    "a whole interval": np.zeros((3, 5), np.uint16),
+    "another width": np.zeros((2, 4), np.uint16),
+    "signed bit patterns": np.zeros((2, 5), np.int16),
+}
+
+
+@pytest.mark.parametrize("rows", BAD_BEGINNINGS.values(), ids=BAD_BEGINNINGS.keys())
+def test_a_sequence_can_only_begin_with_rows_of_an_incomplete_interval(rows: NDArray[np.uint16]) -> None:
+    with ProofBuilder(codec=SMALL) as builder:
+        builder.add(["a"], normal_states(1, 5, seed=1))
+        for name, given in [("b", rows), ("a", np.zeros((2, 5), np.uint16))]:
+            with pytest.raises(InvalidInput, match="can't begin with rows"):
+                builder.begin(name, given)
 
 
 def test_a_closed_builder_refuses_work() -> None:

@@ -74,7 +74,7 @@ def test_a_step_on_dialogues_moves_only_the_probabilities_of_drawn_tokens(llama:
     groups = with_own_logprobs(model, as_dialogues(made_groups()))
     learner = learner_of(llama, layout=layout)
     answers = answers_of(groups, LearningSettings.model_validate(BASE).algorithm)
-    weights = iter((answers.weight_n * answers.advantage_n).split(answers.length_s.tolist()))
+    weights = iter(torch.split(answers.weight_n * answers.advantage_n, answers.length_s.tolist()))
     loss = torch.zeros(())
     for group in groups:
         for one in group.samples:
