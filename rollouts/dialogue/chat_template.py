@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rollouts.dialogue.interface import ChatTokenizer
-from rollouts.dialogue.tool_calls import chat_turns, describe_tools, read_calls, tools_as_json
+from rollouts.dialogue.tool_calls import chat_turns, demonstrated_call, describe_tools, read_calls, tools_as_json
 from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
@@ -108,6 +108,10 @@ class TemplateFormat:
         """Returns the message with its calls."""
         text = self._tokenizer.decode(tokens)
         return ModelMessage(text=text, calls=read_calls(text), finished=finished, tokens=len(tokens))
+
+    def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
+        """Returns a demonstrated message as the model writes it."""
+        return demonstrated_call(text, tools)
 
 
 class _Probes:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollouts.dialogue.interface import ChatTokenizer
-from rollouts.dialogue.tool_calls import chat_turns, describe_tools, read_calls
+from rollouts.dialogue.tool_calls import chat_turns, demonstrated_call, describe_tools, read_calls
 from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
@@ -72,6 +72,10 @@ class ChatmlFormat:
         """Returns the message with its Hermes calls."""
         text = self._tokenizer.decode(tokens)
         return ModelMessage(text=text, calls=read_calls(text), finished=finished, tokens=len(tokens))
+
+    def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
+        """Returns a demonstrated message as the model writes it."""
+        return demonstrated_call(text, tools)
 
     def _turns(self, messages: Sequence[GivenMessage]) -> list[int]:
         tokens: list[int] = []

@@ -7,19 +7,17 @@ template  derived from the chat template in the version's folder; refuses a temp
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from rollouts.dialogue.chat_template import TemplateFormat
 from rollouts.dialogue.chatml import ChatmlFormat
 from rollouts.dialogue.interface import ChatTokenizer, DialogueFormat, DialogueTokenizer, FormatName
-from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool, ToolCall
+from rollouts.dialogue.tool_calls import plain_calls
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 
 __all__ = ["DialogueFormat", "DialogueTokenizer", "FormatName", "PlainFormat", "open_format"]
-
-_CALL = re.compile(r"\s*([A-Za-z0-9_-]{1,64})\((.*)\)\s*", re.DOTALL)
 
 
 class PlainFormat:
@@ -47,16 +45,9 @@ class PlainFormat:
         text = self._tokenizer.decode(tokens)
         return ModelMessage(text=text, calls=plain_calls(text, tools), finished=finished, tokens=len(tokens))
 
-
-def plain_calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
-    """Returns the call in a message of the form `name(argument)`; nothing for another message."""
-    found = _CALL.fullmatch(text)
-    if found is None:
-        return ()
-    name, argument = found[1], found[2]
-    properties = next((tool.parameters.get("properties") for tool in tools if tool.name == name), None)
-    names = list(properties) if isinstance(properties, dict) else []
-    return (ToolCall(name, {names[0]: argument} if len(names) == 1 else None),)
+    def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:  # noqa: ARG002 - of the interface
+        """Returns the text: demonstrations have this format."""
+        return text
 
 
 def open_format(name: FormatName, tokenizer: DialogueTokenizer, *, chat: bool | ChatFormat = False) -> DialogueFormat:

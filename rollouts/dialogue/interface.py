@@ -89,6 +89,9 @@ class DialogueFormat(Protocol):
     def read(self, tokens: Sequence[int], tools: Sequence[Tool], *, finished: bool) -> ModelMessage:
         """Returns the message of drawn tokens without the end token."""
 
+    def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
+        """Returns a demonstrated message as the model writes it: a call of the form `name(argument)` becomes a call."""
+
     @property
     def end(self) -> int | None:
         """The token that must end the model's messages; None for any end token of the model."""

@@ -1,6 +1,7 @@
 """Tool calls in the text of a message, and the text that describes tools to a model.
 
-A call is a JSON object between two marks, as models of the Hermes and Qwen families write it:
+In the format `plain`, a call is a message of the form `name(argument)`. In the others, a call is a JSON object between
+two marks, as models of the Hermes and Qwen families write it:
 
     <tool_call>
     {"name": "get", "arguments": {"key": "a"}}
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 
 from pydantic import JsonValue
@@ -29,6 +31,7 @@ _DEEPEST = 32
 _LONGEST_NUMBER = 300
 """Maximum digits of a number in arguments: Python's own limit for whole numbers is a setting of the machine."""
 _LONGEST_NAME = 64
+_PLAIN_CALL = re.compile(r"\s*([A-Za-z0-9_-]{1,64})\((.*)\)\s*", re.DOTALL)
 
 
 def read_calls(text: str) -> tuple[ToolCall, ...]:
@@ -56,6 +59,26 @@ def read_calls(text: str) -> tuple[ToolCall, ...]:
         calls.append(_call(_parsed(text[place + len(_BEGIN) : end if end >= 0 else len(text)].strip())))
         place = text.find(_BEGIN, end) if end >= 0 else -1
     return tuple(calls)
+
+
+def plain_calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
+    """Returns the call in a message of the form `name(argument)`; nothing for another message."""
+    found = _PLAIN_CALL.fullmatch(text)
+    if found is None:
+        return ()
+    name, argument = found[1], found[2]
+    properties = next((tool.parameters.get("properties") for tool in tools if tool.name == name), None)
+    names = list(properties) if isinstance(properties, dict) else []
+    return (ToolCall(name, {names[0]: argument} if len(names) == 1 else None),)
+
+
+def demonstrated_call(text: str, tools: Sequence[Tool]) -> str:
+    """Returns a message of the form `name(argument)` as a call of a known tool, and any other message unchanged."""
+    for call in plain_calls(text, tools):
+        if call.arguments is not None and any(tool.name == call.name for tool in tools):
+            content = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+            return f"{_BEGIN}\n{content}\n{_END}"
+    return text
 
 
 def tools_as_json(tools: Sequence[Tool]) -> list[JsonValue]:

@@ -34,6 +34,12 @@ class JobKind(Enum):
     """Prompts and scores of reasoning-gym's datasets, with a frozen clock. Jobs of this kind may read files, because
     datasets read word lists, fonts and modules on demand; they receive no answer that Python could run as a program."""
 
+    TOOL = "tool"
+    """Programs that a model runs in a dialogue, whose output must be the same on every machine."""
+    TOOL_AGAIN = "tool again"
+    """Second runs of these programs. The server is another process, so the addresses of its objects are others, and a
+    program whose output depends on them has another output."""
+
     @property
     def may_read_files(self) -> bool:
         """Whether jobs of this kind can read the files that their sandbox shows."""

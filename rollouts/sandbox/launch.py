@@ -67,6 +67,8 @@ _MODULES = {
     JobKind.MATHEMATICS: ("inside.probe", "inside.mathematics"),
     JobKind.FILES: ("inside.probe", "inside.parquet"),
     JobKind.GYM: ("inside.probe", "inside.gym.dataset"),
+    JobKind.TOOL: ("inside.probe", "inside.repeatable"),
+    JobKind.TOOL_AGAIN: ("inside.probe", "inside.repeatable"),
 }
 
 _ENVIRONMENT = {

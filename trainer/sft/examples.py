@@ -170,7 +170,7 @@ class EnvironmentCorpus:
         if texts is None:
             return None
         for text in texts:
-            drawn = self._message(prompt.index, text)
+            drawn = self._message(prompt.index, conversation.demonstrated(text))
             if conversation.fault_of(drawn):  # a limit of the recipe has ended the dialogue, or cuts this message off
                 return None
             conversation.add(drawn)
