@@ -13,10 +13,11 @@ help:  ## what there is
 setup:  ## make .venv with the locked packages and this code (about a minute)
 	@deploy/setup/python.sh
 
-tools: setup  ## setup, then what all tests use: Redis, node, bubblewrap, nginx, Swift, vLLM
+tools: setup  ## setup, then what all tests use: Redis, node, bubblewrap, nginx, Swift, vLLM, verifiers
 	@deploy/setup/system.sh redis node sandbox nginx
 	@deploy/setup/swift.sh
 	@deploy/setup/vllm.sh
+	@deploy/setup/verifiers.sh
 
 devnet: setup  ## run a whole network on this machine until it has learned (CHEAT=name, ARGS="--help")
 	@deploy/setup/system.sh redis sandbox

