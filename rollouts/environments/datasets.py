@@ -37,8 +37,8 @@ _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"
 """First bytes of compressed files."""
 
 
-class DatasetOptions(Options):
-    """Selects a file and its rows."""
+class FileOptions(Options):
+    """Selects a file by its path on this machine and its digest."""
 
     local: ClassVar[frozenset[str]] = frozenset({"path"})
 
@@ -46,8 +46,6 @@ class DatasetOptions(Options):
     """Path of the file on this machine."""
     sha256: str
     """Digest of the file."""
-    task_types: tuple[str, ...] = ()
-    """Task types to use; if empty, the task types of the environment's family."""
 
     @field_validator("sha256")
     @classmethod
@@ -69,6 +67,13 @@ class DatasetOptions(Options):
         # and the link's target may have no suffix.
         file = self.file.parent.resolve() / self.file.name
         return self.model_copy(update={"path": str(file)}), (file,)
+
+
+class DatasetOptions(FileOptions):
+    """Selects a file and its rows."""
+
+    task_types: tuple[str, ...] = ()
+    """Task types to use; if empty, the task types of the environment's family."""
 
 
 class _Row(BaseModel):
@@ -107,8 +112,8 @@ class Dataset:
         self, options: DatasetOptions, *, task_types: tuple[str, ...], usable: Callable[[DatasetProblem], bool]
     ) -> None:
         path = options.file
-        _check_file(path, options.sha256)
-        self._rows: _Rows = _ParquetRows(path) if path.suffix == ".parquet" else _JsonRows(path)
+        check_file(path, options.sha256)
+        self._rows: _Rows = _ParquetRows(path) if path.suffix == ".parquet" else JsonRows(path)
         wanted = options.task_types or task_types
         self._chosen: list[int] = []
         for number, row in enumerate(self._rows):
@@ -149,7 +154,7 @@ class _Rows(Protocol):
     def row(self, number: int) -> object: ...
 
 
-class _JsonRows:
+class JsonRows:
     """JSON lines; only the offset of each line is kept in memory."""
 
     def __init__(self, path: Path) -> None:
@@ -217,7 +222,8 @@ def _info(text: str) -> dict[str, object]:
     return info
 
 
-def _check_file(path: Path, sha256: str) -> None:
+def check_file(path: Path, sha256: str) -> None:
+    """Raises `BadDataset` if a file is missing, compressed, or has another digest."""
     try:
         if not path.is_file():
             raise BadDataset(f"there is no data set {path}", hint=_WHERE)

@@ -12,7 +12,7 @@ from typing import Self
 
 from rollouts.sandbox.control import ObjectPrepared, SandboxControl
 from rollouts.sandbox.errors import PreparationFailed, SandboxUnavailable
-from rollouts.sandbox.jobs import Job, JobKind, JobLimits, JobOutcome, Preparation
+from rollouts.sandbox.jobs import Job, JobLimits, JobOutcome, Preparation, SandboxKind
 from rollouts.sandbox.launch import prepare
 from rollouts.sandbox.running import RunningJob
 from rollouts.sandbox.settings import Isolation
@@ -48,7 +48,7 @@ class Sandbox:
         SandboxUnavailable: The sandbox can't be started, or its confinement has a leak.
     """
 
-    def __init__(self, kind: JobKind, isolation: Isolation) -> None:
+    def __init__(self, kind: SandboxKind, isolation: Isolation) -> None:
         self.kind = kind
         self.isolation = isolation
         self._jobs = 0
