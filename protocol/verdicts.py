@@ -22,7 +22,7 @@ class Outcome(IntEnum):
 class ReasonCode(IntEnum):
     """Reason of a verdict.
 
-    A code divided by 100 is the number of the check that failed (1 to 10). Codes below 100 concern all checks.
+    A code divided by 100 is the number of the check that failed (1 to 11). Codes below 100 concern all checks.
     """
 
     PASSED = 0
@@ -72,6 +72,10 @@ class ReasonCode(IntEnum):
     """The version's recipe does not accept the engine or number type of the generation."""
     BOUNDS_ENVIRONMENT = 505
     """The version's recipe does not accept the build of the environment that scored the file."""
+    BOUNDS_TURNS = 506
+    """A sample has more turns or longer replies than the recipe allows, or turns where the recipe has single answers,
+    or none where it has dialogues.
+    """
 
     TERMINATION_EARLY = 600
     """A sample ends without EOS before it reaches its length limit."""
@@ -105,6 +109,11 @@ class ReasonCode(IntEnum):
     """The recorded log-probabilities differ from those that the policy computes."""
     LOG_PROBABILITIES_UNCONFIRMED = 1001
     """The log-probabilities differ, but not by enough, or not with enough certainty, to prove forgery."""
+
+    DIALOGUE_REPLY = 1100
+    """The tokens given to the model differ from the environment's reply."""
+    DIALOGUE_END = 1101
+    """A dialogue ends before or after the point where the environment or a limit ends it."""
 
     INFRASTRUCTURE = 60_000
     """The validator's infrastructure failed. This never rejects work: the work waits, or expires without a penalty."""
@@ -166,6 +175,7 @@ _WORDS = {
     ReasonCode.BOUNDS_UNITS: "The node claimed more work units than the file contains.",
     ReasonCode.BOUNDS_ARITHMETIC: "The recipe does not accept the engine or number type that generated the file.",
     ReasonCode.BOUNDS_ENVIRONMENT: "The recipe does not accept the build of the environment that scored the file.",
+    ReasonCode.BOUNDS_TURNS: "The turns of a sample are not those of a dialogue within the recipe's limits.",
     ReasonCode.TERMINATION_EARLY: "A sample ends without EOS before it reaches its length limit.",
     ReasonCode.TERMINATION_LATE: "A sample has tokens after EOS.",
     ReasonCode.TERMINATION_UNLIKELY: "A sample ends with an EOS whose probability was below the pool's minimum.",
@@ -183,6 +193,8 @@ _WORDS = {
     ReasonCode.LOG_PROBABILITIES_UNCONFIRMED: (
         "The log-probabilities differ, but not with enough certainty to prove forgery."
     ),
+    ReasonCode.DIALOGUE_REPLY: "The tokens given to the model differ from the environment's reply.",
+    ReasonCode.DIALOGUE_END: "A dialogue does not end where the environment or a limit ends it.",
     ReasonCode.INFRASTRUCTURE: "The validator's infrastructure failed.",
     ReasonCode.RESOLVED_BY_HAND: "A person decided on the verdict.",
 }

@@ -22,8 +22,9 @@ from rollouts.engines.interface import Engine, SampleRequest
 from rollouts.environments.errors import EnvironmentFault
 from rollouts.environments.interface import Environment
 from rollouts.environments.pass_rate_journal import JournalSubject, PassJournal, PromptPasses
+from rollouts.environments.rewards import Reward
 from rollouts.errors import BadVersionFolder
-from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt
+from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt, play_planned
 from rollouts.precision import arithmetic_name
 from rollouts.recipe import PromptTable, Recipe, write_recipe
 
@@ -131,25 +132,38 @@ class DifficultyFilter:
             return None
 
     def _generate(self, planned: Sequence[PlannedPrompt]) -> dict[int, PromptPasses]:
-        requests = [
-            SampleRequest(sample=place * self.samples + sample, prompt_tokens=asked.group.tokens, seed=asked.seed)
-            for place, asked in enumerate(planned)
-            for sample in asked.group.samples
-        ]
         solved, undecided = Counter[int](), Counter[int]()
-        answers = self.engine.generate(
-            requests, self.recipe.sampling.parameters, with_proofs=False, should_stop=self.should_stop
-        )
-        for answer in answers:
-            asked = planned[answer.sample // self.samples]
-            reward = asked.planner.reward(asked.group.prompt, answer.tokens, answer.finish)
-            solved[asked.group.prompt.index] += reward.solved
-            undecided[asked.group.prompt.index] += reward.undecided
+        for place, reward in self._rewards(planned):
+            index = planned[place].group.prompt.index
+            solved[index] += reward.solved
+            undecided[index] += reward.undecided
         indices = [asked.group.prompt.index for asked in planned]
         return {
             index: PromptPasses(prompt=index, solved=solved[index], samples=self.samples, undecided=undecided[index])
             for index in indices
         }
+
+    def _rewards(self, planned: Sequence[PlannedPrompt]) -> Iterator[tuple[int, Reward]]:
+        """Yields the rewards of all samples, with the positions of their prompts."""
+        parameters = self.recipe.sampling.parameters
+        if self.recipe.dialogue is not None:
+            samples = [
+                (asked, place * self.samples + sample)
+                for place, asked in enumerate(planned)
+                for sample in asked.group.samples
+            ]
+            for played in play_planned(self.engine, samples, parameters, should_stop=self.should_stop):
+                yield played.sample // self.samples, played.reward
+            return
+        requests = [
+            SampleRequest(sample=place * self.samples + sample, prompt_tokens=asked.group.tokens, seed=asked.seed)
+            for place, asked in enumerate(planned)
+            for sample in asked.group.samples
+        ]
+        for answer in self.engine.generate(requests, parameters, with_proofs=False, should_stop=self.should_stop):
+            place = answer.sample // self.samples
+            asked = planned[place]
+            yield place, asked.planner.reward(asked.group.prompt, answer.tokens, answer.finish)
 
 
 def write_eligible(folder: Path, recipe: Recipe, passes: Sequence[PromptPasses], bounds: Bounds) -> int:

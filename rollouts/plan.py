@@ -7,14 +7,19 @@ row.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from protocol.errors import InvalidInput
 from rollouts.dialogue.conversation import Conversation, DialogueLimits
 from rollouts.dialogue.formats import DialogueFormat, DialogueTokenizer, open_format
-from rollouts.engines.interface import FinishReason, SampleRequest
+from rollouts.dialogue.play import Dialogue, PlayedDialogue, play_in_rounds
+from rollouts.engines.errors import NothingLoaded
+from rollouts.engines.interface import Engine, FinishReason, SampleRequest
 from rollouts.environments import Environment, Prompt, Reward, is_held_out, reward_of
 from rollouts.environments.dialogue import DialogueEnvironment, Episode
 from rollouts.environments.errors import NoSuchPrompt
@@ -23,6 +28,7 @@ from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import ModelFacts
 from rollouts.recipe import Recipe
+from rollouts.sampling.parameters import SamplingParameters
 from rollouts.seeds import check_groups, draw_targets, prompt_positions
 
 _MAX_SKIPPED = 10_000
@@ -75,6 +81,10 @@ class SlotPlan:
             for sample in group.samples
         ]
 
+    def group_of_sample(self) -> dict[int, PlannedGroup]:
+        """Returns the group of each sample, by the sample's number in the slot."""
+        return {sample: group for group in self.groups for sample in group.samples}
+
 
 class SlotPlanner:
     """Plans the slots of one version.
@@ -110,6 +120,11 @@ class SlotPlanner:
         self._format: DialogueFormat | None = None
         if recipe.dialogue is not None:
             self._format = open_format(recipe.dialogue.format, tokenizer, chat=recipe.chat)
+
+    @property
+    def has_dialogues(self) -> bool:
+        """Whether the recipe has dialogues."""
+        return self._format is not None
 
     def plan(self, seed: bytes, *, groups: int) -> SlotPlan:
         """Returns the plan of the slot with this seed.
@@ -216,6 +231,32 @@ class SlotPlanner:
             end_tokens=model.end_tokens,
         )
 
+    def dialogue(
+        self,
+        group: PlannedGroup,
+        sample: int,
+        *,
+        seed: bytes,
+        model: ModelFacts,
+        environment_use: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Dialogue:
+        """Returns a dialogue of a planned prompt, to be played.
+
+        Args:
+            group: The planned prompt.
+            sample: Number of the sample.
+            seed: Seed of the noise.
+            model: Facts of the version's model.
+            environment_use: See `Dialogue`.
+        """
+        return Dialogue(
+            sample,
+            seed=seed,
+            begin=partial(self.converse, group.prompt, group.tokens, model=model),
+            reward=self.dialogue_reward,
+            environment_use=environment_use,
+        )
+
     def dialogue_reward(self, conversation: Conversation) -> Reward:
         """Returns the reward of a dialogue that is over."""
         return reward_of(conversation.score(), rule=None, target=None, output_tokens=len(conversation.drawn))
@@ -285,3 +326,31 @@ def plan_prompt(
     planner = SlotPlanner(recipe=recipe, eligible=[index], environment=environment, tokenizer=tokenizer)
     plan = planner.plan(hashlib.sha256(tag + index.to_bytes(8, "big")).digest(), groups=1)
     return PlannedPrompt(planner, plan.seed, plan.groups[0])
+
+
+def play_planned(
+    engine: Engine,
+    samples: Sequence[tuple[PlannedPrompt, int]],
+    parameters: SamplingParameters,
+    *,
+    should_stop: Callable[[], bool] | None = None,
+) -> Iterator[PlayedDialogue]:
+    """Plays dialogues of planned prompts in rounds, without proofs.
+
+    Args:
+        engine: An engine that has loaded a version.
+        samples: Prompts and distinct sample numbers.
+        parameters: Sampling parameters.
+        should_stop: See `Engine.generate`.
+
+    Raises:
+        NothingLoaded: No weights are loaded.
+        MusterError: See `rollouts.dialogue.play.play`.
+    """
+    model = engine.model
+    if model is None:
+        raise NothingLoaded(f"the {engine.name.value} engine has no weights loaded")
+    dialogues = [one.planner.dialogue(one.group, sample, seed=one.seed, model=model) for one, sample in samples]
+    draw = partial(engine.generate, parameters=parameters, with_proofs=False, should_stop=should_stop)
+    with ThreadPoolExecutor(1, thread_name_prefix="reply") as replies:
+        yield from play_in_rounds(draw, dialogues, replies=replies, should_stop=should_stop)

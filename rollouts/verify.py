@@ -19,7 +19,6 @@ from rollouts.calibration.limits import CheckLimits, RolloutCalibration, class_l
 from rollouts.checks import (
     EXACT_CHECKS,
     PREFILL_CHECKS,
-    SCORE_CHECK,
     Check,
     CheckedVersion,
     CheckInput,
@@ -28,10 +27,13 @@ from rollouts.checks import (
     RowEvidence,
     SeedParts,
     SlotFacts,
+    score_checks,
 )
 from rollouts.checks.bounds import fits_model
 from rollouts.checks.reading import read
 from rollouts.checks.result import unknown
+from rollouts.checks.reward import compared_rows
+from rollouts.checks.scoring import other_build, score_rows
 from rollouts.environments.errors import BadDataset, EnvironmentFault
 from rollouts.errors import BadVersionFolder
 from rollouts.files.limits import ReadLimits
@@ -48,6 +50,8 @@ from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder
 
+_NOT_JUDGED = (SandboxUnavailable, BadDataset, BadVersionFolder, EnvironmentFault)
+"""Errors of this machine or the version, which prevent a judgement."""
 _DOES_NOT_FIT = "not run, because tokens or lengths are out of bounds (check 5)"
 
 
@@ -150,11 +154,11 @@ def verify_file(
     reason = _not_computed(case)
     results = [format_result, *(run_check(check, case) for check in EXACT_CHECKS)]
     if reason is not None:
-        results += [unknown(check.name, reason) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
+        results += [unknown(check.name, reason) for check in (*PREFILL_CHECKS, *score_checks(version))]
         return Verification(file=file, results=tuple(results), limits=limits, not_accepted=_not_accepted(case))
     with open_recomputer(version, verifier, made_in=made_in, device=device, vllm=vllm) as recomputer:
         case = with_evidence(case, recomputer)
-    results += [run_check(check, case) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
+    results += [*(run_check(check, case) for check in PREFILL_CHECKS), *run_score_checks(case)]
     return Verification(file=file, results=tuple(results), limits=limits, not_accepted=_not_accepted(case))
 
 
@@ -246,8 +250,20 @@ def run_check(check: Check, case: CheckInput) -> CheckResult:
     """Runs one check. The result is `unknown` if this machine or the version prevents a judgement."""
     try:
         return check.judge(case)
-    except (SandboxUnavailable, BadDataset, BadVersionFolder, EnvironmentFault) as error:
+    except _NOT_JUDGED as error:
         return unknown(check.name, error.detail)
+
+
+def run_score_checks(case: CheckInput) -> tuple[CheckResult, ...]:
+    """Scores every row once, and runs the checks that need the scores and replays."""
+    checks = score_checks(case.version)
+    note = other_build(case)
+    try:
+        if not note:
+            return compared_rows(case, score_rows(case))
+    except _NOT_JUDGED as error:
+        note = error.detail
+    return tuple(unknown(check.name, note) for check in checks)
 
 
 def with_evidence(case: CheckInput, recomputer: Recomputer) -> CheckInput:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from protocol.errors import InvalidInput
+from rollouts.dialogue.transcript import transcript
 from rollouts.engines.interface import Engine, FinishReason, SampleRequest
-from rollouts.environments import Environment, is_held_out
-from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt
+from rollouts.environments import Environment, Reward, is_held_out
+from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt, play_planned
 from rollouts.recipe import Recipe
 from rollouts.sampling.parameters import SamplingParameters
 from trainer.by_environment import EnvironmentResult, ResultsByEnvironment, results_of
@@ -34,15 +35,19 @@ class AnswerExample:
 
     Args:
         prompt: Text of the prompt, without the chat template.
-        answer: Decoded answer, without special tokens.
+        answer: Decoded answer, without special tokens; a dialogue's transcript (`rollouts.dialogue.transcript`).
         correct: Whether the environment scores it as solved.
         finished: Whether the model ended the answer by itself.
+        reward: Its reward.
+        turns: Number of turns of a dialogue; 0 for a single answer.
     """
 
     prompt: str
     answer: str
     correct: bool
     finished: bool
+    reward: float
+    turns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +94,19 @@ class EvaluatedAnswer:
 
     Args:
         place: Position of the prompt.
-        text: The answer without its end token.
-        tokens: Number of its tokens without the end token.
-        finished: Whether the model ended the answer by itself.
+        text: The answer without its end token; for a dialogue, its transcript.
+        tokens: Number of its tokens without the end token; for a dialogue, those that the model drew.
+        finished: Whether the model ended the answer, or the last message of a dialogue, by itself.
+        reward: Reward of a dialogue; None for a single answer, which is scored by its text.
+        turns: Number of turns of a dialogue; 0 for a single answer.
     """
 
     place: int
     text: str
     tokens: int
     finished: bool
+    reward: Reward | None = None
+    turns: int = 0
 
 
 class AnswerSource(Protocol):
@@ -127,6 +136,9 @@ class EngineAnswers:
         self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, *, each: int
     ) -> Iterator[EvaluatedAnswer]:
         """Generates with each prompt's seed: see `AnswerSource.answers`."""
+        if planned and planned[0].planner.has_dialogues:
+            yield from self._dialogues(planned, parameters, each=each)
+            return
         requests = [
             SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
             for place, one in enumerate(planned)
@@ -137,6 +149,21 @@ class EngineAnswers:
             tokens = one.tokens[:-1] if finished else one.tokens
             yield EvaluatedAnswer(
                 place=one.sample // each, text=self.tokenizer.decode(tokens), tokens=len(tokens), finished=finished
+            )
+
+    def _dialogues(
+        self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, *, each: int
+    ) -> Iterator[EvaluatedAnswer]:
+        samples = [(one, place * each + number) for place, one in enumerate(planned) for number in range(each)]
+        for played in play_planned(self.engine, samples, parameters, should_stop=self.should_stop):
+            finished = played.drawn.finish is FinishReason.EOS
+            yield EvaluatedAnswer(
+                place=played.sample // each,
+                text=transcript(played.drawn.tokens, played.turns, self.tokenizer),
+                tokens=len(played.drawn.tokens) - finished,
+                finished=finished,
+                reward=played.reward,
+                turns=len(played.turns),
             )
 
 
@@ -283,7 +310,9 @@ class _Tally:
 
     def add(self, planned: PlannedPrompt, answer: EvaluatedAnswer) -> None:
         prompt, place = planned.group.prompt, answer.place
-        reward = planned.planner.text_reward(prompt, answer.text, tokens=answer.tokens, finished=answer.finished)
+        reward = answer.reward or planned.planner.text_reward(
+            prompt, answer.text, tokens=answer.tokens, finished=answer.finished
+        )
         self.solved[place] += reward.solved
         self.tokens += answer.tokens + answer.finished
         self.finished += answer.finished
@@ -298,6 +327,8 @@ class _Tally:
                 answer=answer.text[:_EXAMPLE_CHARACTERS],
                 correct=reward.solved,
                 finished=answer.finished,
+                reward=reward.total,
+                turns=answer.turns,
             )
 
     @property

@@ -21,13 +21,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.engines.interface import FinishReason
+from rollouts.dialogue.transcript import transcript
+from rollouts.engines.interface import Completion, FinishReason
 from rollouts.engines.opening import open_engine
-from rollouts.environments import load_environment
+from rollouts.environments import Reward, load_environment
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.plan import SlotPlanner
+from rollouts.plan import PlannedPrompt, SlotPlan, SlotPlanner, play_planned
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EligiblePrompts, Recipe, eligible_prompts, read_recipe
+from rollouts.turns import Turn
 from trainer.by_environment import EnvironmentResult, ResultsByEnvironment, results_of
 from trainer.errors import BadSettings
 from trainer.evaluator import AnswerExample, Evaluation, Evaluator, held_out_prompts
@@ -114,6 +116,15 @@ class _Batch:
     examples: list[AnswerExample] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer or a dialogue; `drawn` has the tokens of all turns."""
+
+    drawn: Completion
+    turns: tuple[Turn, ...]
+    reward: Reward
+
+
 class Trial:
     """One trial.
 
@@ -131,16 +142,18 @@ class Trial:
     def __init__(self, scratch: Path, settings: TrialSettings, *, base: Path, recipe: Recipe | None = None) -> None:
         self._base, self._scratch, self._settings = base, scratch, settings
         self.recipe = read_recipe(base) if recipe is None else recipe
-        longest = self.recipe.max_prompt_tokens + self.recipe.sampling.max_new_tokens
         device = torch.device(settings.device)
         model, facts = open_model(base, device=device)
-        if min(longest, facts.context) > settings.learning.row_tokens:
+        whole = self.recipe.max_prompt_tokens + self.recipe.sampling.max_new_tokens + self.recipe.most_given_tokens
+        longest = min(whole, facts.context)
+        if longest > settings.learning.row_tokens:
             raise BadSettings(
                 f"prompt and answer may have {longest} tokens, and rows have {settings.learning.row_tokens}",
                 hint="raise learning.row_tokens, or lower max_prompt_tokens in the recipe",
             )
         reference = open_model(base, device=device)[0] if settings.learning.algorithm.kl else None
-        self._model = model
+        self.model = model
+        """The model under training."""
         self.learner = Learner(
             model, settings.learning, temperature=self.recipe.sampling.temperature, reference=reference
         )
@@ -205,7 +218,7 @@ class Trial:
         """
         write_version(
             folder,
-            self._model,
+            self.model,
             start=self._base,
             dtype=Dtype.FLOAT32,
             recipe=self.recipe,
@@ -232,34 +245,34 @@ class Trial:
     def _draw(self, seed: bytes, batch: _Batch) -> None:
         """Generates the groups of a seed, and adds those with signal to the batch."""
         plan = self._planner.plan(seed, groups=self._settings.groups_per_step)
-        answers = {
-            answer.sample: answer
-            for answer in self._engine.generate(plan.requests(), self.recipe.sampling.parameters, with_proofs=False)
-        }
+        answers = self._answers(plan)
         for group in plan.groups:
             samples: list[TrainingSample] = []
             undecided = False
             for answer in map(answers.__getitem__, group.samples):
-                reward = self._planner.reward(group.prompt, answer.tokens, answer.finish)
+                reward = answer.reward
                 batch.rewards.append(reward.total)
                 batch.solved += reward.solved
                 batch.environments.add(group.prompt.index, reward=reward.total, solved=reward.solved)
-                batch.tokens += len(answer.tokens)
+                batch.tokens += len(answer.drawn.tokens)
                 undecided = undecided or bool(reward.undecided)
                 if not samples and len(batch.examples) < _EXAMPLES:
                     batch.examples.append(
                         AnswerExample(
                             prompt=group.prompt.text[:_EXAMPLE_CHARACTERS],
-                            answer=self._tokenizer.decode(answer.tokens)[:_EXAMPLE_CHARACTERS],
+                            answer=transcript(answer.drawn.tokens, answer.turns, self._tokenizer)[:_EXAMPLE_CHARACTERS],
                             correct=reward.solved,
-                            finished=answer.finish is FinishReason.EOS,
+                            finished=answer.drawn.finish is FinishReason.EOS,
+                            reward=reward.total,
+                            turns=len(answer.turns),
                         )
                     )
                 samples.append(
                     TrainingSample(
-                        output_tokens=np.array(answer.tokens, dtype=np.int32),
-                        logprobs=answer.logprobs,
+                        output_tokens=np.array(answer.drawn.tokens, dtype=np.int32),
+                        logprobs=answer.drawn.logprobs,
                         reward=reward.total,
+                        turns=answer.turns,
                     )
                 )
             batch.generated += 1
@@ -274,6 +287,24 @@ class Trial:
             if made.has_signal and not undecided:  # a run, too, excludes groups with undecided rewards
                 batch.groups.append(made)
 
+    def _answers(self, plan: SlotPlan) -> dict[int, _Answer]:
+        """Returns the answers, or dialogues, of a plan, by the sample's number."""
+        parameters = self.recipe.sampling.parameters
+        if self.recipe.dialogue is not None:
+            samples = [
+                (PlannedPrompt(self._planner, plan.seed, group), sample)
+                for sample, group in plan.group_of_sample().items()
+            ]
+            return {
+                one.sample: _Answer(one.drawn, one.turns, one.reward)
+                for one in play_planned(self._engine, samples, parameters)
+            }
+        groups = plan.group_of_sample()
+        return {
+            one.sample: _Answer(one, (), self._planner.reward(groups[one.sample].prompt, one.tokens, one.finish))
+            for one in self._engine.generate(plan.requests(), parameters, with_proofs=False)
+        }
+
     def _load(self) -> None:
         """Writes the present weights as a version, and loads the version into the engine.
 
@@ -281,7 +312,7 @@ class Trial:
         """
         folder = self._scratch / f"version-{self.steps}"
         if not folder.exists():
-            write_version(folder, self._model, start=self._base, dtype=Dtype.FLOAT32, recipe=None)
+            write_version(folder, self.model, start=self._base, dtype=Dtype.FLOAT32, recipe=None)
             _remove_before(self._scratch, self.steps)
         version = version_digest(folder_files(folder))
         if self._engine.version != version:

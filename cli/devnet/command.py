@@ -58,7 +58,9 @@ def devnet(
     cheat: Annotated[str, typer.Option(help="Attack that an extra worker runs; or `none`.")] = DEFAULT_CHEAT,
     preset: Annotated[
         PresetName | None,
-        typer.Option(help="Task to learn: answers; answers of a wanted length; or sums, with a pretrained chat model."),
+        typer.Option(
+            help="Task to learn: answers; answers of a wanted length; calls of a tool; or sums, with a chat model."
+        ),
     ] = None,
     model: Annotated[
         Path | None,

@@ -212,7 +212,8 @@ def _sized(
         InvalidInput: This machine has too little memory or disk.
     """
     rate = default_learning_rate(facts.parameters) if choices.learning_rate is None else choices.learning_rate
-    row = min(facts.context, recipe.max_prompt_tokens + recipe.sampling.max_new_tokens)
+    longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens + recipe.most_given_tokens
+    row = min(facts.context, longest)
     rows = default_rows_at_once(row, vocabulary=facts.vocabulary)
     small = facts.parameters <= SMALL_MODEL
     groups = choices.groups or (16 if small else 8)

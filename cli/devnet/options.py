@@ -1,7 +1,8 @@
 """Options of a devnet, and the presets of its run.
 
 The preset `answers` rewards the right answer. `length` rewards the right answer, too, and subtracts a penalty for each
-token that an answer is longer or shorter than its prompt requests. `smollm2` rewards right answers of a pretrained chat
+token that an answer is longer or shorter than its prompt requests. `dialogue` rewards the right answer at the end of a
+dialogue in which the policy has to call a tool twice. `smollm2` rewards right answers of a pretrained chat
 model.
 """
 
@@ -98,6 +99,7 @@ class PresetName(StrEnum):
 
     ANSWERS = "answers"
     LENGTH = "length"
+    DIALOGUE = "dialogue"
     SMOLLM2 = "smollm2"
 
 
@@ -217,6 +219,14 @@ PRESETS: Mapping[PresetName, Preset] = {
         goal=Goal(rise=0.3, distance=1.0),
         fast_steps=15,
         fast_goal=Goal(rise=0.15, distance=1.7),
+    ),
+    PresetName.DIALOGUE: Preset(
+        task="find two digits with two calls of a tool, by reward",
+        base="devnet-dialogue",
+        steps=40,
+        goal=Goal(rise=0.25),
+        fast_steps=15,
+        fast_goal=Goal(rise=0.05),
     ),
     PresetName.SMOLLM2: Preset(
         task="a pretrained chat model answers sums, by reward",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.verdicts import ReasonCode
 from rollouts.checks.check import Check
@@ -13,6 +14,8 @@ from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
 from rollouts.environments import Rewards
 from rollouts.files.samples import MOST_LOG_PROBABILITY, Sample
+from rollouts.models.facts import ModelFacts
+from rollouts.turns import given_tokens
 
 RATIONALE = (
     "Lengths, rewards and log-probabilities have bounds that follow from the lease and the version, and the work units "
@@ -66,7 +69,10 @@ def _lengths(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFindin
         (
             "answer",
             sample.output_tokens,
-            min(case.draws(row).parameters.max_new_tokens, model.context - len(sample.prompt_tokens)),
+            min(
+                case.draws(row).parameters.max_new_tokens,
+                model.context - len(sample.prompt_tokens) - given_tokens(sample.turns),
+            ),
         ),
     )
     for name, tokens, most in limits:
@@ -74,14 +80,39 @@ def _lengths(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFindin
             yield case.finding(
                 ReasonCode.BOUNDS_LENGTH, f"the {name} has {len(tokens)} tokens; 1 to {most} are allowed", row=row
             )
-        elif len(beyond := np.flatnonzero((tokens < 0) | (tokens >= model.vocabulary))):
-            at = int(beyond[0])
+        elif (at := _beyond(tokens, model)) is not None:
             yield case.finding(
                 ReasonCode.BOUNDS_LENGTH,
                 f"{name} token {at} is {int(tokens[at])}, outside the vocabulary of {model.vocabulary}",
                 row=row,
                 position=at if name == "answer" else None,
             )
+    yield from _turns(case, row, sample)
+
+
+def _turns(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFinding]:
+    choice, model = case.version.recipe.dialogue, case.version.model
+    if choice is None:
+        if sample.turns:
+            what = f"the row has {len(sample.turns)} turns, but the recipe has single answers"
+            yield case.finding(ReasonCode.BOUNDS_TURNS, what, row=row)
+        return
+    if not 1 <= len(sample.turns) <= choice.turns:
+        what = f"the row has {len(sample.turns)} turns; 1 to {choice.turns} are allowed"
+        yield case.finding(ReasonCode.BOUNDS_TURNS, what, row=row)
+    for number, turn in enumerate(sample.turns):
+        if len(turn.given) > choice.reply_tokens:
+            what = f"{len(turn.given)} tokens are given after turn {number}; at most {choice.reply_tokens} are allowed"
+            yield case.finding(ReasonCode.BOUNDS_TURNS, what, row=row)
+        elif (at := _beyond(turn.given, model)) is not None:
+            what = f"given token {at} after turn {number} is {int(turn.given[at])}, outside the vocabulary"
+            yield case.finding(ReasonCode.BOUNDS_LENGTH, f"{what} of {model.vocabulary}", row=row)
+
+
+def _beyond(tokens: NDArray[np.int32], model: ModelFacts) -> int | None:
+    """Returns the place of the first token outside the vocabulary; None if there is none."""
+    beyond = np.flatnonzero((tokens < 0) | (tokens >= model.vocabulary))
+    return int(beyond[0]) if len(beyond) else None
 
 
 def _rewards(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFinding]:

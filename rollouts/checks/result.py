@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+
+import numpy as np
 
 from protocol.verdicts import ReasonCode
 
@@ -126,3 +128,13 @@ def concluded(
 def unknown(name: str, note: str, *, figures: Mapping[str, Figure] | None = None) -> CheckResult:
     """Returns the result of a check that could not be judged; `note` says why."""
     return CheckResult(check=name, state=CheckOutcome.UNKNOWN, figures=figures or {}, note=note)
+
+
+def first_difference(found: Iterable[int], expected: Sequence[int]) -> int | None:
+    """Returns the first position at which two sequences differ or one ends; None if they are equal."""
+    there, wanted = np.asarray(found, np.int64), np.asarray(expected, np.int64)
+    both = min(len(there), len(wanted))
+    unequal = np.flatnonzero(there[:both] != wanted[:both])
+    if len(unequal):
+        return int(unequal[0])
+    return None if len(there) == len(wanted) else both

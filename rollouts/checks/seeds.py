@@ -6,15 +6,13 @@ In the file of a served slot, prompts and answers are those of the gateway's sig
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-
-import numpy as np
+from collections.abc import Iterator, Sequence
 
 from protocol.verdicts import ReasonCode
 from protocol.wire.served import RequestKind, answer_digest
 from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckInput
-from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded
+from rollouts.checks.result import CheckFinding, CheckResult, Cost, Fails, concluded, first_difference
 from rollouts.checks.served_rows import ServedRows
 from rollouts.errors import BadVersionFolder
 from rollouts.plan import PlannedGroup
@@ -93,7 +91,7 @@ def _served_rows(case: CheckInput, served: ServedRows) -> Iterator[CheckFinding]
             )
         if sample.target_length is not None:
             yield case.finding(ReasonCode.SEED_TARGETS, "a served row has no target length", row=row)
-        if (at := _first_difference(sample.prompt_tokens, wanted.prompt_tokens)) is not None:
+        if (at := first_difference(sample.prompt_tokens, wanted.prompt_tokens)) is not None:
             yield case.finding(
                 ReasonCode.SEED_PROMPTS,
                 f"the prompt's tokens differ from those of request {wanted.request} from token {at} on",
@@ -162,7 +160,7 @@ def _rows(case: CheckInput, planned: dict[int, PlannedGroup]) -> Iterator[CheckF
                 f"the row has prompt {sample.prompt_index}, but the seed draws prompt {group.prompt.index}",
                 row=row,
             )
-        elif (at := _first_difference(sample.prompt_tokens, group.tokens)) is not None:
+        elif (at := first_difference(sample.prompt_tokens, group.tokens)) is not None:
             yield case.finding(
                 ReasonCode.SEED_PROMPTS,
                 f"the prompt's tokens differ from those of prompt {group.prompt.index} from token {at} on",
@@ -218,22 +216,12 @@ def _as_encoded(case: CheckInput, row: int) -> Iterator[CheckFinding]:
     except BadVersionFolder as error:
         yield case.finding(ReasonCode.SEED_PROMPTS, error.detail, row=row)
         return
-    if (at := _first_difference(sample.prompt_tokens, tokens)) is not None:
+    if (at := first_difference(sample.prompt_tokens, tokens)) is not None:
         yield case.finding(
             ReasonCode.SEED_PROMPTS,
             f"the prompt's tokens differ from those of prompt {sample.prompt_index} from token {at} on",
             row=row,
         )
-
-
-def _first_difference(found: Iterable[int], expected: Sequence[int]) -> int | None:
-    """Returns the first position at which two sequences differ or one ends; None if they are equal."""
-    there, wanted = np.asarray(found, np.int64), np.asarray(expected, np.int64)
-    both = min(len(there), len(wanted))
-    unequal = np.flatnonzero(there[:both] != wanted[:both])
-    if len(unequal):
-        return int(unequal[0])
-    return None if len(there) == len(wanted) else both
 
 
 CHECK = Check(number=4, name="seeds", cost=Cost.PLAN, fails=Fails.EXACT, rationale=RATIONALE, judge=judge)

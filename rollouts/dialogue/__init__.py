@@ -2,5 +2,6 @@
 
 formats       how messages become tokens, and drawn tokens messages
 conversation  the state of one dialogue: limits, turns and end; used by nodes to play and by verifiers to replay
-play          plays the dialogues of a slot over an engine's session
+play          plays dialogues over an engine
+transcript    dialogues as text for people
 """

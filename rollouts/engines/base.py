@@ -70,6 +70,11 @@ class BaseEngine(ABC):
         return self._version
 
     @property
+    def model(self) -> ModelFacts | None:
+        """Facts of the loaded model; None before the first load and after a failed load."""
+        return self._facts
+
+    @property
     def max_batch(self) -> int:
         """Maximum answers in progress; smaller than at first after memory ran out."""
         return self._rows

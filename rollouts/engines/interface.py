@@ -20,6 +20,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
 from rollouts.engines.batch_usage import BatchUsage
 from rollouts.engines.errors import PromptTooLong
+from rollouts.models.facts import ModelFacts
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 
@@ -124,7 +125,7 @@ class DrawnToken(NamedTuple):
 
     Args:
         sample: The request's sample number.
-        position: The token's position in the answer, from 0.
+        position: The token's position in the answer, from 0; in a dialogue, its position in the turn.
         token: The token.
         logprob: Its log-probability: see `Completion.logprobs`.
     """
@@ -223,6 +224,10 @@ class Engine(Protocol):
     @property
     def version(self) -> Digest | None:
         """The digest of the loaded version; None before the first load and after a failed load."""
+
+    @property
+    def model(self) -> ModelFacts | None:
+        """Facts of the loaded model; None before the first load and after a failed load."""
 
     def load(self, folder: Path, *, version: Digest) -> None:
         """Loads a version of the policy from a Hugging Face folder.

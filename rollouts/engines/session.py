@@ -8,19 +8,21 @@ from __future__ import annotations
 import threading
 import traceback
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
+import numpy as np
+
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
 from rollouts.engines.errors import GenerationStopped
-from rollouts.engines.interface import Completion, DrawnToken, Job, SampleRequest, check_requests
+from rollouts.engines.interface import Completion, DrawnToken, FinishReason, Job, SampleRequest, check_requests
 from rollouts.models.facts import ModelFacts
 from rollouts.sampling.parameters import SamplingParameters
-from rollouts.toploc import ProofBuilder
+from rollouts.toploc import PendingProofs, ProofBuilder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +44,61 @@ class QueuedRequest:
         """The job's sampling parameters."""
         return self.job.parameters
 
+    @property
+    def first_position(self) -> int:
+        """Noise position of the answer's first token."""
+        earlier = self.request.earlier
+        return 0 if earlier is None else earlier.drawn
+
+    @property
+    def continues(self) -> bool:
+        """Whether the answer continues a dialogue after its first turn."""
+        return self.first_position > 0
+
+    @property
+    def states_before(self) -> int:
+        """Number of earlier turns' states that belong to the first proof."""
+        earlier = self.request.earlier
+        return 0 if earlier is None else len(earlier.states)
+
+    @property
+    def most_new_tokens(self) -> int:
+        """Limit of the answer's tokens."""
+        return self.request.most_new_tokens(self.parameters)
+
+    def begin_proofs(self, builder: ProofBuilder | None) -> None:
+        """Begins the answer's proofs with the states of earlier turns, if it is a turn of a dialogue."""
+        if builder is not None and self.request.earlier is not None:
+            builder.begin(self.ticket, self.request.earlier.states)
+
+    def finish_proofs(self, builder: ProofBuilder | None, *, tokens: int) -> PendingProofs | None:
+        """Ends the answer's proofs; returns None if none are requested."""
+        return None if builder is None else builder.finish(self.ticket, rows=self.states_before + tokens)
+
+    def completion(
+        self,
+        *,
+        tokens: tuple[int, ...],
+        logprobs: Sequence[float],
+        finish: FinishReason,
+        proofs: PendingProofs | None,
+        version: Digest,
+    ) -> Completion:
+        """Returns the answer; waits for its proofs.
+
+        Raises:
+            Unprovable: An interval has no valid proof in the format.
+        """
+        return Completion(
+            sample=self.request.sample,
+            tokens=tokens,
+            logprobs=np.array(logprobs, dtype=np.float32),
+            finish=finish,
+            proofs=b"" if proofs is None else proofs.result(),
+            version=version,
+            states_left=None if proofs is None or self.request.earlier is None else proofs.left(),
+        )
+
     def report(self, position: int, token: int, logprob: float) -> None:
         """Reports a drawn token to the job, if the job wants tokens."""
         if self.job.on_token is not None and self.job.failure is None:
@@ -49,6 +106,11 @@ class QueuedRequest:
                 self.job.on_token(DrawnToken(self.request.sample, position, token, logprob))
             except Exception as error:  # noqa: BLE001 - a caller's error ends the caller's job only
                 self.job.failure = error
+
+
+def is_built(proofs: PendingProofs | None) -> bool:
+    """Returns whether an answer's completion would not wait for its proofs; None means that it has none."""
+    return proofs is None or proofs.done()
 
 
 class RequestQueue:
@@ -59,7 +121,9 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self.waiting: deque[QueuedRequest] = deque()
-        """Requests that are not in the batch; requests of a job with equal prompts are adjacent."""
+        """Requests that are not in the batch: turns that continue a dialogue, so that few dialogues are open at a time,
+        then the others. Of the latter, requests of a job with equal prompts are adjacent.
+        """
         self.left: dict[int, QueuedRequest] = {}
         """Requests without an answer, by ticket, including those in the batch."""
         self._tickets = count()
@@ -131,7 +195,7 @@ class RequestQueue:
 
     def requeue(self) -> None:
         """Lets all unanswered requests wait again, after the batch was lost."""
-        self.waiting = deque(self.left.values())
+        self.waiting = deque(sorted(self.left.values(), key=lambda queued: not queued.continues))
 
     def close(self) -> None:
         """Stops all jobs, and refuses further ones."""
@@ -154,10 +218,12 @@ class RequestQueue:
         first_asked: dict[tuple[int, ...], int] = {}
         for place, request in enumerate(job.requests):
             first_asked.setdefault(request.prompt_tokens, place)
+        continuing: list[QueuedRequest] = []
         for request in sorted(job.requests, key=lambda request: first_asked[request.prompt_tokens]):
             queued = QueuedRequest(next(self._tickets), request, job)
             self.left[queued.ticket] = queued
-            self.waiting.append(queued)
+            (continuing if queued.continues else self.waiting).append(queued)
+        self.waiting.extendleft(reversed(continuing))
         self._jobs[job] = len(job.requests)
 
     def _drop(self, jobs: set[Job]) -> list[int]:

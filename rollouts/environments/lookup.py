@@ -2,9 +2,10 @@
 
 Prompts are two different letters and `?`, such as `ck?`. The tool `get` returns a letter's digit, which differs from
 prompt to prompt: the reply to `get(c)` is `=7;`. The right answer is both digits in the order of the prompt, such as
-`74`. The warm-up data are deliberately unreliable: a third of the demonstrations is right, a third calls the tool only
-once and repeats its digit, and a third writes the digits in reverse order. So a run shows that reinforcement learning
-selects the rewarded behaviour among the behaviours that the model already has.
+`74`. The warm-up data are deliberately unreliable: 30 % of the demonstrations are right, 33 % call the tool only once
+and repeat its digit, and 37 % write the digits in reverse order. So a run shows that reinforcement learning selects the
+rewarded behaviour among the behaviours that the model already has. Reverse order is the most frequent one, so that the
+most likely answers of a warmed-up model are wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TOOL = Tool(
         "required": ["key"],
     },
 )
-_RIGHT_PERCENT = 34
+_RIGHT_PERCENT = 30
 _ONCE_PERCENT = 33
 
 
@@ -85,7 +86,7 @@ class Lookup:
         return _wanted(prompt)
 
     def demonstration_turns(self, prompt: Prompt) -> Sequence[str]:
-        """Returns the texts of a dialogue that is right for a third of the prompts; see the module docstring."""
+        """Returns the texts of a dialogue that is right for 30 % of the prompts; see the module docstring."""
         wanted, letters = _wanted(prompt), prompt.text[:2]
         calls = [f"get({letter})" for letter in letters]
         drawn = PrngStream("lookup-demonstration-v1", prompt.index).below(100)

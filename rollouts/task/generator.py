@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from protocol.identifiers import Digest
 from protocol.leases import Lease
 from protocol.runtime.clock import Clock
 from protocol.wire.slots import SlotGrant
+from rollouts.dialogue.play import PlayedDialogue, play
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.environments import Environment, Reward, load_environment
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
@@ -100,7 +102,8 @@ class SlotGenerator:
         self._scorer = scorer
         self._clock = clock
         self._recipe: Recipe = read_recipe(policy.folder)
-        check_classes(self._recipe, read_model(policy.folder), folder=policy.folder)
+        self._facts = read_model(policy.folder)
+        check_classes(self._recipe, self._facts, folder=policy.folder)
         self.choose_arithmetic(())
         choice = self._recipe.environment
         self._environment: Environment = load_environment(choice.name, version=choice.version, options=choice.options)
@@ -157,9 +160,10 @@ class SlotGenerator:
             return self._planner.plan(seed_of_grant(grant), groups=lease.groups)
 
     def begin(self, grant: SlotGrant, plan: SlotPlan, *, should_stop: Callable[[], bool]) -> SlotInProgress:
-        """Requests the answers of a slot; does not wait for them.
+        """Requests the answers of a slot; does not wait for them. Waits for the environment if it has dialogues.
 
         Raises:
+            EnvironmentFault: The environment breaks its contract.
             NothingLoaded: The engine has lost the version after a failure.
         """
         lease = grant.lease.lease
@@ -173,8 +177,40 @@ class SlotGenerator:
             environment_version=self._environment.version,
             arithmetic=self._arithmetic,
         )
-        answers = self._engine.generate(plan.requests(), self._recipe.sampling.parameters, should_stop=should_stop)
-        return SlotInProgress(header, plan, answers, score=self._reward, scorer=self._scorer, clock=self._clock)
+        if self._recipe.dialogue is not None:
+            samples = partial(self._dialogues, plan, self._play(plan, should_stop))
+        else:
+            parameters = self._recipe.sampling.parameters
+            answers = self._engine.generate(plan.requests(), parameters, should_stop=should_stop)
+            samples = partial(self._single_answers, plan, answers)
+        return SlotInProgress(header, samples, clock=self._clock)
+
+    def _single_answers(self, plan: SlotPlan, answers: Iterator[Completion]) -> Sequence[Sample]:
+        drawn: dict[int, Completion] = {}
+        rewards: dict[int, Future[Reward]] = {}
+        groups = plan.group_of_sample()
+        try:
+            for completion in answers:
+                drawn[completion.sample] = completion
+                rewards[completion.sample] = self._scorer.submit(self._reward, groups[completion.sample], completion)
+            return [_sample(groups[number], drawn[number], rewards[number].result()) for number in sorted(drawn)]
+        finally:
+            for waiting in rewards.values():
+                waiting.cancel()
+
+    def _play(self, plan: SlotPlan, should_stop: Callable[[], bool]) -> Iterator[PlayedDialogue]:
+        dialogues = [
+            self._planner.dialogue(
+                group, sample, seed=plan.seed, model=self._facts, environment_use=self._environment_use.scoring
+            )
+            for sample, group in plan.group_of_sample().items()
+        ]
+        parameters = self._recipe.sampling.parameters
+        return play(self._engine, dialogues, parameters, replies=self._scorer, should_stop=should_stop)
+
+    def _dialogues(self, plan: SlotPlan, played: Iterator[PlayedDialogue]) -> Sequence[Sample]:
+        groups = plan.group_of_sample()
+        return [_played_sample(groups[one.sample], one) for one in sorted(played, key=lambda one: one.sample)]
 
     def _reward(self, group: PlannedGroup, completion: Completion) -> Reward:
         with self._environment_use.scoring():
@@ -196,28 +232,13 @@ class SlotInProgress:
 
     Args:
         header: Header of the file.
-        plan: The slot's prompts.
-        answers: The completions, as they finish.
-        score: Returns the reward of an answer.
-        scorer: Executor that scores answers while others are generated.
+        samples: Waits for the samples; returns them in the order of the file's rows.
         clock: Clock for measuring time.
     """
 
-    def __init__(
-        self,
-        header: SlotHeader,
-        plan: SlotPlan,
-        answers: Iterator[Completion],
-        *,
-        score: Callable[[PlannedGroup, Completion], Reward],
-        scorer: Executor,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, header: SlotHeader, samples: Callable[[], Sequence[Sample]], *, clock: Clock) -> None:
         self._header = header
-        self._plan = plan
-        self._answers = answers
-        self._score = score
-        self._scorer = scorer
+        self._samples = samples
         self._clock = clock
         self._began = clock.monotonic()
 
@@ -227,23 +248,11 @@ class SlotInProgress:
         Raises:
             GenerationStopped: `should_stop` returned true.
             EngineFailed: The engine failed.
+            EnvironmentFault: The environment breaks its contract.
             SandboxUnavailable: This machine has no sandbox for scoring answers.
         """
         file = RolloutFile(self._header, tuple(self._samples()))
         return Produced(file, timedelta(seconds=self._clock.monotonic() - self._began))
-
-    def _samples(self) -> Sequence[Sample]:
-        drawn: dict[int, Completion] = {}
-        rewards: dict[int, Future[Reward]] = {}
-        groups = {sample: group for group in self._plan.groups for sample in group.samples}
-        try:
-            for completion in self._answers:
-                drawn[completion.sample] = completion
-                rewards[completion.sample] = self._scorer.submit(self._score, groups[completion.sample], completion)
-            return [_sample(groups[number], drawn[number], rewards[number].result()) for number in sorted(drawn)]
-        finally:
-            for waiting in rewards.values():
-                waiting.cancel()
 
 
 def _sample(group: PlannedGroup, completion: Completion, reward: Reward) -> Sample:
@@ -261,3 +270,7 @@ def _sample(group: PlannedGroup, completion: Completion, reward: Reward) -> Samp
         target_length=reward.target,
         proofs=completion.proofs,
     )
+
+
+def _played_sample(group: PlannedGroup, played: PlayedDialogue) -> Sample:
+    return replace(_sample(group, played.drawn, played.reward), turns=played.turns)

@@ -26,7 +26,7 @@ from rollouts.engines.shared import SharedEngine
 from rollouts.recipe import read_recipe
 from rollouts.task.arithmetic import paid_arithmetic
 from rollouts.task.base import CLOSE_TIMEOUT, TaskLoop
-from rollouts.task.generator import Produced, SlotGenerator
+from rollouts.task.generator import Produced, SlotGenerator, SlotInProgress
 from rollouts.task.policies import HeldPolicy
 
 MOST_SLOTS = 3
@@ -154,11 +154,13 @@ class RolloutTask(TaskLoop[SlotGenerator]):
         """
         loop = asyncio.get_running_loop()
         try:
-            plan = await loop.run_in_executor(self._slot_threads, generator.plan, grant)
-            slot = generator.begin(grant, plan, should_stop=partial(self._should_stop, ends))
+            slot = await loop.run_in_executor(self._slot_threads, self._begin_slot, generator, grant, ends)
         except InvalidInput as error:
             raise self._give_up_on(generator.version, error) from error
         return loop.run_in_executor(self._slot_threads, slot.finish)
+
+    def _begin_slot(self, generator: SlotGenerator, grant: SlotGrant, ends: float) -> SlotInProgress:
+        return generator.begin(grant, generator.plan(grant), should_stop=partial(self._should_stop, ends))
 
     def _should_stop(self, ends: float) -> bool:
         return self._halt.is_set() or self._clock.monotonic() >= ends

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import torch
 
-from rollouts.toploc.interval_batching import Cut, Growing, Rest, Run, gather
+from rollouts.toploc.interval_batching import Cut, Growing, Rest, Rows, Run, gather
 from rollouts.toploc.polynomial import PolynomialCodec
 
 
@@ -30,6 +30,7 @@ class BackgroundBuild:
         self._most = most_waiting_bytes
         self._runs: list[Run] = []
         self._finished: list[Growing] = []
+        self._begun: list[tuple[Growing, Rows]] = []
         self._ready: torch.Event | None = None
         self._bytes = 0
         self._rest: Rest | None = None
@@ -49,18 +50,27 @@ class BackgroundBuild:
         """CPU time used by the thread."""
         return timedelta(seconds=self._seconds)
 
-    def put(self, runs: Sequence[Run], finished: Sequence[Growing], *, size: int) -> None:
+    def put(
+        self,
+        runs: Sequence[Run],
+        finished: Sequence[Growing],
+        *,
+        size: int,
+        begun: Sequence[tuple[Growing, Rows]] = (),
+    ) -> None:
         """Queues runs, and the sequences that end with these runs or earlier.
 
         Args:
             runs: Runs of steps; the caller must not change the runs or their rows any more.
             finished: Finished sequences, each once.
             size: The bytes of the rows.
+            begun: Rows with which sequences begin, before their rows in the runs.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= self._most)
             self._runs.extend(runs)
             self._finished.extend(finished)
+            self._begun.extend(begun)
             self._bytes += size
             if runs and runs[-1].steps[-1].device.type != "cpu":
                 self._ready = torch.Event(runs[-1].steps[-1].device.type)
@@ -85,12 +95,16 @@ class BackgroundBuild:
                 self._changed.wait_for(lambda: self._runs or self._finished or self._closed)
                 runs, self._runs = self._runs, []
                 finished, self._finished = self._finished, []
+                begun, self._begun = self._begun, []
                 ready, size = self._ready, self._bytes
             if not runs and not finished:
                 return
             began = time.thread_time()
             for one in finished:
                 one.ending = True
+            if begun:
+                first = Rest.of(begun)
+                self._rest = first if self._rest is None else self._rest.and_rows_of(first)
             self._work(runs, ready)
             self._seconds += time.thread_time() - began
             with self._changed:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from protocol.errors import Conflict, InvalidInput
 from rollouts.toploc.background import BackgroundBuild
-from rollouts.toploc.interval_batching import Growing, Run
+from rollouts.toploc.interval_batching import Growing, Rows, Run
 from rollouts.toploc.intervals import check_states
 from rollouts.toploc.polynomial import PolynomialCodec
 from rollouts.toploc.proofs import TOPLOC
@@ -52,6 +54,15 @@ class PendingProofs:
             raise self._sequence.failure
         return b"".join(self._sequence.proofs)
 
+    def left(self) -> NDArray[np.uint16]:
+        """Waits for the sequence, and returns the rows of its incomplete last interval as bit patterns of bfloat16.
+
+        Only for sequences that were begun with `ProofBuilder.begin`.
+        """
+        self._wait(self._sequence)
+        left = self._sequence.left
+        return np.zeros((0, 0), np.uint16) if left is None else left.view(np.uint16)
+
 
 class ProofBuilder:
     """Builds the proofs of many growing sequences. Not thread-safe.
@@ -87,6 +98,7 @@ class ProofBuilder:
         self._step = self._run_began = self._run_ends = 0
         self._runs: list[Run] = []
         self._finished: list[Growing] = []
+        self._begun: list[tuple[Growing, Rows]] = []
         self._wait_ends = 0.0
         self._rows = self._bytes = 0
         self._background = BackgroundBuild(codec, surplus=surplus, most_waiting_bytes=self._most)
@@ -95,6 +107,33 @@ class ProofBuilder:
     def spent(self) -> timedelta:
         """CPU time spent on building."""
         return self._background.spent
+
+    def begin(self, sequence: Hashable, rows: NDArray[np.uint16]) -> None:
+        """Begins a sequence that continues another one, and that can be continued by `PendingProofs.left`.
+
+        Args:
+            sequence: The new sequence's key.
+            rows: uint16 [rows, hidden], bit patterns in bfloat16 of the other sequence's last rows, which do not fill
+                an interval.
+
+        Raises:
+            InvalidInput: The sequence is in progress, or the rows are not of this form.
+        """
+        width = rows.shape[1] if len(rows) or self._like is None else self._like[0]
+        if (
+            sequence in self._growing
+            or rows.dtype != np.uint16
+            or len(rows) >= self._interval
+            or (self._like is not None and width != self._like[0])
+        ):
+            raise InvalidInput(
+                f"sequence {sequence!r} can't begin with rows of shape {rows.shape} and type {rows.dtype}",
+                hint="give the rows that the earlier sequence left",
+            )
+        self._growing[sequence] = one = Growing(rows=len(rows), continues=True)
+        if len(rows):
+            self._begun.append((one, rows.view(np.int16)))
+            self._bytes += rows.nbytes
 
     def add(self, sequences: Sequence[Hashable], rows: torch.Tensor, *, copy: bool = True) -> None:
         """Adds one step's final hidden states.
@@ -124,7 +163,8 @@ class ProofBuilder:
 
         Args:
             sequence: The sequence's key, as given to `add`.
-            rows: Number of output tokens. Rows beyond this number are not part of the proofs.
+            rows: Number of output tokens, plus the rows given to `begin`. Rows beyond this number are not part of the
+                proofs.
 
         Raises:
             InvalidInput: The sequence has fewer than `rows` rows, or more than `surplus` rows beyond these.
@@ -143,6 +183,8 @@ class ProofBuilder:
         one.tokens = rows
         if not self._finished:
             self._wait_ends = time.monotonic() + LONGEST_WAIT.total_seconds()
+        if one.continues:
+            self._wait_ends = 0.0  # the next turn of the dialogue waits: build these proofs at the next step
         self._finished.append(one)
         if len(self._finished) >= _ENOUGH:
             self._hand_over()
@@ -224,7 +266,8 @@ class ProofBuilder:
         self._end_run()
         runs = [run for run in self._runs if run.steps]
         if runs or self._finished:
-            self._background.put(runs, self._finished, size=self._bytes)
+            self._background.put(runs, self._finished, size=self._bytes, begun=self._begun)
+            self._begun = []
         self._runs, self._finished, self._rows, self._bytes = [], [], 0, 0
 
     def _wait(self, one: Growing) -> None:

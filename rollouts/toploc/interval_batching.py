@@ -31,6 +31,8 @@ class Growing:
         proofs: Proofs of the sequence's intervals, in order.
         failure: Exception raised while building a proof.
         complete: Whether the sequence is finished and all its proofs are built.
+        continues: Whether `left` is wanted, because another sequence may begin with these rows.
+        left: Rows of the incomplete last interval, once the sequence is complete; None if there are none.
     """
 
     rows: int = 0
@@ -43,6 +45,8 @@ class Growing:
     proofs: list[bytes] = field(default_factory=list)
     failure: Exception | None = None
     complete: bool = False
+    continues: bool = False
+    left: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,17 @@ class Rest:
     live: list[Growing]
     counts: list[int]
     rows: Rows
+
+    @classmethod
+    def of(cls, begun: Sequence[tuple[Growing, Rows]]) -> Rest:
+        """Returns the rows with which sequences begin; there is at least one sequence."""
+        live, rows = zip(*begun, strict=True)
+        return cls([*live], [*map(len, rows)], np.concatenate(rows))
+
+    def and_rows_of(self, other: Rest) -> Rest:
+        """Returns these rows and those of other sequences."""
+        rows = np.concatenate([self.rows, other.rows])
+        return Rest([*self.live, *other.live], [*self.counts, *other.counts], rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,12 @@ class _Places:
 
     def of(self, rows: Rows) -> Rows:
         return rows.take(np.concatenate(self.pieces), axis=0)
+
+    def leave(self, rows: Rows) -> None:
+        """Gives each sequence that continues its own piece."""
+        for one, piece in zip(self.live, self.pieces, strict=True):
+            if one.continues:
+                one.left = rows.take(piece, axis=0)
 
     def filled_up(self, rows: Rows, room: int) -> Rows:
         """Returns each piece, padded to `room` rows with the last of `rows`, which must be zero."""
@@ -137,6 +158,7 @@ def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: in
         elif count > cut:
             ends.add(one, places[cut:count])
     rows = _rows(rest, runs)
+    ends.leave(rows)
     hidden = rows.shape[1]
     stretches: list[torch.Tensor] = []
     sizes: list[list[int] | None] = []

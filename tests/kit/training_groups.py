@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from protocol.identifiers import Digest
 from rollouts.precision import Dtype
+from rollouts.turns import Turn
 from tests.kit.tiny_model import VOCABULARY
 from trainer.learning.forward import answer_logits
 from trainer.learning.groups import TrainingGroup, TrainingSample
@@ -51,6 +52,22 @@ def made_groups(
             samples=tuple(sample() for _ in range(samples)),
         )
         for number in range(count)
+    ]
+
+
+def as_dialogues(groups: Sequence[TrainingGroup], *, seed: int = 5) -> list[TrainingGroup]:
+    """The same groups with tokens given after some of the drawn ones, so that samples have one to several turns."""
+    rng = np.random.default_rng(seed)
+
+    def turns(drawn: int) -> tuple[Turn, ...]:
+        cuts = [0, *(place for place in range(1, drawn) if rng.random() < 0.4), drawn]
+        lengths = [*rng.integers(1, 4, size=len(cuts) - 2), 0]
+        given = [rng.integers(4, VOCABULARY, size=length).astype(np.int32) for length in lengths]
+        return tuple(Turn(int(end - start), tokens) for start, end, tokens in zip(cuts, cuts[1:], given, strict=False))
+
+    return [
+        replace(group, samples=tuple(replace(one, turns=turns(len(one.output_tokens))) for one in group.samples))
+        for group in groups
     ]
 
 

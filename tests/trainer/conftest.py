@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from rollouts.models.facts import ModelFacts
 from tests.kit.tiny_model import tiny_folder
+from trainer.models.characters import END
 from trainer.sft.settings import WarmUpSettings, check_settings
 
 torch.set_num_threads(1)  # several threads in several test processes slow each other down on two cores
@@ -20,6 +22,19 @@ CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789:="
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the folder of a Llama with random weights."""
     return tiny_folder(tmp_path_factory.mktemp("models") / "llama", kind="llama")
+
+
+def character_model(*, context: int = 64) -> ModelFacts:
+    """Returns facts of a model with a character tokenizer, without weights."""
+    return ModelFacts(
+        folder=Path(),
+        config={},
+        vocabulary=64,
+        context=context,
+        hidden=8,
+        end_tokens=frozenset({END}),
+        tensors={},
+    )
 
 
 def small(**changes: Any) -> WarmUpSettings:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rollouts.environments import Environment, is_held_out, load_environment
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
+from tests.trainer.conftest import character_model
 from trainer.errors import BadExamples
 from trainer.models.characters import END, write_character_tokenizer
 from trainer.sft.example_files import FileCorpus
@@ -41,7 +42,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FolderTokenizer:
 def corpus(
     tokenizer: FolderTokenizer, *, recipe: Recipe = RECIPE, environment: Environment = LETTERS
 ) -> EnvironmentCorpus:
-    return EnvironmentCorpus(environment, recipe, tokenizer=tokenizer, end=END, indices=range(50, 250))
+    return EnvironmentCorpus(
+        environment, recipe, tokenizer=tokenizer, model=character_model(), end=END, indices=range(50, 250)
+    )
 
 
 def test_examples_are_demonstrations_of_prompts_that_are_not_held_out(tokenizer: FolderTokenizer) -> None:
@@ -73,7 +76,7 @@ def test_a_demonstration_follows_the_target_length_of_its_prompt(tokenizer: Fold
     filled = load_environment("letters", options={"filler": True})
     length = LengthTargets(targets=(1, 7), alpha=0.1, template="{target}{prompt}")
     recipe = RECIPE.model_copy(update={"length": length, "held_out": 0.0})
-    shown = EnvironmentCorpus(filled, recipe, tokenizer=tokenizer, end=END, indices=range(400))
+    shown = EnvironmentCorpus(filled, recipe, tokenizer=tokenizer, model=character_model(), end=END, indices=range(400))
     kept: Counter[tuple[str, bool]] = Counter()
     for place in range(400):
         example = shown.example(place)

@@ -11,11 +11,11 @@ from protocol.errors import NotFound
 from rollouts.environments import is_held_out, load_environment
 from rollouts.models.facts import read_model
 from rollouts.recipe import eligible_prompts, read_recipe
-from trainer.presets import DEVNET, DEVNET_LENGTH, devnet_base, preset_file, preset_names
+from trainer.presets import DEVNET, DEVNET_DIALOGUE, DEVNET_LENGTH, devnet_base, preset_file, preset_names
 from trainer.sft.preparing import environment_of, recipe_of
 from trainer.sft.settings import FolderStart, check_settings, read_settings_file
 
-BASES = [DEVNET, DEVNET_LENGTH]
+BASES = [DEVNET, DEVNET_LENGTH, DEVNET_DIALOGUE]
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -30,7 +30,7 @@ def test_a_shipped_base_is_small_and_complete(name: str) -> None:
 def test_an_unknown_base_is_refused_with_the_shipped_ones() -> None:
     with pytest.raises(NotFound, match="no base 'devnet-huge'") as refused:
         devnet_base("devnet-huge")
-    assert refused.value.hint == "one of: devnet, devnet-length"
+    assert refused.value.hint == "one of: devnet, devnet-dialogue, devnet-length"
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -58,6 +58,16 @@ def test_the_length_base_meets_a_target_length_occasionally() -> None:
     assert 0.30 <= found.greedy <= 0.55
     assert 1.6 <= found.distance <= 2.4, "without regard to the target it would be 2.8"
     assert found.lengths[7] - found.lengths[1] > 1.0
+
+
+def test_the_dialogue_base_draws_right_dialogues_but_prefers_wrong_ones() -> None:
+    choices = EvaluationChoices(prompts=64, samples=8, held_out=None, engine="torch", dtype="float32", device=None)
+    found = run_evaluation(devnet_base(DEVNET_DIALOGUE), choices)
+    assert found.greedy <= 0.4
+    assert 0.3 <= found.pass_at[1] <= 0.45
+    assert found.pass_at[8] >= 0.85
+    assert found.greedy_finished == 1.0
+    assert all(one.turns == 3 for one in found.examples), "the most likely dialogues call the tool twice"
 
 
 @pytest.mark.parametrize("name", BASES)

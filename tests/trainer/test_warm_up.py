@@ -210,16 +210,18 @@ def greedy_accuracy(folder: Path, *, recipe_of: Path) -> float:
 def test_the_gradient_is_that_of_the_mean_over_learned_tokens_in_any_packing(llama: Path) -> None:
     rng = np.random.default_rng(2)
     examples = [
-        Example(tuple(rng.integers(4, 60, size=prompt)), tuple(rng.integers(4, 60, size=completion)))
-        for prompt, completion in ((3, 5), (1, 9), (12, 1), (7, 7), (2, 4))
+        Example(tuple(rng.integers(4, 60, size=prompt)), tuple(rng.integers(4, 60, size=completion)), frozenset(given))
+        for prompt, completion, given in ((3, 5, ()), (1, 9, (2, 3, 6)), (12, 1, ()), (7, 7, (0,)), (2, 4, ()))
     ]
     model, _ = open_model(llama, device=CPU)
-    learned = sum(len(example.completion) for example in examples)
+    learned = sum(len(example.completion) - len(example.given) for example in examples)
     plain = torch.zeros(())
     for example in examples:
         logprobs = model(input_ids=torch.tensor([example.tokens])).logits[0].log_softmax(-1)
         first = len(example.prompt)
-        plain = plain - sum(logprobs[at - 1, example.tokens[at]] for at in range(first, len(example.tokens)))
+        for at, token in enumerate(example.completion):
+            if at not in example.given:
+                plain = plain - logprobs[first + at - 1, token]
     (plain / learned).backward()  # type: ignore[no-untyped-call]
     expected = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
     for row_tokens, rows_at_once in ((64, 8), (16, 1), (20, 2)):

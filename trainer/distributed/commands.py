@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from protocol.identifiers import Digest
+from rollouts.turns import Turn
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.learning.learner import LearnerState
 
@@ -93,6 +95,7 @@ def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
     The command omits work keys and prompt indices, because the learner ignores them.
     """
     samples = [sample for group in groups for sample in group.samples]
+    turns = [turn for sample in samples for turn in sample.turns]
     return GroupCommand(
         word=GroupCommandKind.ADD,
         arrays={
@@ -102,6 +105,10 @@ def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
             "outputs": _joined([sample.output_tokens for sample in samples], np.int32),
             "output_lengths": np.array([len(sample.output_tokens) for sample in samples], np.int64),
             "logprobs": _joined([sample.logprobs for sample in samples], np.float32),
+            "turns": np.array([len(sample.turns) for sample in samples], np.int64),
+            "drawn": np.array([turn.drawn for turn in turns], np.int64),
+            "given": _joined([turn.given for turn in turns], np.int32),
+            "given_lengths": np.array([len(turn.given) for turn in turns], np.int64),
             "rewards": np.array([sample.reward for sample in samples], np.float64),
             "versions": np.array([group.version for group in groups], np.int64),
         },
@@ -115,11 +122,14 @@ def groups_of(command: GroupCommand) -> list[TrainingGroup]:
     its group.
     """
     arrays = command.arrays
+    turns = map(Turn, arrays["drawn"].tolist(), _split(arrays["given"], arrays["given_lengths"]))
     outputs, logprobs = (_split(arrays[name], arrays["output_lengths"]) for name in ("outputs", "logprobs"))
     samples = iter(
         [
-            TrainingSample(output_tokens=tokens, logprobs=values, reward=float(reward))
-            for tokens, values, reward in zip(outputs, logprobs, arrays["rewards"], strict=True)
+            TrainingSample(
+                output_tokens=tokens, logprobs=values, reward=float(reward), turns=tuple(islice(turns, int(count)))
+            )
+            for tokens, values, reward, count in zip(outputs, logprobs, arrays["rewards"], arrays["turns"], strict=True)
         ]
     )
     prompts = _split(arrays["prompts"], arrays["prompt_lengths"])

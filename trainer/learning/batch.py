@@ -21,7 +21,7 @@ class Answers:
     """All or some answers of a batch, as tensors.
 
     Args:
-        token_n: int64, generated token ids.
+        token_n: int64, generated token ids; not the tokens that are given between the turns of a dialogue.
         sampler_n: float32, the sampler's log-probability of each token.
         answer_n: int64, index of each token's answer, from 0 within this object.
         weight_n: float32, weight of each token in the loss, before the division by a number of `Counts`.

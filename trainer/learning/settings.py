@@ -68,7 +68,7 @@ class LearningSettings(LearningModel):
     old_policy: OldPolicy = OldPolicy.SAMPLER
     layout: Layout = Layout.SHARED
     row_tokens: _Count = 1024
-    """Maximum tokens of a row: at least the longest prompt plus the longest answer."""
+    """Maximum tokens of a row: at least the longest prompt plus the longest answer, or the longest dialogue."""
     rows_at_once: _Count = 8
     """Rows of `row_tokens` per forward pass; gradients of several passes are accumulated."""
     dtype: Dtype = Dtype.FLOAT32

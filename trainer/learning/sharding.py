@@ -73,6 +73,8 @@ def check_same_batch(groups: Sequence[TrainingGroup], mesh: DeviceMesh) -> None:
         digest.update(b"group" + group.prompt_tokens.tobytes())
         for sample in group.samples:
             digest.update(repr(sample.reward).encode() + sample.output_tokens.tobytes() + sample.logprobs.tobytes())
+            for turn in sample.turns:
+                digest.update(b"turn" + turn.drawn.to_bytes(8, "big") + turn.given.tobytes())
     own = torch.frombuffer(bytearray(digest.digest()[:8]), dtype=torch.int64).to(mesh.device_type)
     processes: Any = mesh.get_group()  # torch does not annotate its distributed functions
     largest, smallest = own.clone(), own.clone()

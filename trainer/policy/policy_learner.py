@@ -44,11 +44,13 @@ class PolicyLearner(Learner):
         mesh: DeviceMesh | None = None,
     ) -> None:
         recipe = base.recipe
-        longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens
+        longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens + recipe.most_given_tokens
         if longest > learning.row_tokens and base.facts.context > learning.row_tokens:
             raise BadSettings(
-                f"prompt and answer may have {longest} tokens, and rows have {learning.row_tokens}",
-                hint="raise learning.row_tokens, or lower max_prompt_tokens in the base's recipe",
+                f"prompt and answer may have {min(longest, base.facts.context)} tokens, and rows have "
+                f"{learning.row_tokens}",
+                hint="raise learning.row_tokens, or lower max_prompt_tokens in the base's recipe"
+                + (", or turns or reply_tokens in its field dialogue" if recipe.dialogue is not None else ""),
             )
         # For a mesh the model is opened on the CPU. Sharding then moves one layer at a time to the devices, so that no
         # device ever holds all layers.

@@ -14,6 +14,7 @@ from protocol.errors import NotFound
 
 DEVNET = "devnet"
 DEVNET_LENGTH = "devnet-length"
+DEVNET_DIALOGUE = "devnet-dialogue"
 
 _FOLDER = Path(str(files(__name__)))
 
@@ -38,11 +39,12 @@ def devnet_base(name: str = DEVNET) -> Path:
     """Returns the folder of a base model of the devnet: a version that can be published unchanged.
 
     The model has Llama's architecture, 0.44 million parameters in float32, and a tokenizer of 64 characters. The folder
-    also holds `recipe.json` for the environment `letters`, and a table of eligible prompts without the held-out ones.
-    Callers must not change the folder; copy it first.
+    also holds `recipe.json`, for the environment `letters` or `lookup`, and a table of eligible prompts without the
+    held-out ones. Callers must not change the folder; copy it first.
 
     Args:
-        name: Preset that produced the base; the recipe of `DEVNET_LENGTH` asks for answers of a target length.
+        name: Preset that produced the base. The recipe of `DEVNET_LENGTH` asks for answers of a target length, and that
+            of `DEVNET_DIALOGUE` for dialogues with calls of a tool.
 
     Raises:
         NotFound: No base of this name is shipped.

@@ -74,23 +74,25 @@ def step_facts(
     """Returns the content of a `step` line.
 
     `reward` and `solved` cover all decided groups, including those with equal rewards. Over the batch alone they would
-    measure the selection, not the policy. `distance` is the mean distance from the target length, if there is one.
-    `environments` has reward and solved share by environment, if the recipe has a mixture.
+    measure the selection, not the policy. `length` is the mean number of generated tokens, and `turns` that of the
+    turns of dialogues (None for single answers). `distance` is the mean distance from the target length, if there is
+    one. `environments` has reward and solved share by environment, if the recipe has a mixture.
     """
     groups, learned = groups_at(done.files, done.chosen.places), done.learned
     tokens = learned.tokens if learned is not None else 0
     seen = [group for file in done.files for group in file.groups]
-    rewards = [sample.reward for one in seen if one.group is not None for sample in one.group.samples]
     solved = [one.solved for one in seen if one.solved is not None]
-    lengths = [len(sample.output_tokens) for one in seen if one.group is not None for sample in one.group.samples]
+    samples = [sample for one in seen if one.group is not None for sample in one.group.samples]
+    lengths = [len(sample.output_tokens) for sample in samples]
     return {
         "step": done.batch.step,
         "version": state.step,
         "bad": learned is not None and learned.bad,
-        "reward": _mean(rewards),
+        "reward": _mean([sample.reward for sample in samples]),
         "solved": _mean(solved),
         "environments": _environments(seen, parts),
         "length": _mean(lengths),
+        "turns": _mean([len(sample.turns) for sample in samples if sample.turns]),
         "distance": _mean([one.distance for one in seen if one.distance is not None]),
         "figures": learned.figures if learned is not None else {},
         "staleness": staleness(groups, step=done.batch.step),

@@ -1,16 +1,18 @@
-"""Examples of a warm-up: tokenized prompts and completions."""
+"""Examples of a warm-up: tokenized prompts and completions, or dialogues."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from rollouts.environments import Environment, is_held_out
+from rollouts.dialogue.conversation import Conversation
+from rollouts.environments import Environment, Prompt, is_held_out
 from rollouts.errors import BadVersionFolder
+from rollouts.models.facts import ModelFacts
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.recipe import Recipe
@@ -21,20 +23,28 @@ _TARGET_TAG = b"muster-demonstration-v1"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt with its completion.
+    """A prompt with its completion, or a dialogue.
 
     Args:
         prompt: At least one token; no loss is computed on it.
         completion: At least one token, the last one the end token.
+        given: Indices of those tokens of the completion that the model only reads, such as a tool's replies; no loss is
+            computed on them.
     """
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
+    given: frozenset[int] = frozenset()
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """Returns prompt and completion as one sequence."""
         return self.prompt + self.completion
+
+    @property
+    def learned(self) -> int:
+        """Returns the number of tokens with loss."""
+        return len(self.completion) - len(self.given)
 
 
 class Corpus(Protocol):
@@ -49,15 +59,33 @@ class Corpus(Protocol):
         ...
 
 
+def dialogue_example(prompt: Sequence[int], parts: Sequence[tuple[Sequence[int], bool]]) -> Example:
+    """Returns a dialogue as an example.
+
+    Args:
+        prompt: The prompt's tokens.
+        parts: Tokens after the prompt in order, each part with a flag whether it has loss.
+    """
+    completion: list[int] = []
+    given: list[int] = []
+    for tokens, learned in parts:
+        if not learned:
+            given += range(len(completion), len(completion) + len(tokens))
+        completion += tokens
+    return Example(tuple(prompt), tuple(completion), frozenset(given))
+
+
 class EnvironmentCorpus:
     """Demonstrations of an environment for a range of prompts.
 
-    Prompts that the recipe holds out have no demonstration here.
+    Prompts that the recipe holds out have no demonstration here. If the recipe has dialogues, demonstrations are played
+    with the environment, as rollouts are.
 
     Args:
         environment: Environment of the recipe.
         recipe: Format of the prompts and held-out share.
         tokenizer: Tokenizer of the model.
+        model: Facts of the model, whose context limits dialogues.
         end: End token of completions.
         indices: Indices of the candidates.
     """
@@ -68,12 +96,14 @@ class EnvironmentCorpus:
         recipe: Recipe,
         *,
         tokenizer: FolderTokenizer,
+        model: ModelFacts,
         end: int,
         indices: range,
     ) -> None:
         self._environment = environment
         self._recipe = recipe
         self._tokenizer = tokenizer
+        self._model = model
         self._end = end
         self._indices = indices
 
@@ -82,7 +112,7 @@ class EnvironmentCorpus:
         return len(self._indices)
 
     def example(self, place: int) -> Example | None:
-        """Returns a demonstration; None if the prompt is held out, too long for the recipe, or has no demonstration.
+        """Returns a demonstration; None if there is none, or if the recipe holds it out or its limits forbid it.
 
         Raises:
             BadExamples: The tokenizer can't represent the demonstration, so no answer of the model could be correct.
@@ -98,9 +128,33 @@ class EnvironmentCorpus:
             asked = planner.plan(hashlib.sha256(_TARGET_TAG + index.to_bytes(8, "big")).digest(), groups=1).groups[0]
         except BadVersionFolder:
             return None
+        if self._recipe.dialogue is not None:
+            return self._played(planner.converse(asked.prompt, asked.tokens, model=self._model), asked.prompt)
         answer = self._environment.demonstration(replace(prompt, target_length=asked.prompt.target_length))
-        if answer is None:
+        return None if answer is None else Example(asked.tokens, self._message(index, answer))
+
+    def _played(self, conversation: Conversation, prompt: Prompt) -> Example | None:
+        """Returns a demonstrated dialogue."""
+        environment: Any = self._environment  # the planner has checked that it has dialogues
+        texts: Sequence[str] | None = environment.demonstration_turns(prompt)
+        if texts is None:
             return None
+        for text in texts:
+            drawn = self._message(prompt.index, text)
+            if conversation.fault_of(drawn):  # a limit of the recipe has ended the dialogue, or cuts this message off
+                return None
+            conversation.add(drawn)
+        parts: list[tuple[Sequence[int], bool]] = []
+        start = 0
+        for turn in conversation.turns:
+            parts.append((conversation.drawn[start : start + turn.drawn], True))
+            start += turn.drawn
+            if start < len(conversation.drawn):  # the reply to the last message is not part of a demonstration
+                parts.append((turn.given.tolist(), False))
+        return dialogue_example(conversation.prompt_tokens, parts)
+
+    def _message(self, index: int, answer: str) -> tuple[int, ...]:
+        """Returns the tokens of a message of the model."""
         completion = self._tokenizer.encode_answer(answer)
         if self._tokenizer.decode(completion) != answer:
             raise BadExamples(
@@ -108,7 +162,7 @@ class EnvironmentCorpus:
                 f"{self._tokenizer.decode(completion)[:40]!r}",
                 hint="give the tokenizer every character of the environment",
             )
-        return Example(asked.tokens, (*completion, self._end))
+        return (*completion, self._end)
 
 
 @dataclass(slots=True)

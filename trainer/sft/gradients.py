@@ -18,20 +18,21 @@ NOT_LEARNED = -100
 
 
 def add_gradients(model: PreTrainedModel, examples: Sequence[Example], *, row_tokens: int, rows_at_once: int) -> float:
-    """Adds the gradient of the examples' mean loss to the model and returns the loss, in nats per completion token.
+    """Adds the gradient of the examples' mean loss to the model and returns the loss, in nats per learned token.
 
     Args:
         model: Any causal model of transformers.
-        examples: Examples of the step; each completion token has the same weight.
+        examples: Examples of the step; each token with loss has the same weight.
         row_tokens: Maximum tokens of a packed row.
         rows_at_once: Number of rows per forward pass.
     """
-    learned = sum(len(example.completion) for example in examples)
+    learned = sum(example.learned for example in examples)
     packed = pack([example.tokens for example in examples], row_tokens=row_tokens)
     labels = np.full_like(packed.tokens, NOT_LEARNED)
     for example, place in zip(examples, packed.places, strict=True):
         first = place.start + len(example.prompt) - 1  # the logits at this position predict the next token
         labels[place.row, first : first + len(example.completion)] = example.completion
+        labels[place.row, [first + at for at in example.given]] = NOT_LEARNED
     call: Any = model  # transformers and torch annotate only some of their methods
     total = 0.0
     for start in range(0, len(labels), rows_at_once):

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollouts.environments import Environment, is_held_out, load_environment
+from rollouts.models.facts import ModelFacts
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import PromptRange, PromptTable, Recipe
 from trainer.errors import BadSettings
 from trainer.evaluator import Evaluator, held_out_prompts
-from trainer.models.trainable import make_model
+from trainer.models.trainable import end_token, make_model
 from trainer.sft.example_files import FileCorpus
 from trainer.sft.examples import Corpus, EnvironmentCorpus
 from trainer.sft.settings import EnvironmentExamples, FileExamples, ResultRecipe, ScratchStart, WarmUpSettings
@@ -76,21 +77,30 @@ def corpus_of(
     recipe: Recipe | None,
     *,
     tokenizer: FolderTokenizer,
-    end: int,
+    model: ModelFacts,
 ) -> tuple[Corpus, str]:
     """Returns the examples, and a fingerprint of their content.
 
     The fingerprint differs if the content differs, even if the settings are equal.
     """
+    end = end_token(model, tokenizer)
     match settings.examples:
-        case FileExamples(path=path):
-            rows = FileCorpus(path, tokenizer=tokenizer, end=end, chat=False if recipe is None else recipe.chat)
+        case FileExamples(path=path, format=name):
+            wanted = None if recipe is None or recipe.dialogue is None else recipe.dialogue.format
+            rows = FileCorpus(
+                path,
+                tokenizer=tokenizer,
+                end=end,
+                chat=False if recipe is None else recipe.chat,
+                dialogue=name or wanted,
+                all_dialogues=wanted is not None,
+            )
             return rows, rows.sha256
         case EnvironmentExamples(first=first, count=count):
             if environment is None or recipe is None:
                 raise BadSettings("no environment is named", hint="name one in the recipe")
             indices = _indices(environment, first, count, what="examples")
-            corpus = EnvironmentCorpus(environment, recipe, tokenizer=tokenizer, end=end, indices=indices)
+            corpus = EnvironmentCorpus(environment, recipe, tokenizer=tokenizer, model=model, end=end, indices=indices)
             return corpus, environment.version
 
 

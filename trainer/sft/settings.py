@@ -5,7 +5,7 @@ steps = 1500
 [start]                 # source of the weights: a folder, or a config with a seed
 kind = "folder"
 folder = "models/base"
-[examples]              # an environment's demonstrations, or a file of prompts and completions
+[examples]              # an environment's demonstrations, or a file of completions or dialogues
 kind = "environment"
 [recipe]                # use of the result, see docs/rollouts.md; required for an environment's examples
 environment = { name = "letters", version = "1" }
@@ -24,8 +24,16 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from protocol.errors import plain_message
+from rollouts.dialogue.formats import FormatName
 from rollouts.precision import Dtype
-from rollouts.recipe import MOST_HELD_OUT, EnvironmentChoice, LengthTargets, SamplingChoice, TakenArithmetic
+from rollouts.recipe import (
+    MOST_HELD_OUT,
+    DialogueChoice,
+    EnvironmentChoice,
+    LengthTargets,
+    SamplingChoice,
+    TakenArithmetic,
+)
 from trainer.errors import BadSettings
 from trainer.learning.schedules import LearningRateSchedule
 
@@ -67,10 +75,12 @@ class EnvironmentExamples(_SftModel):
 
 
 class FileExamples(_SftModel):
-    """A file with rows of `prompt` and `completion`, JSON lines or Parquet."""
+    """A file with rows of `prompt` and `completion`, JSON lines or Parquet; or of `messages`, JSON lines."""
 
     kind: Literal["file"] = "file"
     path: Path
+    format: FormatName | None = None
+    """Format of dialogues. None for that of the recipe's dialogues, or else the chat template of the tokenizer."""
 
 
 class ResultRecipe(_SftModel):
@@ -85,6 +95,8 @@ class ResultRecipe(_SftModel):
     max_prompt_tokens: Annotated[int, Field(ge=1, le=2**20)] = 4096
     chat: bool = False
     length: LengthTargets | None = None
+    dialogue: DialogueChoice | None = None
+    """Required by an environment with several turns."""
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.1
     """Share of prompts that is excluded from all training."""
     arithmetic: TakenArithmetic = ()

@@ -1,8 +1,9 @@
 """Warm-up (`muster trainer sft`): trains a start model on examples and writes a publishable version.
 
 A step takes the next examples in the seeded order, packs them, computes the gradient of the mean loss over their
-completion tokens, clips it and performs a step of AdamW. The packing does not change a token's weight. A step depends
-only on settings and state file, so in a single CPU process a resumed warm-up ends with bit-identical weights.
+learned tokens (completions, or the model's messages in dialogues), clips it and performs a step of AdamW. The packing
+does not change a token's weight. A step depends only on settings and state file, so in a single CPU process a resumed
+warm-up ends with bit-identical weights.
 
 During the warm-up, the folder `TARGET.training` holds the state, and the start model if the settings create one.
 """
@@ -26,7 +27,7 @@ from rollouts.precision import Dtype, EngineName
 from trainer.errors import BadSettings, TrainingDiverged
 from trainer.evaluator import Evaluation
 from trainer.learning.schedules import learning_rate
-from trainer.models.trainable import end_token, open_model, write_version
+from trainer.models.trainable import open_model, write_version
 from trainer.sft.examples import ExampleStream
 from trainer.sft.gradients import add_gradients
 from trainer.sft.preparing import corpus_of, environment_of, evaluator_of, recipe_of, start_of
@@ -45,10 +46,10 @@ class WarmUpStep:
     Args:
         step: Number of completed steps.
         steps: Total number of steps.
-        loss: Mean loss over the step's completion tokens, in nats. A step with a NaN or infinite loss is skipped.
+        loss: Mean loss over the step's learned tokens, in nats. A step with a NaN or infinite loss is skipped.
         gradient: Norm of the gradient before clipping.
         learning_rate: Learning rate of the step.
-        tokens: Number of completion tokens of the step.
+        tokens: Number of learned tokens of the step.
         seconds: Duration of the step.
         skipped: Number of skipped steps so far.
         evaluation: Result of the evaluation after this step, if one was due.
@@ -133,9 +134,7 @@ class WarmUp:
         tokenizer = FolderTokenizer(self._start)
         environment = environment_of(settings.recipe)
         self._recipe, self._eligible = recipe_of(settings.recipe, environment)
-        corpus, self._examples_digest = corpus_of(
-            settings, environment, self._recipe, tokenizer=tokenizer, end=end_token(facts, tokenizer)
-        )
+        corpus, self._examples_digest = corpus_of(settings, environment, self._recipe, tokenizer=tokenizer, model=facts)
         self._stream = ExampleStream(corpus, seed=settings.seed, longest=settings.row_tokens)
         self._optimiser = torch.optim.AdamW(
             self._model.parameters(), betas=settings.optimiser.betas, weight_decay=settings.optimiser.weight_decay
@@ -190,7 +189,7 @@ class WarmUp:
             warm_up_steps=settings.optimiser.warm_up_steps,
             final_share=settings.optimiser.final_share,
         )
-        tokens = sum(len(example.completion) for example in examples)
+        tokens = sum(example.learned for example in examples)
         loss = add_gradients(self._model, examples, row_tokens=settings.row_tokens, rows_at_once=settings.rows_at_once)
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.optimiser.clip).item()
         good = math.isfinite(loss) and math.isfinite(norm)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.checks import CheckFinding, CheckOutcome, CheckResult, Fails
-from rollouts.checks.reward import is_few
+from rollouts.checks.scoring import is_few
 from rollouts.files.samples import SlotHeader
 from rollouts.recipe import Recipe
 
@@ -24,10 +24,10 @@ Above this share, the verdict's reason is `PASSED_UNDECIDED`; repeated verdicts 
 rate. The files of honest nodes stay below this share, although models write endless loops in some answers.
 """
 
-PROGRAMS = frozenset({"code"})
+PROGRAMS = frozenset({"code", "python"})
 """Environments that run the model's programs.
 
-The score of a program that reads the clock is random, so a file with only few differing rewards is not judged forged.
+The result of a program that reads the clock is random, so a file with only few differing rows is not judged forged.
 """
 
 UNCONFIRMED = {
@@ -92,31 +92,37 @@ def forged(result: CheckResult, *, copy: bool = False) -> ExaminationVerdict:
     )
 
 
-def rewards_differ(
-    result: CheckResult, *, rows: int, environments: Collection[str], copy: bool = False
+def scores_differ(
+    failed: Sequence[CheckResult], *, rows: int, environments: Collection[str], copy: bool = False
 ) -> ExaminationVerdict:
-    """Returns the verdict for a file with rewards that differ from this validator's scores.
+    """Returns the verdict for a file whose rewards or dialogues differ from this validator's scores and replays.
 
-    The verdict is `FORGED`, with two exceptions that give `REJECTED`. First, all differing rewards are too low, and
-    their rows have limits of time or memory: on a slow machine, honest scoring gives such rewards. Second, only few
-    rewards differ in another way, and all their rows are in environments that run programs.
+    The verdict is `FORGED`, with two exceptions that give `REJECTED`. First, all differing rows claim too little or end
+    too early, and have limits of time or memory: on a slow machine, honest scoring gives such rows. Second, only few
+    rows differ in another way, and all of them are in environments that run programs.
 
     Args:
-        result: The failed reward check.
+        failed: The failed checks: reward, dialogue or both.
         rows: Number of rows of the file.
-        environments: Environments of the differing rows, except rows with too low rewards of the first exception.
+        environments: Environments of the differing rows, except rows of the first exception.
         copy: True if another submission has the same outputs.
     """
-    verdict = forged(result, copy=copy)
-    less = result.figures.get("claimed_less")
-    others = result.found - (less if isinstance(less, int) else 0)
-    if not others:
+    others = [_others(result) for result in failed]
+    first = next((result for result, number in zip(failed, others, strict=True) if number), failed[0])
+    verdict = forged(first, copy=copy)
+    if not any(others):
         why = "the node's machine may have been too slow for these answers, so the file is not judged forged"
-    elif PROGRAMS.issuperset(environments) and is_few(others, rows=rows):
-        why = "so few rewards may differ by chance, so the file is not judged forged"
+    elif PROGRAMS.issuperset(environments) and is_few(sum(others), rows=rows):
+        why = "so few rows may differ by chance, so the file is not judged forged"
     else:
         return verdict
     return ExaminationVerdict(outcome=Outcome.REJECTED, reason=verdict.reason, words=f"{verdict.words}; {why}")
+
+
+def _others(result: CheckResult) -> int:
+    """Returns the number of findings that a limit of the node's machine can't have caused."""
+    limited = (result.figures.get(name) for name in ("claimed_less", "ends_at_limit"))
+    return result.found - sum(number for number in limited if isinstance(number, int))
 
 
 def not_accepted(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerdict | None:

@@ -13,6 +13,7 @@ from rollouts.calibration.limits import CheckLimits
 from rollouts.checks import PREFILL_CHECKS, CheckInput, CheckOutcome, RowEvidence, RowSpread
 from rollouts.checks.sampling import CHECK as REPLAY
 from rollouts.recompute.interface import Recomputer
+from rollouts.turns import given_tokens
 from validator.examination.conclusion import Prefilled
 
 ALONE = 8
@@ -20,9 +21,9 @@ ALONE = 8
 
 
 PIECE_TOKENS = 8192
-"""Maximum tokens of prompts and outputs that are recomputed between two reports of progress; a longer row is a piece of
-its own. The time limit of an examination applies to each piece, so slow processors can judge large files: with the
-default limit of 600 s, 14 tokens/s are enough."""
+"""Maximum tokens of prompts, outputs and replies that are recomputed between two reports of progress; a longer row is a
+piece of its own. The time limit of an examination applies to each piece, so slow processors can judge large files: with
+the default limit of 600 s, 14 tokens/s are enough."""
 
 
 class Prefill:
@@ -105,7 +106,7 @@ class Prefill:
         tokens = 0
         for row in rows:
             sample = self._case.file.samples[row]
-            own = len(sample.prompt_tokens) + len(sample.output_tokens)
+            own = len(sample.prompt_tokens) + len(sample.output_tokens) + given_tokens(sample.turns)
             if piece and tokens + own > PIECE_TOKENS:
                 yield piece
                 self._progress()

@@ -17,7 +17,6 @@ from protocol.runtime.logs import get_logger
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits, RolloutCalibration
 from rollouts.checks import EXACT_CHECKS, CheckedVersion, CheckInput, CheckOutcome, CheckResult, SeedParts, SlotFacts
-from rollouts.checks.reward import differing_environments
 from rollouts.errors import EngineFailed, OutOfMemory
 from rollouts.files.limits import ReadLimits
 from rollouts.files.served_metadata import MOST_SERVED_BYTES
@@ -36,7 +35,7 @@ from validator.examination.conclusion import (
     forged,
     not_accepted,
     old,
-    rewards_differ,
+    scores_differ,
     statistical,
 )
 from validator.examination.interface import Conclusion, NotJudged
@@ -156,7 +155,7 @@ class Procedure:
     def _beyond_the_file(
         self, case: CheckInput, order: Order, record: ExaminationRecord, is_copy: AskCopy
     ) -> ExaminationVerdict:
-        """Runs checks 8 to 10 on the drawn rows, then check 7 on all rows; returns the verdict.
+        """Runs checks 8 to 10 on the drawn rows, then checks 7 and 11 on all rows; returns the verdict.
 
         Scoring comes last because it may run the programs in the answers for minutes. A file whose engine, data type or
         environment the recipe does not allow is rejected only after the drawn rows have passed; otherwise a node could
@@ -245,24 +244,25 @@ class Procedure:
         return verdict
 
     def _score(self, case: CheckInput, record: ExaminationRecord) -> ExaminationVerdict:
-        """Runs check 7 on a file that passed all other checks."""
-        result = scored(case, budget=self._scoring)
-        if result.state is CheckOutcome.UNKNOWN:
+        """Runs check 7, and check 11 if the recipe has dialogues, on a file that passed all other checks."""
+        found = scored(case, budget=self._scoring)
+        reward = found.results[-1]
+        if reward.state is CheckOutcome.UNKNOWN:
             raise _CannotJudgeError(
                 NotJudged(
                     code="environment-differs",
-                    why=result.note,
+                    why=reward.note,
                     retryable=False,
                     hint="run a validator that has the build of the environment that the file names",
                 )
             )
-        record.results.append(result)
+        record.results += found.results
         rows = len(case.file.samples)
-        if result.state is CheckOutcome.PASSED:
-            slow, unscored = (sum(bool(one[name]) for one in result.rows.values()) for name in ("slow", "unscored"))
+        failed = [one for one in found.results if one.state is CheckOutcome.FAILED]
+        if not failed:
+            slow, unscored = (sum(bool(one[name]) for one in reward.rows.values()) for name in ("slow", "unscored"))
             return accepted(rows=rows, audited=len(record.audited), slow=slow, unscored=unscored, copy=record.copy)
-        environments = differing_environments(case, result.rows)
-        return rewards_differ(result, rows=rows, environments=environments, copy=record.copy)
+        return scores_differ(failed, rows=rows, environments=found.environments, copy=record.copy)
 
 
 def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
@@ -271,15 +271,21 @@ def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
     With such wide limits, the decoder lets most wrong files through, and a check refuses them and names the error.
 
     A decoded row has 512 bytes of fixed size, 4 bytes per prompt token, 8 bytes per output token (token and
-    log-probability), and 258 bytes for the proof of each 32 output tokens.
+    log-probability), 258 bytes for the proof of each 32 output tokens, 16 bytes per turn, and 4 bytes per given token.
     """
-    recipe = version.recipe
+    recipe, context = version.recipe, version.model.context
     rows = _SLACK * facts.work.groups * recipe.group_size
-    prompt, output = recipe.longest_prompt(version.model.context), recipe.sampling.max_new_tokens
+    prompt, output = recipe.longest_prompt(context), recipe.sampling.max_new_tokens
+    turns, reply = (0, 0) if recipe.dialogue is None else (recipe.dialogue.turns, recipe.dialogue.reply_tokens)
+    given = min(recipe.most_given_tokens, context)
     listed = 0 if recipe.gateway is None else MOST_SERVED_BYTES
-    decoded = (1 << 20) + rows * (512 + 4 * prompt + 8 * output + 258 * -(-output // 32))
+    row = 512 + 4 * prompt + 8 * output + 258 * -(-output // 32) + 16 * turns + 4 * given
+    decoded = (1 << 20) + rows * row
     return ReadLimits(
-        file_bytes=2 * decoded + listed, rows=rows, decoded_bytes=decoded, tokens=_SLACK * max(prompt, output)
+        file_bytes=2 * decoded + listed,
+        rows=rows,
+        decoded_bytes=decoded,
+        tokens=_SLACK * max(prompt, output, turns, min(reply, context)),
     )
 
 

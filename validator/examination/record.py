@@ -106,7 +106,7 @@ class ExaminationRecord:
             outcome=verdict.outcome,
             reason=verdict.reason,
             words=text(verdict.words),
-            checks=checks_of(self.results),
+            checks=checks_of(self.results, dialogues=self.file.is_dialogue),
             rows=rows,
             audited=self.audited,
             fingerprint=self.fingerprint,

@@ -7,12 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from protocol.wire.audits import MOST_FIGURES, AuditCheck, AuditFinding, AuditRow, Certainty, CheckState
 from protocol.wire.base import MAX_INT64
-from rollouts.checks import EXACT_CHECKS, FORMAT, PREFILL_CHECKS, SCORE_CHECK, CheckFinding, CheckResult
+from rollouts.checks import (
+    DIALOGUE_CHECK,
+    EXACT_CHECKS,
+    FORMAT,
+    PREFILL_CHECKS,
+    SCORE_CHECK,
+    CheckFinding,
+    CheckResult,
+)
 from rollouts.checks.result import Figure
 from rollouts.files.samples import RolloutFile
 
 ORDER = (FORMAT.name, *(one.name for one in EXACT_CHECKS), *(one.name for one in PREFILL_CHECKS), SCORE_CHECK.name)
-"""Names of all checks of a file's content, in the order of the audit file."""
+"""Names of the checks of a file's content, in the order of the audit file; files of dialogues have `DIALOGUE_CHECK`
+before the last one.
+"""
 
 _LONGEST = 4000
 """Maximum length of a text, in characters."""
@@ -20,11 +30,17 @@ _SCORE = ("task", "length_penalty", "reward")
 """Names of a row's scores."""
 
 
-def checks_of(results: Iterable[CheckResult]) -> tuple[AuditCheck, ...]:
-    """Returns all checks in the order of the audit file; checks without a result have the state `SKIPPED`."""
+def checks_of(results: Iterable[CheckResult], *, dialogues: bool = False) -> tuple[AuditCheck, ...]:
+    """Returns all checks in the order of the audit file; checks without a result have the state `SKIPPED`.
+
+    Args:
+        results: Results of the checks that were made.
+        dialogues: Whether the file has dialogues.
+    """
     made = {result.check: result for result in results}
+    order = (*ORDER[:-1], DIALOGUE_CHECK.name, ORDER[-1]) if dialogues else ORDER
     return tuple(
-        _check(made[name]) if name in made else AuditCheck(name=name, state=CheckState.SKIPPED) for name in ORDER
+        _check(made[name]) if name in made else AuditCheck(name=name, state=CheckState.SKIPPED) for name in order
     )
 
 

@@ -71,6 +71,11 @@ class AdjustableEngine:
         """Digest of the version that the engine claims to hold."""
         return self._engine.version
 
+    @property
+    def model(self) -> ModelFacts | None:
+        """Facts of the model that the engine holds."""
+        return self._engine.model
+
     def load(self, folder: Path, *, version: Digest) -> None:
         """Loads the version."""
         self._version, self._loaded = (folder, version), None

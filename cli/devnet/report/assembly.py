@@ -78,7 +78,13 @@ def evaluations(record: RunRecord) -> list[ReportedEvaluation]:
             distance=_number(line.get("distance")),
             lengths={int(wanted): float(mean) for wanted, mean in (line.get("lengths") or {}).items()},
             answers=tuple(
-                ReportedAnswer(prompt=str(one["prompt"]), answer=str(one["answer"]), correct=bool(one["correct"]))
+                ReportedAnswer(
+                    prompt=str(one["prompt"]),
+                    answer=str(one["answer"]),
+                    correct=bool(one["correct"]),
+                    reward=_number(one.get("reward")),
+                    turns=int(one.get("turns") or 0),
+                )
                 for one in line.get("examples") or ()
             ),
         )

@@ -19,11 +19,32 @@ from protocol.wire.slots import LeaseView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedAnswer:
-    """Greedy answer to a held-out prompt."""
+    """Greedy answer to a held-out prompt, or the greedy dialogue that begins with it."""
 
     prompt: str
     answer: str
+    """The answer, or the transcript of the dialogue (`rollouts.dialogue.transcript`)."""
     correct: bool
+    reward: float | None = None
+    """None if the record is of an older release."""
+    turns: int = 0
+    """Number of the model's messages in a dialogue; 0 for a single answer."""
+
+    @property
+    def dialogue(self) -> tuple[tuple[bool, str], ...]:
+        """The messages of a dialogue in order, each with whether the model wrote it; empty for a single answer.
+
+        In a transcript, a line of the model begins with `> `, one that it read with `< `, and a further line of the
+        same message with two spaces.
+        """
+        found: list[tuple[bool, str]] = []
+        for line in self.answer.split("\n") if self.turns else ():
+            mark, text = line[:2], line[2:]
+            if mark in {"> ", "< "} or not found:
+                found.append((mark != "< ", text))
+            else:
+                found[-1] = (found[-1][0], f"{found[-1][1]}\n{text}")
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

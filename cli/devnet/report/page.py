@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cli.devnet.report.data import KINDS, Criterion, RunReport, TimelineRow, TimeSpan
-from cli.devnet.report.text import duration, latency, membership, share, stake
+from cli.devnet.report.text import duration, latency, membership, rewarded, share, stake
 from ledger.amounts import format_amount
 
 _WIDTH = 1080
@@ -63,7 +63,13 @@ def as_page(report: RunReport, criteria: Sequence[Criterion]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "latency": latency, "money": format_amount}
-    environment.globals |= {"ticks": ticks, "stake": stake, "membership": membership, "share": share}
+    environment.globals |= {
+        "ticks": ticks,
+        "stake": stake,
+        "membership": membership,
+        "rewarded": rewarded,
+        "share": share,
+    }
     return environment.get_template("page.html").render(
         report=report,
         criteria=criteria,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cli.devnet.report.data import Criterion, NodeAccount, ReportedEvaluation, RunReport
+from cli.devnet.report.data import Criterion, NodeAccount, ReportedAnswer, ReportedEvaluation, RunReport
 from cli.output.printing import shorten
 from cli.output.quantities import counted
 from ledger.amounts import format_amount
@@ -135,11 +135,20 @@ def _answers(report: RunReport) -> list[str]:
     lines = []
     for before, after in report.answer_pairs[:_SHOWN_ANSWERS]:
         lines.append(shorten(before.prompt, _ANSWER_WIDTH))
-        lines += [
-            f"  {name} {'right' if one.correct else 'wrong'}: {shorten(one.answer, _ANSWER_WIDTH)}"
-            for name, one in (("before,", before), ("after, ", after))
-        ]
+        for name, one in (("before,", before), ("after, ", after)):
+            judged = f"  {name} {'right' if one.correct else 'wrong'}"
+            if one.turns:
+                lines.append(f"{judged}, {rewarded(one)}:")
+                lines += [f"    {'>' if drawn else '<'} {shorten(text, _ANSWER_WIDTH)}" for drawn, text in one.dialogue]
+            else:
+                lines.append(f"{judged}: {shorten(one.answer, _ANSWER_WIDTH)}")
     return lines
+
+
+def rewarded(answer: ReportedAnswer) -> str:
+    """Formats length and reward of a dialogue: `3 turns, reward 1.00`."""
+    reward = "" if answer.reward is None else f", reward {answer.reward:.2f}"
+    return counted(answer.turns, "turn") + reward
 
 
 def _node(node: NodeAccount) -> tuple[object, ...]:

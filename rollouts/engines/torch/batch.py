@@ -16,6 +16,7 @@ from rollouts.engines.session import QueuedRequest
 from rollouts.engines.torch.cache import Layer, RowCache, layers_of
 from rollouts.models.policy import Policy
 from rollouts.sampling.noise import row_keys, stream
+from rollouts.toploc import ProofBuilder
 
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 16_384
@@ -28,6 +29,8 @@ class GrowingCompletion:
 
     queued: QueuedRequest
     stream: tuple[int, int, int, int]
+    first_position: int
+    most_new_tokens: int
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: FinishReason | None = None
@@ -104,14 +107,15 @@ class GenerationBatch:
         ]
 
     @torch.inference_mode()
-    def admit(self, waiting: deque[QueuedRequest], *, check: Callable[[], None]) -> None:
+    def admit(self, waiting: deque[QueuedRequest], *, check: Callable[[], None], builder: ProofBuilder | None) -> None:
         """Takes requests from the front of `waiting` while rows are free.
 
-        Requests with equal prompts must be adjacent.
+        The order must be that of `RequestQueue.waiting`.
 
         Args:
             waiting: The queued requests.
             check: Called between two passes over prompts; its exceptions propagate.
+            builder: Builds proofs; None if none are requested.
 
         Raises:
             CacheFull: Keys and values do not fit.
@@ -128,9 +132,15 @@ class GenerationBatch:
             length = len(request.prompt_tokens) - 1
             if length:
                 self._cache.put(len(self.answers), self._prompts[request.prompt_tokens], length=length)
-            self.answers.append(GrowingCompletion(queued, stream(request.seed, request.sample)))
+            self.answers.append(
+                GrowingCompletion(
+                    queued, stream(request.seed, request.sample), queued.first_position, queued.most_new_tokens
+                )
+            )
+            queued.begin_proofs(builder)
         self._tickets, self._admitted = None, []
-        wanted = waiting[0].request.prompt_tokens if waiting else None  # keeps a prompt whose other samples still wait
+        # Keeps a prompt whose other samples still wait.
+        wanted = next((queued.request.prompt_tokens for queued in waiting if not queued.continues), None)
         self._prompts = {prompt: layers for prompt, layers in self._prompts.items() if prompt == wanted}
 
     @torch.inference_mode()
@@ -147,7 +157,10 @@ class GenerationBatch:
         mask = self._cache.aim(at, furthest=max(positions))
         newest = torch.tensor([[answer.newest] for answer in self.answers], device=device)
         states, logits = self._policy.states_and_logits(newest, positions=at[:, None], mask=mask, cache=self._cache)
-        keys = row_keys([answer.stream for answer in self.answers], [len(answer.tokens) for answer in self.answers])
+        keys = row_keys(
+            [answer.stream for answer in self.answers],
+            [answer.first_position + len(answer.tokens) for answer in self.answers],
+        )
         drawn = draw_rows(logits[:, 0], keys, rows_by_parameters([answer.queued.parameters for answer in self.answers]))
         for answer, token, logprob in zip(self.answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             answer.tokens.append(token)
@@ -155,7 +168,7 @@ class GenerationBatch:
             answer.queued.report(len(answer.tokens) - 1, token, logprob)
             if token in self._policy.facts.end_tokens:
                 answer.finish = FinishReason.EOS
-            elif len(answer.tokens) == answer.queued.parameters.max_new_tokens:
+            elif len(answer.tokens) == answer.most_new_tokens:
                 answer.finish = FinishReason.LENGTH
         return states[:, 0]
 

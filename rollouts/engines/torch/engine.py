@@ -6,9 +6,7 @@ import gc
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache
 
@@ -17,7 +15,7 @@ from rollouts.engines.base import BaseEngine
 from rollouts.engines.batch_size import fewer
 from rollouts.engines.errors import NothingLoaded
 from rollouts.engines.interface import Completion
-from rollouts.engines.session import RequestQueue
+from rollouts.engines.session import RequestQueue, is_built
 from rollouts.engines.torch.batch import GenerationBatch, GrowingCompletion
 from rollouts.engines.torch.cache import Layer, layers_of
 from rollouts.errors import EngineFailed, OutOfMemory
@@ -26,7 +24,7 @@ from rollouts.models.memory import available_memory
 from rollouts.models.policy import Policy, load_policy
 from rollouts.precision import EngineName
 from rollouts.sampling.sampler import NotANumber
-from rollouts.toploc import ProofBuilder, Unprovable
+from rollouts.toploc import PendingProofs, ProofBuilder, Unprovable
 
 _SHARE_FOR_CACHE = 0.7
 """Share of the free memory for the cache, measured when a batch starts; the rest is for activations and logits."""
@@ -104,7 +102,7 @@ class TorchEngine(BaseEngine):
 
         The builder makes the proofs of a finished answer while other answers grow.
         """
-        proving: deque[tuple[GrowingCompletion, _Pending]] = deque()
+        proving: deque[tuple[GrowingCompletion, PendingProofs | None]] = deque()
         while True:
             if dropped := queue.poll():
                 batch.drop(frozenset(dropped))
@@ -119,12 +117,15 @@ class TorchEngine(BaseEngine):
                     )
                 continue
             self.usage.note(min(batch.most, len(batch.answers) + len(queue.waiting)))
-            batch.admit(queue.waiting, check=queue.check)
+            batch.admit(queue.waiting, check=queue.check, builder=builder)
             states = batch.step()
             if builder is not None:
                 builder.add(batch.tickets, states, copy=False)
-            proving.extend((answer, _proofs(builder, answer)) for answer in batch.take_finished())
-            while proving and proving[0][1].done():
+            proving.extend(
+                (answer, answer.queued.finish_proofs(builder, tokens=len(answer.tokens)))
+                for answer in batch.take_finished()
+            )
+            while proving and is_built(proving[0][1]):
                 yield _completion(*proving.popleft(), version)
         while proving:
             yield _completion(*proving.popleft(), version)
@@ -157,33 +158,15 @@ def _discard(tickets: Sequence[int], builder: ProofBuilder | None) -> None:
             builder.discard(ticket)
 
 
-class _Pending(Protocol):
-    def done(self) -> bool: ...
-    def result(self) -> bytes: ...
-
-
-class _NoProofs:
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> bytes:
-        return b""
-
-
-def _proofs(builder: ProofBuilder | None, answer: GrowingCompletion) -> _Pending:
-    return _NoProofs() if builder is None else builder.finish(answer.ticket, rows=len(answer.tokens))
-
-
-def _completion(answer: GrowingCompletion, proofs: _Pending, version: Digest) -> tuple[int, Completion]:
+def _completion(answer: GrowingCompletion, proofs: PendingProofs | None, version: Digest) -> tuple[int, Completion]:
     request = answer.queued.request
     if answer.finish is None:
         raise EngineFailed(f"sample {request.sample} ended without a reason")
-    completion = Completion(
-        sample=request.sample,
+    completion = answer.queued.completion(
         tokens=tuple(answer.tokens),
-        logprobs=np.array(answer.logprobs, dtype=np.float32),
+        logprobs=answer.logprobs,
         finish=answer.finish,
-        proofs=proofs.result(),
+        proofs=proofs,
         version=version,
     )
     return answer.ticket, completion

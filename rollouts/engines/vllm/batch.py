@@ -6,12 +6,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from protocol.identifiers import Digest
 from rollouts.engines.batch_usage import BatchUsage
 from rollouts.engines.interface import Completion, FinishReason
-from rollouts.engines.session import QueuedRequest, RequestQueue
+from rollouts.engines.session import QueuedRequest, RequestQueue, is_built
 from rollouts.engines.vllm.running import RunningVllm
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.errors import EngineFailed
@@ -26,10 +24,6 @@ class _Ended:
     tokens: tuple[int, ...]
     logprobs: list[float]
     proofs: PendingProofs | None
-
-    @property
-    def ready(self) -> bool:
-        return self.proofs is None or self.proofs.done()
 
 
 class VllmBatch:
@@ -92,7 +86,7 @@ class VllmBatch:
             if self._drawing.broken:
                 raise EngineFailed("a row of logits has no finite log-sum", hint="load the version again")
             proving.extend(ended)
-            while proving and proving[0].ready:
+            while proving and is_built(proving[0].proofs):
                 yield self._completion(proving.popleft(), version)
         while proving:
             yield self._completion(proving.popleft(), version)
@@ -129,32 +123,27 @@ class VllmBatch:
             self._running.add(
                 queued.ticket,
                 prompt,
-                new_tokens=queued.parameters.max_new_tokens,
+                new_tokens=queued.most_new_tokens,
                 end_tokens=self._end_tokens,
                 salt=version,
             )
 
     def _end(self, ticket: int, tokens: tuple[int, ...]) -> _Ended:
         queued = self._growing.pop(ticket)
-        proofs = None if self._builder is None else self._builder.finish(ticket, rows=len(tokens))
+        proofs = queued.finish_proofs(self._builder, tokens=len(tokens))
         return _Ended(queued, tokens, self._drawing.finish(ticket), proofs)
 
     def _completion(self, ended: _Ended, version: Digest) -> tuple[int, Completion]:
         if len(ended.tokens) != len(ended.logprobs):
             raise EngineFailed(f"vLLM returned {len(ended.tokens)} tokens, but drew {len(ended.logprobs)}")
-        completion = Completion(
-            sample=ended.queued.request.sample,
-            tokens=ended.tokens,
-            logprobs=np.array(ended.logprobs, dtype=np.float32),
-            finish=FinishReason.EOS if ended.tokens[-1] in self._end_tokens else FinishReason.LENGTH,
-            proofs=_proofs(ended),
-            version=version,
-        )
+        try:
+            completion = ended.queued.completion(
+                tokens=ended.tokens,
+                logprobs=ended.logprobs,
+                finish=FinishReason.EOS if ended.tokens[-1] in self._end_tokens else FinishReason.LENGTH,
+                proofs=ended.proofs,
+                version=version,
+            )
+        except Unprovable as error:
+            raise EngineFailed(error.detail, hint=error.hint) from error
         return ended.queued.ticket, completion
-
-
-def _proofs(ended: _Ended) -> bytes:
-    try:
-        return b"" if ended.proofs is None else ended.proofs.result()
-    except Unprovable as error:
-        raise EngineFailed(error.detail, hint=error.hint) from error

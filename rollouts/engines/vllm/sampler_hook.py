@@ -43,7 +43,8 @@ class SamplerHook:
     def begin(self, queued: QueuedRequest) -> None:
         """Registers an answer before it joins the batch."""
         request = queued.request
-        self._answers[queued.ticket] = _Answer(queued, stream(request.seed, request.sample))
+        self._answers[queued.ticket] = _Answer(queued, stream(request.seed, request.sample), queued.first_position)
+        queued.begin_proofs(self._builder)
 
     def draw(self, rows: Sequence[Row], states_bh: torch.Tensor, logits_bv: torch.Tensor) -> torch.Tensor:
         """Draws a token for each row, int64 [b].
@@ -63,8 +64,9 @@ class SamplerHook:
                 raise RuntimeError(f"request {row.ticket} has {len(row.drawn)} tokens in vLLM, but {seen} were drawn")
         if self._builder is not None:
             self._builder.add(self._tickets, states_bh, copy=False)
-        streams = [self._answers[ticket].stream for ticket in self._tickets]
-        keys = row_keys(streams, [len(row.drawn) for row in rows])
+        answers = [self._answers[ticket] for ticket in self._tickets]
+        positions = [answer.first_position + len(row.drawn) for answer, row in zip(answers, rows, strict=True)]
+        keys = row_keys([answer.stream for answer in answers], positions)
         drawn = draw_rows(logits_bv, keys, self._groups, draw=_draw)
         self._unread = (self._tickets, drawn.tokens, drawn.logprobs)
         return drawn.tokens
@@ -94,6 +96,7 @@ class SamplerHook:
 class _Answer:
     queued: QueuedRequest
     stream: tuple[int, int, int, int]
+    first_position: int
     logprobs: list[float] = field(default_factory=list)
 
 

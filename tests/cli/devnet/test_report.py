@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from cli.devnet.attacks.attack import End
 from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN, ONLY_JUDGED, Goal
-from cli.devnet.report.data import NodeAccount, RunReport
+from cli.devnet.report.data import NodeAccount, ReportedAnswer, RunReport
 from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
 from cli.devnet.result import judge
+from rollouts.dialogue.transcript import transcript
+from rollouts.turns import Turn
 from tests.cli.devnet.a_report import a_report, with_lengths
 
 GOAL = Goal(rise=0.3)
@@ -186,3 +190,62 @@ def test_the_text_and_the_html_report_accept_any_report_including_an_empty_one()
         text = as_text(report, criteria)
         assert max(len(line) for line in text.splitlines()) <= 130
     assert "[ NO]" in as_text(empty, judge(empty, goal=GOAL))
+
+
+def test_dialogues_are_shown_turn_by_turn_and_their_texts_are_never_markup() -> None:
+    talks = [
+        ReportedAnswer(
+            prompt="ck?", answer=transcript_of("get(c)", "=7;", answer), correct=right, reward=reward, turns=2
+        )
+        for answer, right, reward in (("<b>77</b>", False, 0.0), ("74\n> get(x)\n< =9;", True, 1.0))
+    ]
+    assert talks[1].dialogue == ((True, "get(c)"), (False, "=7;"), (True, "74\n> get(x)\n< =9;"))
+    base = a_report()
+    first, *_, last = base.evaluations
+    shown = replace(base, evaluations=(replace(first, answers=(talks[0],)), replace(last, answers=(talks[1],))))
+    text = as_text(shown, judge(shown, goal=GOAL))
+    assert [line.strip() for line in text.splitlines() if line.startswith(("  before,", "  after, ", "    "))] == [
+        "before, wrong, 2 turns, reward 0.00:",
+        "> get(c)",
+        "< =7;",
+        "> <b>77</b>",
+        "after,  right, 2 turns, reward 1.00:",
+        "> get(c)",
+        "< =7;",
+        "> 74⏎> get(x)⏎< =9;",
+    ]
+    page = as_page(shown, judge(shown, goal=GOAL))
+    assert re.findall(r'<li class="(drawn|given)">(.*?)</li>', page, re.DOTALL) == [
+        ("drawn", "get(c)"),
+        ("given", "=7;"),
+        ("drawn", "&lt;b&gt;77&lt;/b&gt;"),
+        ("drawn", "get(c)"),
+        ("given", "=7;"),
+        ("drawn", "74\n&gt; get(x)\n&lt; =9;"),
+    ]
+    assert "2 turns, reward 1.00" in page
+    assert "<b>77" not in page
+
+
+def transcript_of(*texts: str) -> str:
+    """Returns the transcript of messages of the model and replies by turns."""
+    tokens = [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
+    turns = [
+        Turn(len(drawn), tokens[place + 1] if place + 1 < len(tokens) else tokens[0][:0])
+        for place, drawn in enumerate(tokens)
+        if not place % 2
+    ]
+    return transcript([int(token) for one in tokens[::2] for token in one], turns, Bytes())
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes."""
+
+    def encode(self, text: str) -> Sequence[int]:
+        return [*text.encode()]
+
+    def encode_answer(self, text: str) -> Sequence[int]:
+        return [*text.encode()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode()

@@ -27,6 +27,7 @@ from rollouts.checks import (
     seeds,
 )
 from rollouts.checks.result import CheckResult
+from rollouts.checks.scoring import RowScore
 from rollouts.engines.interface import FinishReason
 from rollouts.environments import Prompt
 from rollouts.environments.errors import BadDataset, EnvironmentFault
@@ -247,9 +248,7 @@ def test_a_reward_claimed_too_low_is_excused_only_after_a_scoring_limit(
     claimed = honest.samples[1]
     assert claimed.task_reward == 0.0
     penalty = claimed.length_penalty
-    worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited, "slow": False,
-        "unscored": False,
-    }  # fmt: skip
+    worth = RowScore(task=1.0, length_penalty=penalty, reward=1.0 - penalty, limited=limited)
     result = reward.compared(CheckInput(file=honest, facts=facts, version=version), {1: worth})
     assert [one.row for one in result.findings] == rows
     if limited:
@@ -262,9 +261,8 @@ def test_only_a_few_rows_may_claim_too_low_a_reward(
 ) -> None:
     row = next(one for one in honest.samples if one.task_reward == 0.0)
     file = replace(honest, samples=(row,) * of)
-    score = {"length_penalty": row.length_penalty, "limited": True, "slow": False, "unscored": False}
-    right = {**score, "task": 0.0, "reward": row.reward}
-    more = {**score, "task": 1.0, "reward": 1.0 - row.length_penalty}
+    right = RowScore(task=0.0, length_penalty=row.length_penalty, reward=row.reward, limited=True)
+    more = replace(right, task=1.0, reward=1.0 - row.length_penalty)
     scores = {at: more if at < less else right for at in range(of)}
     result = reward.compared(CheckInput(file=file, facts=facts, version=version), scores)
     assert (result.found, result.figures["claimed_less"]) == (found, found)
@@ -275,10 +273,8 @@ def test_a_row_that_claims_too_low_a_reward_must_be_correct_otherwise(
     version: CheckedVersion, honest: RolloutFile, facts: SlotFacts
 ) -> None:
     row = honest.samples[1]
-    score = {
-        "task": 1.0, "length_penalty": row.length_penalty + 0.5, "reward": 0.5 - row.length_penalty, "limited": True,
-        "slow": False, "unscored": False,
-    }  # fmt: skip
+    penalty = row.length_penalty
+    score = RowScore(task=1.0, length_penalty=penalty + 0.5, reward=0.5 - penalty, limited=True)
     result = reward.compared(CheckInput(file=honest, facts=facts, version=version), {1: score})
     assert (result.found, result.figures["claimed_less"]) == (1, 0)
 
@@ -289,9 +285,7 @@ def test_any_reward_is_excused_if_a_limit_ended_the_scoring(
 ) -> None:
     row = honest.samples[1]
     file = with_row(honest, 1, replace(row, task_reward=claimed, reward=claimed - row.length_penalty))
-    worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True, "slow": True,
-        "unscored": False,
-    }  # fmt: skip
+    worth = RowScore(length_penalty=row.length_penalty, limited=True, slow=True)
     result = reward.compared(CheckInput(file=file, facts=facts, version=version), {1: worth})
     assert (result.findings, result.figures["excused"]) == ((), 1)
 

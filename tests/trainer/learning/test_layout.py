@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from rollouts.precision import Dtype
+from rollouts.turns import Turn, interleave
 from tests.kit.tiny_model import tiny_folder
-from tests.kit.training_groups import fresh, made_groups
+from tests.kit.training_groups import as_dialogues, fresh, made_groups
 from trainer.learning.forward import answer_logits
 from trainer.learning.layout import PREFIX, Layout, lay_out
 from trainer.learning.packing import NOTHING
@@ -26,13 +28,17 @@ WIDTHS = st.sampled_from([1, 8, WIDE])
 
 
 @given(
-    *(LAYOUTS, st.integers(1, 4), st.integers(1, 5), st.integers(16, 40), st.integers(1, 3), WIDTHS, st.integers(0, 99))
+    *(LAYOUTS, st.integers(1, 4), st.integers(1, 5), st.integers(16, 40), st.integers(1, 3), WIDTHS),
+    st.integers(0, 99),
+    st.booleans(),
 )
 def test_every_answer_is_in_the_rows_once_after_its_own_prompt(
-    layout: Layout, count: int, samples: int, row_tokens: int, rows_at_once: int, width: int, seed: int
+    layout: Layout, count: int, samples: int, row_tokens: int, rows_at_once: int, width: int, seed: int, dialogues: bool
 ) -> None:
     groups = made_groups(count, samples=samples, seed=seed)
-    answers = [(group.prompt_tokens, each.output_tokens) for group in groups for each in group.samples]
+    if dialogues:  # of at most 9 + 7 + 6 * 3 tokens
+        groups, row_tokens = as_dialogues(groups, seed=seed), row_tokens + 18
+    answers = [(group.prompt_tokens, each) for group in groups for each in group.samples]
     found: list[int] = []
     for rows in lay_out(groups, layout=layout, row_tokens=row_tokens, rows_at_once=rows_at_once, width=width):
         assert rows.tokens.shape[1] <= row_tokens
@@ -40,9 +46,11 @@ def test_every_answer_is_in_the_rows_once_after_its_own_prompt(
         seen, flat, place = rows.mask.reshape(-1, rows.tokens.shape[1]), rows.tokens.ravel(), 0
         assert seen.any(axis=1).all(), "a token that attends to nothing makes softmax NaN"
         for answer in rows.answers.tolist():
-            prompt, output = answers[answer]
-            whole = np.concatenate([prompt, output])
-            for position in range(len(prompt) - 1, len(whole) - 1):
+            prompt, sample = answers[answer]
+            whole = np.concatenate([prompt, interleave(sample.output_tokens, sample.turns)])
+            for token, drawn in zip(sample.output_tokens, sample.places, strict=True):
+                position = len(prompt) - 1 + drawn  # the input before the drawn token
+                assert whole[position + 1] == token
                 spot = rows.places[place]
                 row = spot // rows.tokens.shape[1]
                 assert rows.positions.ravel()[spot] == position
@@ -52,6 +60,31 @@ def test_every_answer_is_in_the_rows_once_after_its_own_prompt(
         assert place == len(rows.places)
         found += rows.answers.tolist()
     assert sorted(found) == list(range(len(answers)))
+
+
+@given(LAYOUTS, WIDTHS, st.integers(0, 99))
+def test_dialogues_of_one_turn_and_single_answers_have_equal_layouts(layout: Layout, width: int, seed: int) -> None:
+    """All inputs of a single answer produce its tokens, as before there were dialogues."""
+    singles = made_groups(seed=seed)
+    talks = [
+        replace(
+            group,
+            samples=tuple(
+                replace(one, turns=(Turn(len(one.output_tokens), np.zeros(0, np.int32)),)) for one in group.samples
+            ),
+        )
+        for group in singles
+    ]
+    first, second = (
+        lay_out(groups, layout=layout, row_tokens=32, rows_at_once=2, width=width) for groups in (singles, talks)
+    )
+    lengths = [len(one.output_tokens) for group in singles for one in group.samples]
+    for one, other in zip(first, second, strict=True):
+        for name in ("tokens", "positions", "pieces", "owners", "answers", "places"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+        owned = [np.flatnonzero(one.owners.ravel() == answer) for answer in one.answers]
+        assert np.array_equal(one.places, np.concatenate(owned))
+        assert [len(each) for each in owned] == [lengths[answer] for answer in one.answers]
 
 
 @given(LAYOUTS, WIDTHS, st.integers(0, 99))
@@ -116,21 +149,25 @@ def test_a_sequence_longer_than_a_row_is_refused(layout: Layout, prompt: int, ou
         lay_out(groups, layout=layout, row_tokens=32, rows_at_once=1, width=16)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "granite"])
+@pytest.mark.parametrize(
+    ("kind", "dialogues"), [("llama", False), ("llama", True), ("qwen2", True), ("granite", False)]
+)
 @pytest.mark.parametrize("layout", Layout)
-def test_an_answer_has_the_same_logits_as_alone(tmp_path: Path, kind: str, layout: Layout) -> None:
+def test_drawn_tokens_have_the_same_logits_as_alone(tmp_path: Path, kind: str, dialogues: bool, layout: Layout) -> None:
     """Granite divides its logits by a constant after the output layer."""
     config: dict[str, Any] = {"logits_scaling": 2.0} if kind == "granite" else {}
     model: Any = fresh(tiny_folder(tmp_path, kind=kind, **config))
-    groups = made_groups(3)
-    answers = [(group.prompt_tokens, each.output_tokens) for group in groups for each in group.samples]
-    for rows in lay_out(groups, layout=layout, row_tokens=32, rows_at_once=2, width=16):
+    groups = as_dialogues(made_groups(3)) if dialogues else made_groups(3)
+    answers = [(group.prompt_tokens, each) for group in groups for each in group.samples]
+    for rows in lay_out(groups, layout=layout, row_tokens=40, rows_at_once=2, width=16):
         with torch.no_grad():
             found = answer_logits(model, rows, dtype=Dtype.FLOAT32)
             expected = [
-                model(input_ids=torch.from_numpy(np.concatenate([prompt, output]))[None].long()).logits[
-                    0, len(prompt) - 1 : -1
-                ]
-                for prompt, output in (answers[answer] for answer in rows.answers.tolist())
+                model(
+                    input_ids=torch.from_numpy(np.concatenate([prompt, interleave(one.output_tokens, one.turns)]))[
+                        None
+                    ].long()
+                ).logits[0, len(prompt) - 1 + one.places]
+                for prompt, one in (answers[answer] for answer in rows.answers.tolist())
             ]
         torch.testing.assert_close(found, torch.cat(expected), rtol=1e-4, atol=1e-4)

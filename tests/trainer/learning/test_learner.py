@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 import torch
 
 from protocol.errors import Conflict, InvalidInput
+from rollouts.turns import interleave
 from tests.kit.tiny_model import tiny_folder
-from tests.kit.training_groups import fresh, made_groups, with_own_logprobs
+from tests.kit.training_groups import as_dialogues, fresh, made_groups, with_own_logprobs
 from trainer.errors import TrainingDiverged
+from trainer.learning.batch import answers_of
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner
 from trainer.learning.optimisers import make_optimisers
@@ -62,6 +65,29 @@ def test_layout_micro_batches_and_activation_checkpoints_do_not_change_the_step(
     assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
     assert found.entropy == pytest.approx(expected.entropy, rel=1e-5)
     assert (found.tokens, found.answers, found.groups) == (expected.tokens, expected.answers, expected.groups)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed", "shared"])
+def test_a_step_on_dialogues_moves_only_the_probabilities_of_drawn_tokens(llama: Path, layout: str) -> None:
+    """With ratios of 1, the gradient is that of the weighted log-probabilities in a plain forward pass of each one."""
+    model: Any = fresh(llama)
+    groups = with_own_logprobs(model, as_dialogues(made_groups()))
+    learner = learner_of(llama, layout=layout)
+    answers = answers_of(groups, LearningSettings.model_validate(BASE).algorithm)
+    weights = iter(torch.split(answers.weight_n * answers.advantage_n, answers.length_s.tolist()))
+    loss = torch.zeros(())
+    for group in groups:
+        for one in group.samples:
+            whole = torch.from_numpy(np.concatenate([group.prompt_tokens, interleave(one.output_tokens, one.turns)]))
+            logits = model(input_ids=whole[None].long()).logits[0, len(group.prompt_tokens) - 1 + one.places]
+            drawn = torch.log_softmax(logits, dim=-1).gather(1, torch.from_numpy(one.output_tokens)[:, None].long())
+            loss = loss - (drawn[:, 0] * next(weights)).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    squares = [weight.grad.square().sum().item() for weight in model.parameters() if weight.grad is not None]
+    found = learner.learn(groups, step=9)
+    assert found.tokens == sum(len(one.output_tokens) for group in groups for one in group.samples)
+    assert found.ratio_max == pytest.approx(1, abs=1e-4)
+    assert found.gradient_norm == pytest.approx(math.sqrt(sum(squares)) / found.tokens, rel=1e-4)
 
 
 def test_activation_checkpoints_are_made_and_dropout_stays_disabled(llama: Path) -> None:

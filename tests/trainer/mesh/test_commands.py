@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kit.training_groups import made_groups
+from tests.kit.training_groups import as_dialogues, made_groups
 from trainer.distributed.commands import (
     GroupCommand,
     GroupCommandKind,
@@ -25,9 +25,11 @@ from trainer.distributed.commands import (
 from trainer.learning.learner import LearnerState
 
 
-@given(count=st.integers(0, 6), samples=st.integers(1, 5), seed=st.integers(0, 100))
-def test_groups_arrive_bitwise_equal_and_in_order(count: int, samples: int, seed: int) -> None:
+@given(count=st.integers(0, 6), samples=st.integers(1, 5), seed=st.integers(0, 100), dialogues=st.booleans())
+def test_groups_arrive_bitwise_equal_and_in_order(count: int, samples: int, seed: int, dialogues: bool) -> None:
     groups = made_groups(count, samples=samples, seed=seed)
+    if dialogues:
+        groups = as_dialogues(groups, seed=seed)
     found = groups_of(GroupCommand.decode(groups_command(groups).encode()))
     assert len(found) == len(groups)
     for one, two in zip(groups, found, strict=True):
@@ -39,6 +41,10 @@ def test_groups_arrive_bitwise_equal_and_in_order(count: int, samples: int, seed
             assert sent.logprobs.tobytes() == got.logprobs.tobytes()
             assert got.output_tokens.dtype == np.int32
             assert got.logprobs.dtype == np.float32
+            assert [(turn.drawn, turn.given.tobytes()) for turn in got.turns] == [
+                (turn.drawn, turn.given.tobytes()) for turn in sent.turns
+            ]
+            assert all(turn.given.dtype == np.int32 for turn in got.turns)
 
 
 def test_small_tensors_of_a_state_are_sent_whole_and_large_ones_as_shapes() -> None:

@@ -20,13 +20,15 @@ from protocol.leases import Lease
 from protocol.wire.audits import AuditFile
 from protocol.wire.leases import SignedLease
 from protocol.wire.slots import SlotGrant
+from rollouts.dialogue.formats import FormatName
 from rollouts.errors import NotDecoded
 from rollouts.files import schema
 from rollouts.files.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample
 from rollouts.files.schema import write_rollouts
-from rollouts.recipe import LengthTargets
+from rollouts.recipe import DialogueChoice, LengthTargets
 from rollouts.sandbox import Job, JobEnding, JobKind, JobOutcome, Sandboxes, SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder
+from rollouts.turns import Turn
 from tests.kit.memory_run_ledger import RUN
 from tests.kit.tiny_model import VOCABULARY
 from tests.kit.trained_pool import RECIPE, audit_of, decoder, file_of, half_right
@@ -239,3 +241,61 @@ def test_undecided_rows_drop_only_their_own_groups(tmp_path: Path) -> None:
     """A corrupt validator that accepts a file can only leave groups out, not change them."""
     seen = learned(tmp_path, audit=lambda audit: with_row(audit, 0, task=None, length_penalty=None, reward=None))
     assert [one.group is None for one in seen.groups] == [True, False]
+
+
+TALKS = replace(
+    RULES,
+    context=24,
+    recipe=RECIPE.model_copy(
+        update={"length": None, "dialogue": DialogueChoice(format=FormatName.PLAIN, turns=3, reply_tokens=4)}
+    ),
+)
+
+
+def with_turns(*turns: tuple[int, int], token: int = 5) -> Callable[[RolloutFile], RolloutFile]:
+    """Makes every row a dialogue whose turns have these numbers of drawn and given tokens."""
+
+    def change(file: RolloutFile) -> RolloutFile:
+        drawn = sum(count for count, _ in turns)
+        samples = [
+            replace(
+                one,
+                output_tokens=np.full(drawn, 6, np.int32),
+                logprobs=np.full(drawn, -1.0, np.float32),
+                turns=tuple(Turn(count, np.full(given, token, np.int32)) for count, given in turns),
+            )
+            for one in file.samples
+        ]
+        return RolloutFile(file.header, tuple(samples))
+
+    return change
+
+
+def test_the_turns_of_a_dialogue_are_learned(tmp_path: Path) -> None:
+    seen = learned(tmp_path, with_turns((2, 4), (1, 1), (2, 0)), rules=TALKS)
+    assert seen.tokens == 5 * len(seen.groups) * RECIPE.group_size, "units are drawn tokens"
+    for one in seen.groups:
+        assert one.group is not None
+        for sample in one.group.samples:
+            assert [(turn.drawn, turn.given.tolist()) for turn in sample.turns] == [(2, [5] * 4), (1, [5]), (2, [])]
+
+
+@pytest.mark.parametrize(
+    ("change", "rules", "found"),
+    [
+        (lambda file: file, TALKS, "row 0 has 0 turns, and the recipe has dialogues"),
+        (with_turns((2, 0)), RULES, "row 0 has 1 turns, and the recipe has single answers"),
+        (with_turns((1, 1), (1, 1), (1, 1), (1, 0)), TALKS, "row 0 has 4 turns, above the limit of 3"),
+        (with_turns((1, 5), (1, 0)), TALKS, "row 0 has 5 tokens between two turns, above the limit of 4"),
+        (with_turns((1, 1), (1, 1)), TALKS, "tokens are given after the last turn"),
+        (with_turns((1, 0), (1, 0)), TALKS, "no token is given between two turns"),
+        (with_turns((1, 1), (1, 0), token=VOCABULARY), TALKS, "row 0 has a token that the model lacks"),
+        (with_turns((1, 1), (1, 0), token=-1), TALKS, "row 0 has a token that the model lacks"),
+        (with_turns((1, 1), (1, 0)), replace(TALKS, context=3), "and 3 tokens after them: .* and the model 3 in total"),
+    ],
+)
+def test_turns_that_the_recipe_forbids_make_the_file_unusable(
+    tmp_path: Path, change: Callable[[RolloutFile], RolloutFile], rules: FileRules, found: str
+) -> None:
+    with pytest.raises(UnusableFile, match=found):
+        learned(tmp_path, change, rules=rules)

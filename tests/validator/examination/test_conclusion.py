@@ -6,7 +6,7 @@ import pytest
 
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.checks import CheckFinding, CheckOutcome, CheckResult, Fails
-from validator.examination.conclusion import Prefilled, accepted, forged, rewards_differ, statistical
+from validator.examination.conclusion import Prefilled, accepted, forged, scores_differ, statistical
 
 REASONS = {
     "computation": ReasonCode.COMPUTATION_OTHER_MODEL,
@@ -131,7 +131,7 @@ def test_an_exact_failure_is_forgery_and_states_its_extent() -> None:
 def test_a_few_nondeterministic_scores_are_not_forgery(
     environment: str, found: int, rows: int, outcome: Outcome
 ) -> None:
-    assert rewards_differ(exact(found), rows=rows, environments={environment}).outcome is outcome
+    assert scores_differ([exact(found)], rows=rows, environments={environment}).outcome is outcome
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_a_few_nondeterministic_scores_are_not_forgery(
 def test_claiming_too_low_a_reward_is_never_forgery_and_excuses_nothing_else(
     environment: str, less: int, others: int, outcome: Outcome
 ) -> None:
-    verdict = rewards_differ(exact(less + others, less=less), rows=64, environments={environment})
+    verdict = scores_differ([exact(less + others, less=less)], rows=64, environments={environment})
     assert (verdict.outcome, verdict.reason) == (outcome, ReasonCode.REWARD_DIFFERS)

@@ -25,13 +25,14 @@ from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample, SlotHeader
 from rollouts.recipe import Recipe
 from rollouts.sandboxed_decoder import Decoder
+from rollouts.turns import given_tokens, turns_fault
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.run.gathering.batches import SeenFile, SeenGroup
 from trainer.run.state.journal import JournalFile
 
 _BYTES_PER_TOKEN = 64
-"""Decoded bytes allowed per value of a row: a prompt token, an output token or a log-probability. The other columns
-count as 4,096 values."""
+"""Decoded bytes allowed per value of a row: a prompt token, an output token, a log-probability, a given token or a
+number of a turn. The other columns count as 4,096 values."""
 
 
 class UnusableFile(InvalidInput):
@@ -48,7 +49,7 @@ class FileRules:
         run: The run's id.
         recipe: Recipe of the base; environment, sampling and group size are the same for every version.
         vocabulary: Size of the vocabulary; all token ids are below it.
-        context: Maximum tokens of prompt and answer together.
+        context: Maximum tokens of prompt and answer together; in a dialogue, also of the tokens given between turns.
         most_bytes: Maximum size of a file.
     """
 
@@ -60,9 +61,13 @@ class FileRules:
 
     def limits(self, groups: int) -> ReadLimits:
         """Returns the decoding limits of a file with this number of groups."""
-        rows = groups * self.recipe.group_size
+        rows, dialogue = groups * self.recipe.group_size, self.recipe.dialogue
         longest = max(self.recipe.max_prompt_tokens, self.recipe.sampling.max_new_tokens)
-        decoded = rows * (self.recipe.max_prompt_tokens + 2 * longest + 4096) * _BYTES_PER_TOKEN
+        given = 0
+        if dialogue is not None:
+            longest = max(longest, dialogue.turns, dialogue.reply_tokens)
+            given = 2 * dialogue.turns + min(self.recipe.most_given_tokens, self.context)
+        decoded = rows * (self.recipe.max_prompt_tokens + 2 * longest + given + 4096) * _BYTES_PER_TOKEN
         return ReadLimits(file_bytes=self.most_bytes, rows=rows, decoded_bytes=decoded, tokens=longest)
 
 
@@ -206,7 +211,12 @@ def _group(
         prompt_tokens=first.prompt_tokens,
         version=entry.version,
         samples=tuple(
-            TrainingSample(output_tokens=sample.output_tokens, logprobs=np.minimum(sample.logprobs, 0), reward=reward)
+            TrainingSample(
+                output_tokens=sample.output_tokens,
+                logprobs=np.minimum(sample.logprobs, 0),
+                reward=reward,
+                turns=sample.turns,
+            )
             for (_, sample), reward in zip(rows, rewards, strict=True)
             if reward is not None
         ),
@@ -247,13 +257,37 @@ def _check_tokens(row: int, sample: Sample, rules: FileRules) -> None:
     recipe = rules.recipe
     if not 1 <= len(sample.output_tokens) <= recipe.sampling.max_new_tokens or len(sample.prompt_tokens) < 1:
         raise UnusableFile(f"row {row} has {len(sample.output_tokens)} output tokens", code="rows")
-    longest = min(rules.context - len(sample.output_tokens), recipe.max_prompt_tokens)
+    _check_turns(row, sample, recipe)
+    after = len(sample.output_tokens) + given_tokens(sample.turns)
+    longest = min(rules.context - after, recipe.max_prompt_tokens)
     if len(sample.prompt_tokens) > longest:  # prompt and answer would not fit into a row of the learner
         raise UnusableFile(
-            f"row {row} has {len(sample.prompt_tokens)} prompt tokens, above the limit of {longest}", code="rows"
+            f"row {row} has {len(sample.prompt_tokens)} prompt tokens and {after} tokens after them: the recipe allows "
+            f"{recipe.max_prompt_tokens} in a prompt, and the model {rules.context} in total",
+            code="rows",
         )
-    for tokens in (sample.prompt_tokens, sample.output_tokens):
-        if int(tokens.min()) < 0 or int(tokens.max()) >= rules.vocabulary:
+    for tokens in (sample.prompt_tokens, sample.output_tokens, *(turn.given for turn in sample.turns)):
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < rules.vocabulary:
             raise UnusableFile(f"row {row} has a token that the model lacks", code="rows")
     if float(sample.logprobs.max()) > MOST_LOG_PROBABILITY:
         raise UnusableFile(f"row {row} has a log-probability above zero", code="rows")
+
+
+def _check_turns(row: int, sample: Sample, recipe: Recipe) -> None:
+    """Checks a row's turns against the recipe; a validator has compared the given tokens with a replay."""
+    dialogue = recipe.dialogue
+    if dialogue is None or not sample.turns:
+        if dialogue is not None or sample.turns:
+            needed = "dialogues" if dialogue is not None else "single answers"
+            raise UnusableFile(f"row {row} has {len(sample.turns)} turns, and the recipe has {needed}", code="turns")
+        return
+    if fault := turns_fault(sample.turns, drawn=len(sample.output_tokens)):
+        raise UnusableFile(f"row {row}: {fault}", code="turns")
+    if len(sample.turns) > dialogue.turns:
+        raise UnusableFile(
+            f"row {row} has {len(sample.turns)} turns, above the limit of {dialogue.turns}", code="turns"
+        )
+    if (most := max(len(turn.given) for turn in sample.turns)) > dialogue.reply_tokens:
+        raise UnusableFile(
+            f"row {row} has {most} tokens between two turns, above the limit of {dialogue.reply_tokens}", code="turns"
+        )
