@@ -130,20 +130,27 @@ def prepare(kind: SandboxKind, isolation: Isolation) -> SandboxLaunch:
     namespaces = isolation is Isolation.NAMESPACES
     content = _content(kind)
     found, ours = content.libraries, content.packages
-    packages = sorted({package.parent for package in found})
+    import_from = _in_order({package.parent for package in [*found, *ours]})
     may_become_another = _may(_CAP_SETUID, _CAP_SETGID) and (_may(_CAP_SYS_ADMIN) or not namespaces)
     user = _FIRST_USER + secrets.randbelow(_USERS) if may_become_another else None
     modules = Path(inside.__file__).parent
     python = [str(Path(sys.executable).resolve()), "-s", "-S", "-B", "-m", "inside.server"]
-    command = [*(_bubblewrap(modules, [*packages, *found, *ours]) if namespaces else ()), *python]
+    shown = [*{package.parent for package in found}, *found, *ours]
+    command = [*(_bubblewrap(modules, shown) if namespaces else ()), *python]
     orders = {
         "user": user,
-        "import_from": [str(path) for path in sorted({*packages, *(package.parent for package in ours)})],
+        "import_from": [str(path) for path in import_from],
         "imports": [*_STANDARD_LIBRARY, *content.modules],
         "may_read_files": kind.may_read_files,
         "steady": content.steady,
     }
     return SandboxLaunch(command=tuple(command), environment=_ENVIRONMENT, directory=modules.parent, orders=orders)
+
+
+def _in_order(directories: set[Path]) -> list[Path]:
+    """Returns directories in the order in which this process searches them, because two may have the same package."""
+    searched = {path: number for number, path in reversed(list(enumerate(sys.path)))}
+    return sorted(directories, key=lambda directory: (searched.get(str(directory), len(searched)), directory))
 
 
 def _may(*capabilities: int) -> bool:

@@ -82,6 +82,8 @@ def _tasks(taskset: str, config: dict[str, Any], items: int) -> tuple[list[dict[
         made = loading.make(taskset, config)
         found = list(made.take(items))
         kind, configs = made.task_type(), [task.config.model_dump(mode="json") for task in found]
+        for each in configs[:1]:  # a taskset may give its tasks another configuration than its own
+            loading.load(taskset, config, each)
         rows = [task.data.model_dump(mode="json", exclude_none=True) for task in found]
     except Exception as error:  # a taskset may raise anything
         raise BadOptions(

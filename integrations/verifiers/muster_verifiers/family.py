@@ -32,7 +32,7 @@ from rollouts.environments.interface import Environment, Prompt, Rewards, Score
 from rollouts.environments.tools import BAD_ARGUMENTS, MOST_CALLS, TOO_MANY_CALLS, UNKNOWN_TOOL, cut
 from rollouts.sandbox import Job, JobLimits, JobOutcome, PackageJobs, Preparation, PreparationFailed
 
-LIMITS = JobLimits(cpu=timedelta(seconds=20), wall=timedelta(seconds=90), memory_bytes=3 << 30, output_bytes=1 << 20)
+LIMITS = JobLimits(cpu=timedelta(seconds=10), wall=timedelta(seconds=60), memory_bytes=3 << 30, output_bytes=1 << 20)
 """Limits of one job, which calls all tools of a dialogue again."""
 _MODULE = "muster_verifiers.job"
 _INSTALL = "install it with the taskset: pip install muster-verifiers"

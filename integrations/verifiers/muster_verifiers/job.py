@@ -115,9 +115,7 @@ class _Replay:
         self.trace: vf.Trace[Any, Any, Any] = vf.Trace(
             id="0" * 32,
             verifiers=VersionInfo(version="0.4.0"),
-            task=TraceTask(
-                type=loaded.task.__name__, data=self.task.data, key=self.task.key, hash=self.task.hash
-            ),
+            task=TraceTask(type=loaded.task.__name__, data=self.task.data, key=self.task.key, hash=self.task.hash),
             state=loaded.state(),
             agent=vf.AgentInfo(config=vf.AgentConfig()),
             tools=[
@@ -248,5 +246,3 @@ def _figure(value: float) -> float:
 
 def _some(figures: Mapping[str, float]) -> dict[str, float]:
     return {name[:64]: figures[name] for name in sorted(figures)[:_MOST_FIGURES]}
-
-

@@ -139,6 +139,8 @@ def _check_task(task: type[vf.Task], config: Any) -> None:  # noqa: ANN401 - a t
     if not rewards:
         raise NotExactError(f"{task.__name__} has no rewards")
     for function in [*rewards, *metrics]:
+        if not inspect.iscoroutinefunction(inspect.unwrap(function)):
+            raise NotExactError(f"the reward or metric {function.__name__} is not async, which verifiers requires")
         for parameter in inspect.signature(function).parameters.values():
             if parameter.default is inspect.Parameter.empty and parameter.name not in {"task", "trace"}:
                 what = "a runtime" if parameter.name == "runtime" else parameter.name
