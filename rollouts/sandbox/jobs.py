@@ -53,6 +53,7 @@ class PackageJobs:
         libraries: Packages whose site directory the sandbox shows, with all other packages in it.
         packages: Packages and modules that the sandbox shows without the files beside them.
         hint: How to install a package that is missing.
+        start_within: Time-out for starting the first process, which imports the package's libraries.
     """
 
     name: str
@@ -60,6 +61,7 @@ class PackageJobs:
     libraries: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     hint: str = ""
+    start_within: timedelta = timedelta(minutes=3)
 
     @property
     def may_read_files(self) -> bool:

@@ -95,7 +95,7 @@ def test_an_example_is_checked_played_verified_and_read_by_a_trainer(name: str, 
     honest = verified(file, version, tmp_path)
     assert honest.complete
     assert not honest.failed, honest.failed
-    assert {"dialogue", "reward", "replay"} <= {result.check for result in honest.results}
+    assert {"dialogue", "reward", "proofs", "sampling", "logprobs"} <= {result.check for result in honest.results}
 
     if turns > 1:
         first = file.samples[0]
