@@ -22,6 +22,7 @@ from orchestrator.api import (
     nodes,
     page,
     pool,
+    public,
     runs,
     tasks,
     uploads,
@@ -172,6 +173,7 @@ def build_orchestrator(
     # parsed as a node's address.
     owned = (
         pool.router,
+        public.router,
         joining.router,
         tasks.router,
         assignments.router,

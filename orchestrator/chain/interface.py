@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from ledger.client.pools import Terms
 from ledger.deployment import Deployment
 from protocol.identifiers import Address
 from protocol.identity.typed_data import SigningDomain
@@ -66,6 +67,8 @@ class PoolLedgerStatus:
     """Maximum number of members."""
     members: int
     """Current number of members."""
+    terms: Terms
+    """The pool's present terms of work."""
 
 
 class MemberEvent(StrEnum):

@@ -172,6 +172,7 @@ class LedgerPool:
             min_capacity=terms.min_capacity,
             max_nodes=terms.max_nodes,
             members=pool.member_count,
+            terms=terms,
         )
 
     async def node_status(self, node: Address) -> NodeLedgerStatus:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 
 from ledger.amounts import UNIT
 from ledger.artifacts import Contract
+from ledger.client.pools import Terms
 from ledger.deployment import Deployment
 from orchestrator.chain.interface import (
     Changes,
@@ -48,6 +50,21 @@ SOFTWARE = Software(
 )
 
 
+TERMS = Terms(
+    price_per_unit=UNIT // 1000,
+    penalty_per_unit=UNIT // 100,
+    stake_per_capacity=10 * UNIT,
+    audit_floor_bps=1_000,
+    look_bps=0,
+    judge_period=timedelta(hours=1),
+    challenge_period=timedelta(hours=1),
+    dispute_period=timedelta(hours=1),
+    notice_period=timedelta(hours=4),
+    max_nodes=100,
+    min_capacity=1,
+    verdict_fee=0,
+)
+
 UNKNOWN = NodeLedgerStatus(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
 
 
@@ -71,6 +88,7 @@ class MemoryLedger:
     stalled: bool = False
     domain: SigningDomain = field(default_factory=lambda: SigningDomain(1337, CONTRACT))
     active: bool = True
+    terms: Terms = TERMS
 
     @property
     def deployment(self) -> Deployment:
@@ -111,6 +129,7 @@ class MemoryLedger:
             min_capacity=1,
             max_nodes=100,
             members=members,
+            terms=self.terms,
         )
 
     async def node_status(self, node: Address) -> NodeLedgerStatus:
