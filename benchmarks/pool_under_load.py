@@ -29,7 +29,14 @@ from ledger.artifacts import Contract
 from ledger.client.pools import Terms
 from ledger.deployment import Deployment
 from orchestrator.app import build_orchestrator
-from orchestrator.chain.interface import Changes, ConsentStatus, NodeLedgerStatus, PoolLedgerStatus
+from orchestrator.chain.interface import (
+    Changes,
+    ConsentStatus,
+    NodeLedgerStatus,
+    PoolLedgerStatus,
+    PoolMoney,
+    ProviderStatus,
+)
 from orchestrator.settings import OrchestratorSettings
 from protocol.http.serving.service import serve
 from protocol.identifiers import ZERO_ADDRESS, Address
@@ -97,6 +104,17 @@ class QuietLedger:
     async def node_status(self, node: Address) -> NodeLedgerStatus:
         """Returns the status of a member."""
         return NodeLedgerStatus(provider=node, member=True, banned=False, capacity=1, free_stake=0, needed_stake=0)
+
+    async def provider_status(self, provider: Address) -> ProviderStatus:  # noqa: ARG002
+        """Returns a provider without stake."""
+        none: dict[str, int] = dict.fromkeys(("active", "membership_lock", "work_lock", "unbonding", "accrued"), 0)
+        return ProviderStatus(unbonds=(), unbonding_period=timedelta(days=14), **none)
+
+    async def money(self, accounts: Sequence[Address]) -> PoolMoney:
+        """Returns a pool without escrow."""
+        none: dict[str, int] = dict.fromkeys(("escrow", "reserved", "withdrawal", "accrued", "paid"), 0)
+        coins = (0,) * len(accounts)
+        return PoolMoney(withdrawal_ready=None, coins=coins, head_time=datetime.fromtimestamp(0, UTC), **none)
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         """Does nothing."""

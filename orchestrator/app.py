@@ -15,6 +15,7 @@ from orchestrator.api import (
     allowlist,
     assignments,
     checkpoint_relays,
+    contributors,
     events,
     heartbeat,
     joining,
@@ -77,6 +78,7 @@ TAGS = (
     "run",
     "relays",
     "validators",
+    "contributors",
     "identity",
 )
 
@@ -174,6 +176,7 @@ def build_orchestrator(
     owned = (
         pool.router,
         public.router,
+        contributors.router,
         joining.router,
         tasks.router,
         assignments.router,

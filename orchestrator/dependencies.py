@@ -20,7 +20,9 @@ from orchestrator.nodes.transitions import NodeTransitions
 from orchestrator.relayer.consents import ConsentService
 from orchestrator.relayer.submissions import RelayerService
 from orchestrator.runs.checkpoint_relays import CheckpointRelays
+from orchestrator.runs.contributors import Contributors
 from orchestrator.runs.control import RunControl
+from orchestrator.runs.evidence import EvidenceReader
 from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.runs.numerics import ValidatorNumerics
 from orchestrator.runs.public_summary import PublicPage
@@ -80,6 +82,8 @@ class Dependencies:
     run_control: RunControl | None
     accounts: AccountStore
     public: PublicPage
+    evidence: EvidenceReader
+    contributors: Contributors
     stream_slots: asyncio.Semaphore
     """Limits concurrent streams of logs and events, and blocking reads."""
     filtered_reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
@@ -138,6 +142,7 @@ def build_dependencies(
         invites=ledger.domain,
         clock=clock,
     )
+    evidence = EvidenceReader(objects, pool_id=settings.pool_id)
     return Dependencies(
         settings=settings,
         clock=clock,
@@ -201,6 +206,18 @@ def build_dependencies(
             database=database,
             pool=pool,
             control=run_control,
+            clock=clock,
+        ),
+        evidence=evidence,
+        contributors=Contributors(
+            database,
+            leasing=slot_leasing,
+            ledger=ledger,
+            pool=pool,
+            evidence=evidence,
+            pool_id=settings.pool_id,
+            public_url=settings.public_url,
+            rate=rate,
             clock=clock,
         ),
         stream_slots=asyncio.Semaphore(settings.streams),

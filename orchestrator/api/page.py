@@ -19,10 +19,11 @@ from fastapi.responses import RedirectResponse
 from orchestrator.dependencies import dependencies_of
 from protocol.errors import NotFound
 from protocol.http.preconditions import EntityTags
+from protocol.wire.me import ME_PATH
 from protocol.wire.pool import PAGE_PATH
 from protocol.wire.public import PUBLIC_PATH
 
-PAGES = {PAGE_PATH: "index.html", PUBLIC_PATH: "public.html"}
+PAGES = {PAGE_PATH: "index.html", PUBLIC_PATH: "public.html", ME_PATH: "me.html"}
 """HTML file of each page, by the page's path. The pages share all other files, and each is complete below its path."""
 
 MEDIA_TYPES = {

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -23,6 +23,8 @@ from orchestrator.chain.interface import (
     MembershipChange,
     NodeLedgerStatus,
     PoolLedgerStatus,
+    PoolMoney,
+    ProviderStatus,
 )
 from orchestrator.dependencies import Dependencies
 from orchestrator.loops.ledger_sync import LedgerSync
@@ -135,6 +137,31 @@ class MemoryLedger:
     async def node_status(self, node: Address) -> NodeLedgerStatus:
         await self._answer()
         return self.nodes.get(node, UNKNOWN)
+
+    async def provider_status(self, provider: Address) -> ProviderStatus:
+        await self._answer()
+        return ProviderStatus(
+            active=50 * UNIT,
+            membership_lock=20 * UNIT,
+            work_lock=5 * UNIT,
+            unbonding=3 * UNIT,
+            unbonds=((3 * UNIT, datetime(2026, 1, 15, tzinfo=UTC)),),
+            unbonding_period=timedelta(days=14),
+            accrued=UNIT,
+        )
+
+    async def money(self, accounts: Sequence[Address]) -> PoolMoney:
+        await self._answer()
+        return PoolMoney(
+            escrow=1000 * UNIT,
+            reserved=100 * UNIT,
+            withdrawal=0,
+            withdrawal_ready=None,
+            accrued=30 * UNIT,
+            paid=10 * UNIT,
+            coins=tuple(UNIT // 4 for _ in accounts),
+            head_time=datetime(2026, 1, 1, tzinfo=UTC),
+        )
 
     @property
     def registry_domain(self) -> SigningDomain:

@@ -28,6 +28,11 @@ export class Api {
     });
   }
 
+  /** Deletes something; the answer has no body. */
+  async delete(path) {
+    await this.ask(path, {}, { method: "DELETE", signal: AbortSignal.timeout(this.timeoutMs) });
+  }
+
   /** Returns the response of a stream, whose body the caller reads; the request has no time limit. */
   async open(path, query, { signal, headers = {} }) {
     return this.ask(path, query, { method: "GET", signal, headers }, signal);

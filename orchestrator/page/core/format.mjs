@@ -77,6 +77,7 @@ export function count(number, one, many = `${one}s`) {
 }
 
 const MUST = /^(-?)(\d{1,60})(?:\.(\d{1,18}))?$/;
+const LEAST_DIGITS = 9; // smaller amounts are shown as less than the last of these digits
 const SECONDS_PER_DAY = 86_400;
 
 /** Formats an amount of MUST, which is a decimal number as text: `1,234.5678 MUST`; smaller digits are cut off. */
@@ -85,6 +86,7 @@ export function money(text, unit = " MUST") {
   if (match === null) return NOTHING;
   const [, sign, whole, fraction = ""] = match;
   const zeros = /^0*/.exec(fraction)[0].length;
+  if (/^0+$/.test(whole) && zeros >= LEAST_DIGITS && zeros < fraction.length) return `${sign}< 0.${"0".repeat(LEAST_DIGITS - 1)}1${unit}`;
   const digits = whole === "0" ? zeros + 4 : 4;
   const kept = fraction.slice(0, digits).replace(/0+$/, "");
   return `${sign}${whole.replace(/\B(?=(\d{3})+$)/g, ",")}${kept ? `.${kept}` : ""}${unit}`;

@@ -24,6 +24,8 @@ test("amounts keep four decimals, or the first four digits of small ones; everyt
   const cases = [
     ["1234567.123456789", "1,234,567.1234 MUST"],
     ["0.000000123456", "0.0000001234 MUST"],
+    ["0.000000000000000007", "< 0.000000001 MUST"],
+    ["0.000", "0 MUST"],
     ["-12.5", "-12.5 MUST"],
     ["100", "100 MUST"],
     ["7.00001", "7 MUST"],

@@ -126,13 +126,17 @@ async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTes
     """Requests the paths and parameters in the page's modules, with a read-only token."""
     paths = (await ask(pool, "/openapi.json")).json()["paths"]
     text = "\n".join(file.body.decode() for name, file in page_files().items() if name.endswith(".mjs"))
-    asked = set(re.findall(r"\"(/v1/[a-z/]+)\"", text)) - {"/v1/nodes"}
+    asked = set(re.findall(r"[\"`](/v1/[a-z/]+)[\"`/]", text)) - {"/v1/nodes"}
     rests = re.findall(r"nodePath\(\w+(?:, \"(\w+)\")?\)", text)
     actions = re.findall(r"^    name: \"(\w+)\",$", page_files()["rows/actions.mjs"].body.decode(), re.MULTILINE)
     known = {
         "/v1/nodes",
         "/v1/pool",
         "/v1/public",
+        "/v1/me",
+        "/v1/me/session",
+        "/v1/me/sessions",
+        "/v1/me/works",
         "/v1/run",
         "/v1/run/answers",
         "/v1/run/figures",

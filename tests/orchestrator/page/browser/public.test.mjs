@@ -22,7 +22,6 @@ test("the keyboard reaches all commands, and Enter copies one", async () => {
   const { page, close } = await open("/public/");
   await page.getByRole("heading", { name: "Join" }).waitFor();
   const names = await tabbed(page);
-  assert.equal(names[0], "Skip to the content");
   assert.ok(names.filter((name) => name.startsWith("Copy the command muster worker init")).length === 2, names.join("\n"));
   await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
   await page.getByRole("button", { name: /Copy the command muster worker run/ }).focus();
