@@ -37,7 +37,7 @@ from rollouts.checks import RowEvidence, gather
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.files.samples import RolloutFile
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
-from rollouts.models.facts import read_model
+from rollouts.models.facts import ModelFacts, read_model
 from rollouts.models.policy import load_policy
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import eligible_prompts, read_recipe, write_recipe
@@ -89,11 +89,12 @@ class RemoteEngine:
         self.dtype = arithmetic.dtype
         self.arithmetics = (arithmetic,)
         self.version: Digest | None = None
+        self.model: ModelFacts | None = None
 
     def load(self, folder: Path, *, version: Digest) -> None:
         """Loads a version."""
         self._process.load(folder, version=version)
-        self.version = version
+        self.version, self.model = version, read_model(folder)
 
     def generate(
         self,

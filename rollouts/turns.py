@@ -6,7 +6,7 @@ never decoded and encoded again. A single answer has no turns; all its tokens ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,12 +33,21 @@ def interleave(drawn: NDArray[np.int32], turns: Sequence[Turn]) -> NDArray[np.in
         drawn: int32 [T], the drawn tokens of all turns.
         turns: The turns, whose numbers of drawn tokens sum to T; empty for a single answer.
     """
-    parts: list[NDArray[np.int32]] = []
+    parts = [part for turn in by_turn(drawn, turns) for part in turn]
+    return np.concatenate(parts).astype(np.int32) if parts else drawn
+
+
+def by_turn(drawn: NDArray[np.int32], turns: Sequence[Turn]) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    """Yields the drawn and the given tokens of each turn.
+
+    Args:
+        drawn: int32 [T], the drawn tokens of all turns.
+        turns: The turns.
+    """
     start = 0
     for turn in turns:
-        parts += [drawn[start : start + turn.drawn], turn.given]
+        yield drawn[start : start + turn.drawn], turn.given
         start += turn.drawn
-    return np.concatenate(parts).astype(np.int32) if parts else drawn
 
 
 def drawn_places(turns: Sequence[Turn], *, drawn: int) -> NDArray[np.int64]:

@@ -125,7 +125,7 @@ def show(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of samples to print.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a file's samples: prompt, answer and reward.
+    """Print a file's samples: prompt, answer and reward; of dialogues each message of the model and its reply.
 
     A file holds token ids, which the version's tokenizer decodes. Control characters in the text are printed as
     escapes.

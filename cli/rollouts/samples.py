@@ -16,6 +16,7 @@ from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.sandbox import Sandboxes
 from rollouts.sandboxed_decoder import Decoder
+from rollouts.turns import by_turn
 
 if TYPE_CHECKING:
     from rollouts.models.text_decoder import TextDecoder
@@ -51,7 +52,8 @@ def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None
         say("")
         say(_title(sample))
         say(f"  prompt  {one['prompt']!r}")
-        say(f"  answer  {one['answer']!r}")
+        for label, text in _lines(sample, decoder):
+            say(f"  {label:<6}  {text!r}")
     if len(chosen) > limit:
         note(f"{len(chosen) - limit} more samples; --limit shows them")
 
@@ -105,12 +107,25 @@ def _read(path: Path) -> RolloutFile:
 
 
 def _sample(sample: Sample, decoder: TextDecoder | None) -> dict[str, object]:
-    return {
+    shown: dict[str, object] = {
         "group": sample.group,
         "sample": sample.sample,
         "prompt_index": sample.prompt_index,
         "prompt": _words(sample.prompt_tokens.tolist(), decoder),
-        "answer": _words(sample.output_tokens.tolist(), decoder),
+    }
+    if sample.turns:
+        shown["turns"] = [
+            {
+                "message": _words(drawn.tolist(), decoder),
+                "tokens": len(drawn),
+                "reply": _words(given.tolist(), decoder),
+                "given_tokens": len(given),
+            }
+            for drawn, given in by_turn(sample.output_tokens, sample.turns)
+        ]
+    else:
+        shown["answer"] = _words(sample.output_tokens.tolist(), decoder)
+    return shown | {
         "tokens": len(sample.output_tokens),
         "finish": sample.finish,
         "task_reward": sample.task_reward,
@@ -119,6 +134,16 @@ def _sample(sample: Sample, decoder: TextDecoder | None) -> dict[str, object]:
         "target_length": sample.target_length,
         "mean_logprob": float(sample.logprobs.mean()) if len(sample.logprobs) else None,
     }
+
+
+def _lines(sample: Sample, decoder: TextDecoder | None) -> Iterator[tuple[str, str]]:
+    """Yields label and text of the answer, or of each message of a dialogue and its reply."""
+    if not sample.turns:
+        yield "answer", _words(sample.output_tokens.tolist(), decoder)
+    for number, (drawn, given) in enumerate(by_turn(sample.output_tokens, sample.turns)):
+        yield f"turn {number}", _words(drawn.tolist(), decoder)
+        if len(given):
+            yield "reply", _words(given.tolist(), decoder)
 
 
 def _words(tokens: list[int], decoder: TextDecoder | None) -> str:
@@ -132,5 +157,6 @@ def _title(sample: Sample) -> str:
     target = "" if sample.target_length is None else f", target {sample.target_length}"
     penalty = f" - {sample.length_penalty:g}" if sample.length_penalty else ""
     earned = f"reward {sample.reward:g} (task {sample.task_reward:g}{penalty})"
-    length = f"{len(sample.output_tokens)} tokens{target}, ended by {sample.finish.value}"
+    turns = f" in {len(sample.turns)} turns" if sample.turns else ""
+    length = f"{len(sample.output_tokens)} tokens{turns}{target}, ended by {sample.finish.value}"
     return f"group {sample.group}, sample {sample.sample}: {earned}, {length}, prompt {sample.prompt_index}"

@@ -65,7 +65,7 @@ def replay(case: CheckInput, row: int, prompt: Prompt) -> ReplayedDialogue:
     sample, planner = case.file.samples[row], case.version.planner
     tokens = sample.prompt_tokens.tolist()
     conversation = planner.converse(prompt, tokens, model=case.version.model)
-    drawn, stop = sample.output_tokens.tolist(), 0
+    drawn, stop, why = sample.output_tokens.tolist(), 0, ""
     fault: DialogueFault | None = None
     for number, turn in enumerate(sample.turns):
         start, stop = stop, stop + turn.drawn
@@ -82,7 +82,7 @@ def replay(case: CheckInput, row: int, prompt: Prompt) -> ReplayedDialogue:
         reward = planner.dialogue_reward(conversation)
         if fault is None or reward.undecided:
             return ReplayedDialogue(reward=reward, fault=None)
-    elif stop == len(drawn) and not sample.task_reward and planner.dialogue_reward(conversation).limited:
+    elif not why and stop == len(drawn) and not sample.task_reward and planner.dialogue_reward(conversation).limited:
         fault = replace(fault, ends_at_limit=True)
     return ReplayedDialogue(reward=None, fault=fault)
 

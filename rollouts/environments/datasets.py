@@ -49,8 +49,8 @@ FileDigest = Annotated[str, AfterValidator(_check_digest)]
 """SHA-256 of a file."""
 
 
-class DatasetOptions(Options):
-    """Selects a file and its rows."""
+class FileOptions(Options):
+    """Selects a file by its path on this machine and its digest."""
 
     local: ClassVar[frozenset[str]] = frozenset({"path"})
 
@@ -58,8 +58,6 @@ class DatasetOptions(Options):
     """Path of the file on this machine."""
     sha256: FileDigest
     """Digest of the file."""
-    task_types: tuple[str, ...] = ()
-    """Task types to use; if empty, the task types of the environment's family."""
 
     @property
     def file(self) -> Path:
@@ -84,6 +82,13 @@ def absolute(file: Path) -> Path:
     link's target may have no suffix.
     """
     return file.parent.resolve() / file.name
+
+
+class DatasetOptions(FileOptions):
+    """Selects a file and its rows."""
+
+    task_types: tuple[str, ...] = ()
+    """Task types to use; if empty, the task types of the environment's family."""
 
 
 class _Row(BaseModel):

@@ -97,8 +97,9 @@ def test_an_honest_file_of_dialogues_is_accepted(node: AttackHarness, procedure:
         ("dialogue", CheckState.PASSED),
         ("reward", CheckState.PASSED),
     ]
-    figures = found.checks[-2].figures
-    assert figures["turns"] > 16 * 1.5, "otherwise the tests of attacks would test single answers"
+    turns = found.checks[-2].figures["turns"]
+    assert isinstance(turns, int)
+    assert turns > 16 * 1.5, "otherwise the tests of attacks would test single answers"
     assert all(row.reward is not None for row in found.rows)
 
 
@@ -135,11 +136,10 @@ def beyond(sample: Sample) -> Sample:
 
 def merged(sample: Sample) -> Sample:
     """Returns the sample with its first two turns as one."""
-    first, second, *rest = (*sample.turns, None, None)
-    if second is None or first is None:
+    if len(sample.turns) == 1:
         return sample
-    joined = Turn(first.drawn + second.drawn, second.given)
-    return replace(sample, turns=(joined, *(turn for turn in rest if turn is not None)))
+    first, second, *rest = sample.turns
+    return replace(sample, turns=(Turn(first.drawn + second.drawn, second.given), *rest))
 
 
 def split(sample: Sample) -> Sample:
@@ -278,11 +278,11 @@ def test_a_finding_names_turn_place_and_both_replies(node: AttackHarness, proced
 def test_dialogues_of_the_recipe_have_several_turns_at_every_limit(node: AttackHarness, procedure: Procedure) -> None:
     """Files whose dialogues end at the turn limit, the token limit and the environment's end are accepted."""
     assert RECIPE.dialogue is not None
-    ends: set[str] = set()
+    most, ends = RECIPE.dialogue.turns, set[str]()
 
     def count(sample: Sample) -> Sample:
         drawn = len(sample.output_tokens)
-        ends.add("tokens" if drawn == 60 else "turns" if len(sample.turns) == RECIPE.dialogue.turns else "environment")
+        ends.add("tokens" if drawn == 60 else "turns" if len(sample.turns) == most else "environment")
         return sample
 
     for _ in range(4):

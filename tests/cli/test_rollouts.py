@@ -7,6 +7,7 @@ import resource
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,6 +27,7 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import SCHEMA, table_of, write_rollouts
 from rollouts.models.text_decoder import TextDecoder
 from rollouts.precision import Arithmetic
+from rollouts.turns import Turn
 from tests.kit.command_line import imports_of
 from tests.kit.devnet import run_muster
 from tests.kit.rollout_files import (
@@ -41,6 +43,7 @@ from tests.kit.rollout_files import (
     facts_of,
     make,
     with_row,
+    with_rows,
 )
 from tests.kit.tiny_model import tiny_folder
 
@@ -220,6 +223,31 @@ def test_samples_are_shown_as_text_or_as_tokens(made: Made) -> None:
     assert run_muster("rollouts", "show", str(made.path), "--model", folder, "--group", "9").code == 1
     refused = run_muster("rollouts", "show", str(made.path))
     assert (refused.code, "name the version's folder with --model" in refused.err) == (1, True)
+
+
+def test_dialogues_are_shown_turn_by_turn(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, end = made.file.samples[0], made.version.tokenizer.encode("=7.")
+    first = len(sample.output_tokens) // 2
+    turns = (Turn(first, np.array(end, np.int32)), Turn(len(sample.output_tokens) - first, np.zeros(0, np.int32)))
+    path = made.folder / "dialogues.parquet"
+    write_rollouts(path, with_rows(made.file, [replace(sample, turns=turns)]))
+    arguments = ("rollouts", "show", str(path), "--model", str(made.version.folder))
+    shown = run_muster(*arguments).out
+    assert f"{len(sample.output_tokens)} tokens in 2 turns" in shown
+    message = made.version.tokenizer.decode(sample.output_tokens[:first].tolist())
+    assert f"turn 0  {message!r}\n  reply   '=7.'\n  turn 1" in shown
+    [one] = run_muster(*arguments, "--json").json()["samples"]
+    assert "answer" not in one
+    assert [(turn["tokens"], turn["reply"], turn["given_tokens"]) for turn in one["turns"]] == [
+        (first, "=7.", 3),
+        (len(sample.output_tokens) - first, "", 0),
+    ]
+    assert one["turns"][0]["message"] == message
+    assert f"reply   '{' '.join(map(str, end))}'" in run_muster("rollouts", "show", str(path), "--ids").out
+    hostile = "\x1b[2J\u202e[red]"
+    monkeypatch.setattr(TextDecoder, "decode", lambda _, __: hostile)
+    for said in (run_muster(*arguments).out, run_muster(*arguments, "--json").out):
+        assert not {"\x1b", "\u202e"} & set(said)
 
 
 def test_samples_are_shown_without_imports_of_libraries_for_models(made: Made) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rollouts.checks import CheckedVersion, open_version
 from rollouts.dialogue.formats import FormatName
@@ -111,7 +112,13 @@ def registered() -> Iterator[None]:
         del registry.BUILT_IN[family.name]
 
 
-def talking_version(folder: Path, recipe: Recipe = RECIPE) -> CheckedVersion:
-    """Writes a version of a tiny random model that talks with the environment; the family must be registered."""
-    write_recipe(talking_folder(folder), recipe)
+def talking_version(folder: Path, recipe: Recipe = RECIPE, **config: Any) -> CheckedVersion:
+    """Writes a version of a tiny random model that talks with the environment; the family must be registered.
+
+    Args:
+        folder: Folder of the version.
+        recipe: Recipe of the version.
+        config: Changes to the model's config.
+    """
+    write_recipe(talking_folder(folder, **config), recipe)
     return open_version(folder)
