@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from rollouts.dialogue.chat_template import TemplateFormat
 from rollouts.dialogue.chatml import ChatmlFormat
 from rollouts.dialogue.interface import ChatTokenizer, DialogueFormat, DialogueTokenizer, FormatName
-from rollouts.dialogue.tool_calls import plain_calls
 from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool
+from rollouts.environments.tools import plain_calls
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 
