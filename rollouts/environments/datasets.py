@@ -171,6 +171,7 @@ class JsonRows:
                 yield line
 
     def row(self, number: int) -> object:
+        """Returns the bytes of a row; all rows must have been read before."""
         start, end = self._starts[number], self._starts[number + 1]
         with self.path.open("rb") as file:
             file.seek(start)

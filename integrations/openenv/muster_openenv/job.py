@@ -73,8 +73,9 @@ def prepare(payload: dict[str, Any]) -> object:
     Raises:
         Exception: The environment can't be exact, or its code raises an exception.
     """
-    environment, action = _found(payload["environment"]), _found(payload["action"])
-    if not (isinstance(environment, type) and issubclass(environment, Environment)):
+    environment: Any = _found(payload["environment"])
+    action = _found(payload["action"])
+    if not inspect.isclass(environment) or not issubclass(environment, Environment):
         raise NotExactError(f"{payload['environment']} is not a class with OpenEnv's interface Environment")
     for name in ("reset_async", "step_async"):
         if getattr(environment, name) is not getattr(Environment, name):

@@ -4,11 +4,11 @@ A job gets a task and the dialogue so far, and calls every tool again in order, 
 earlier calls. It ends with the reply to the last message, or with the score:
 
     run({"row": {…}, "messages": […], "score": false}, …)  ← {"replies": ["…", null], "over": false}
-    run({"row": {…}, "messages": […], "score": true}, …)   ← {"rewards": {"lcs": 0.5}, "metrics": {}, "total": 0.5}
-    run({}, …)                                             ← {"tools": [{"name": …, "description": …, "parameters": …}]}
+    run({"row": {…}, "messages": […], "score": true}, …)   ← {"rewards": {"lcs": 0.5}, "metrics": {}, …}
+    run({}, …)                                             ← {"tools": [{"name": …, "description": …}]}
 
-A message is `{"text": "…", "finished": true, "tokens": 7, "calls": [{"name", "arguments", "run", "reply"}]}`; `run` says
-whether the call reaches a tool, and `reply` is the text that the model has read. A reply of null means that the
+A message is `{"text": "…", "finished": true, "tokens": 7, "calls": [{"name", "arguments", "run", "reply"}]}`; `run`
+says whether the call reaches a tool, and `reply` is the text that the model has read. A reply of null means that the
 arguments don't fit the tool.
 """
 
@@ -130,8 +130,8 @@ class _Replay:
         self.pending += prompt
         self._calls = 0
         for toolset in [*loaded.shared, *loaded.own]:
-            if isinstance(self.trace.state, toolset._state_cls):  # noqa: SLF001 - the state without a state server
-                toolset._inert_state = self.trace.state  # noqa: SLF001
+            if isinstance(self.trace.state, toolset._state_cls):
+                toolset._inert_state = self.trace.state
 
     async def begin(self) -> None:
         """Runs the set-up of the task's own tool servers."""
