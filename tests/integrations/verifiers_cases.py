@@ -144,7 +144,7 @@ class Tools(vf.Toolset[vf.ToolsetConfig, Memory]):
         raise ValueError(f"no such page {object()}")
     @vf.tool
     def flood(self) -> str:
-        return "x" * 100_000
+        return "x" * 10_000_000
     @vf.tool
     def odd(self) -> dict:
         return {"a": [1, 2]}
@@ -225,8 +225,13 @@ def test_tools_keep_their_state_within_a_dialogue_and_none_between_dialogues(sta
     assert score.parts["metric nan"] == 0
 
 
+NESTED: list[Any] = []
+for _ in range(500):
+    NESTED = [NESTED]
+
 CALLS: dict[str, tuple[tuple[str, dict[str, Any] | None], str]] = {
     "an unknown tool": (("nothing", {}), UNKNOWN_TOOL),
+    "arguments that are nested too deeply": (("remember", {"word": NESTED}), BAD_ARGUMENTS),
     "arguments that are no object": (("remember", None), BAD_ARGUMENTS),
     "missing arguments": (("remember", {"times": 3}), BAD_ARGUMENTS),
     "a value of another type": (("remember", {"word": "a", "times": "many"}), BAD_ARGUMENTS),
@@ -341,6 +346,15 @@ REFUSED = {
             "        return [Tools(vf.ToolsetConfig())]\n"
         ),
         "get uses urllib.request, which reaches other machines",
+    ),
+    "a tool with a bad name": (
+        (
+            "class Tools(vf.Toolset[vf.ToolsetConfig]):\n    TOOL_PREFIX = 'a.b'\n    @vf.tool\n"
+            "    def get(self) -> str: ...\n"
+            f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @classmethod\n    def toolsets(cls, config):\n"
+            "        return [Tools(vf.ToolsetConfig())]\n"
+        ),
+        "the tool's name 'a.b_get' has other characters",
     ),
     "tools in a container": (
         (

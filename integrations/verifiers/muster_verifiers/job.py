@@ -48,6 +48,8 @@ _DECIMALS = 6
 """Decimals of scores; the last bits of `math.exp` and others depend on the machine's C library."""
 _MOST_FIGURES = 32
 _LONGEST_ERROR = 500
+_LONGEST_REPLY = 64 * 1024
+"""Maximum characters of a reply; the caller cuts it to fewer bytes."""
 _CALL_MARK = "<tool_call>"
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 """Addresses of objects in error messages, which differ from process to process."""
@@ -224,7 +226,7 @@ class _Replay:
             return f"error: {type(error).__name__}: {reason}" if reason else f"error: {type(error).__name__}"
         if any(part.type != "text" for part in content):
             return _NOT_TEXT
-        return "\n".join(part.text for part in content) if content else "[]"
+        return "\n".join(part.text for part in content)[:_LONGEST_REPLY] if content else "[]"
 
     def _node(self, message: Message, *, sampled: bool = False) -> None:
         parent = len(self.trace.nodes) - 1 if self.trace.nodes else None

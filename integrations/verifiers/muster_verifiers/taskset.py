@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import importlib
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from verifiers.v1.state import state_cls
 from verifiers.v1.utils import loaders
 from verifiers.v1.utils.decorators import discover_decorated
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OF_THE_RUN = ("setup", "finalize", "stage_verifier", "runtime_env", "score", "defer_scoring")
 """Methods of tasks that verifiers calls with a runtime, and that a taskset must not override."""
 _NETWORK = frozenset(
@@ -78,6 +80,10 @@ class LoadedTaskset:
             for method in discover_decorated(toolset, "tool"):
                 own_name = getattr(method, "tool_name", None) or method.__name__
                 name = f"{toolset.server_name}_{own_name}" if toolset.server_name else own_name
+                if not _NAME.fullmatch(name):
+                    raise NotExactError(
+                        f"the tool's name {name[:80]!r} has other characters than letters, digits, _ and -"
+                    )
                 if name in found:
                     raise NotExactError(f"two tools have the name {name}")
                 description = inspect.cleandoc(method.__doc__ or "")
