@@ -271,8 +271,8 @@ def cost(console: Console, home: Path, *, own: Arithmetic | None) -> None:
         best = min(one[0] for one in times[1:]), min(one[1] for one in times[1:])
         unit = "CPU s" if own is None else "s"
         console.print(
-            f"{stand.made_in}: {len(file.samples)} dialogues, {len(three)} of them of {TURNS} turns, at once: generated "
-            f"in {best[0]:.2f} {unit}, validated in {best[1]:.2f} {unit} (least of {len(times) - 1}): "
+            f"{stand.made_in}: {len(file.samples)} dialogues at once, {len(three)} of them of {TURNS} turns: "
+            f"generated in {best[0]:.2f} {unit}, validated in {best[1]:.2f} {unit} (least of {len(times) - 1}): "
             f"{best[0] / best[1]:.1f} times as cheap"
         )
 
