@@ -68,7 +68,11 @@ def run(seed: int, *, steps: int, masked: bool) -> tuple[list[float], float, flo
     """Trains; returns the reward of each step, and the held-out greedy accuracy before and after."""
     settings = LearningSettings.model_validate(LEARNING)
     with tempfile.TemporaryDirectory() as home:
-        loop = Trial(Path(home), TrialSettings(learning=settings, seed=seed), base=devnet_base(DEVNET_DIALOGUE))
+        loop = Trial(
+            Path(home),
+            TrialSettings(learning=settings, seed=seed, evaluation_samples=0),
+            base=devnet_base(DEVNET_DIALOGUE),
+        )
         if not masked:
             loop.learner = LossOnAllTokens(loop.model, settings, temperature=loop.recipe.sampling.temperature)
         before = loop.evaluate().greedy

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
@@ -26,9 +26,17 @@ import redis as sync_redis
 import uvloop
 
 from ledger.artifacts import Contract
+from ledger.client.pools import Terms
 from ledger.deployment import Deployment
 from orchestrator.app import build_orchestrator
-from orchestrator.chain.interface import Changes, ConsentStatus, NodeLedgerStatus, PoolLedgerStatus
+from orchestrator.chain.interface import (
+    Changes,
+    ConsentStatus,
+    NodeLedgerStatus,
+    PoolLedgerStatus,
+    PoolMoney,
+    ProviderStatus,
+)
 from orchestrator.settings import OrchestratorSettings
 from protocol.http.serving.service import serve
 from protocol.identifiers import ZERO_ADDRESS, Address
@@ -44,6 +52,22 @@ POOL = 1
 PREFIX = f"muster:{{pool-{POOL}}}:"
 SERVER_KEY = Key.from_hex("11" * 32)
 SPEC = {"name": "rollouts", "image": "python:3.11", "command": ["python", "-m", "task"]}
+
+
+TERMS = Terms(
+    price_per_unit=0,
+    penalty_per_unit=0,
+    stake_per_capacity=0,
+    audit_floor_bps=1_000,
+    look_bps=0,
+    judge_period=timedelta(hours=1),
+    challenge_period=timedelta(hours=1),
+    dispute_period=timedelta(hours=1),
+    notice_period=timedelta(hours=4),
+    max_nodes=10**6,
+    min_capacity=0,
+    verdict_fee=0,
+)
 
 
 class QuietLedger:
@@ -74,11 +98,23 @@ class QuietLedger:
             min_capacity=0,
             max_nodes=10**6,
             members=0,
+            terms=TERMS,
         )
 
     async def node_status(self, node: Address) -> NodeLedgerStatus:
         """Returns the status of a member."""
         return NodeLedgerStatus(provider=node, member=True, banned=False, capacity=1, free_stake=0, needed_stake=0)
+
+    async def provider_status(self, provider: Address) -> ProviderStatus:  # noqa: ARG002
+        """Returns a provider without stake."""
+        none: dict[str, int] = dict.fromkeys(("active", "membership_lock", "work_lock", "unbonding", "accrued"), 0)
+        return ProviderStatus(unbonds=(), unbonding_period=timedelta(days=14), **none)
+
+    async def money(self, accounts: Sequence[Address]) -> PoolMoney:
+        """Returns a pool without escrow."""
+        none: dict[str, int] = dict.fromkeys(("escrow", "reserved", "withdrawal", "accrued", "paid"), 0)
+        coins = (0,) * len(accounts)
+        return PoolMoney(withdrawal_ready=None, coins=coins, head_time=datetime.fromtimestamp(0, UTC), **none)
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         """Does nothing."""

@@ -15,6 +15,7 @@ from orchestrator.api import (
     allowlist,
     assignments,
     checkpoint_relays,
+    contributors,
     events,
     heartbeat,
     joining,
@@ -22,6 +23,7 @@ from orchestrator.api import (
     nodes,
     page,
     pool,
+    public,
     runs,
     tasks,
     uploads,
@@ -76,6 +78,7 @@ TAGS = (
     "run",
     "relays",
     "validators",
+    "contributors",
     "identity",
 )
 
@@ -172,6 +175,8 @@ def build_orchestrator(
     # parsed as a node's address.
     owned = (
         pool.router,
+        public.router,
+        contributors.router,
         joining.router,
         tasks.router,
         assignments.router,

@@ -20,14 +20,18 @@ from orchestrator.nodes.transitions import NodeTransitions
 from orchestrator.relayer.consents import ConsentService
 from orchestrator.relayer.submissions import RelayerService
 from orchestrator.runs.checkpoint_relays import CheckpointRelays
+from orchestrator.runs.contributors import Contributors
 from orchestrator.runs.control import RunControl
+from orchestrator.runs.evidence import EvidenceReader
 from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.runs.numerics import ValidatorNumerics
+from orchestrator.runs.public_summary import PublicPage
 from orchestrator.secrets import SecretCipher
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.factory import build_store
 from orchestrator.storage.service import UploadLimits, UploadService
+from orchestrator.store.accounts import AccountStore
 from orchestrator.store.assignments import AssignmentStore
 from orchestrator.store.checkpoint_relays import CheckpointRelayStore
 from orchestrator.store.database import Database
@@ -76,6 +80,10 @@ class Dependencies:
     slot_leasing: SlotLeasing | None
     """None if the pool has no run."""
     run_control: RunControl | None
+    accounts: AccountStore
+    public: PublicPage
+    evidence: EvidenceReader
+    contributors: Contributors
     stream_slots: asyncio.Semaphore
     """Limits concurrent streams of logs and events, and blocking reads."""
     filtered_reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
@@ -124,6 +132,7 @@ def build_dependencies(
             key=key,
             clock=clock,
         )
+    run_control = None if slot_leasing is None else RunControl(slot_leasing, clock=clock)
     relayer = RelayerService(
         pool_id=settings.pool_id,
         store=RelayerStore(database),
@@ -133,6 +142,7 @@ def build_dependencies(
         invites=ledger.domain,
         clock=clock,
     )
+    evidence = EvidenceReader(objects, pool_id=settings.pool_id)
     return Dependencies(
         settings=settings,
         clock=clock,
@@ -187,7 +197,29 @@ def build_dependencies(
         checkpoint_relays=checkpoint_relays,
         numerics=numerics,
         slot_leasing=slot_leasing,
-        run_control=None if slot_leasing is None else RunControl(slot_leasing, clock=clock),
+        run_control=run_control,
+        accounts=AccountStore(database),
+        public=PublicPage(
+            settings,
+            service=key.address,
+            chain_id=ledger.domain.chain_id,
+            database=database,
+            pool=pool,
+            control=run_control,
+            clock=clock,
+        ),
+        evidence=evidence,
+        contributors=Contributors(
+            database,
+            leasing=slot_leasing,
+            ledger=ledger,
+            pool=pool,
+            evidence=evidence,
+            pool_id=settings.pool_id,
+            public_url=settings.public_url,
+            rate=rate,
+            clock=clock,
+        ),
         stream_slots=asyncio.Semaphore(settings.streams),
     )
 

@@ -81,6 +81,9 @@ class OrchestratorSettings(Settings):
     allow_plain_http: bool = Field(
         False, description="Allow plain http to other machines; only inside an encrypted network"
     )
+    public_page: bool = Field(
+        True, description="True to publish nodes, progress, verdicts, payments and terms at /public, without a login"
+    )
     tokens: tuple[TokenSetting, ...] = Field((), description="Tokens of the owner's API; there is no default token")
     secrets_key_file: Path | None = Field(
         None,

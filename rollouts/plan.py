@@ -195,10 +195,15 @@ class SlotPlanner:
     def _encoded(self, prompt: Prompt) -> Sequence[int]:
         if self._format is None:
             return self._tokenizer.encode(prompt.text, chat=self._recipe.chat)
-        episode = self._begin(prompt)
+        episode = self.begin(prompt)
         return self._format.open(episode.opening, episode.tools)
 
-    def _begin(self, prompt: Prompt) -> Episode:
+    def begin(self, prompt: Prompt) -> Episode:
+        """Begins an episode of a recipe with dialogues.
+
+        Raises:
+            EnvironmentFault: The environment breaks its contract.
+        """
         environment: Any = self._environment  # the constructor has checked that it has dialogues
         episode: Episode = environment.begin(prompt)
         return episode
@@ -219,7 +224,7 @@ class SlotPlanner:
         if choice is None or self._format is None:
             raise InvalidInput("the recipe has no dialogues")
         return Conversation(
-            self._begin(prompt),
+            self.begin(prompt),
             prompt_tokens=tokens,
             dialogue_format=self._format,
             limits=DialogueLimits(

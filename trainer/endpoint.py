@@ -1,7 +1,7 @@
 """Answers of an OpenAI-compatible endpoint, for an evaluation.
 
 A recipe without a chat sends its prompt's text to `/completions`; a recipe with a chat sends messages to
-`/chat/completions`. The endpoint tokenizes, so its model may be any.
+`/chat/completions`, also those of dialogues, with tools. The endpoint tokenizes, so its model may be any.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -21,16 +22,19 @@ import httpx
 from protocol.errors import InvalidInput, MusterError, Unavailable
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import Backoff, retry
+from rollouts.dialogue.formats import FormatName
 from rollouts.models.chat import ChatFormat
 from rollouts.plan import PlannedPrompt, Tokenizer
-from rollouts.recipe import Recipe
+from rollouts.recipe import DialogueChoice, Recipe
 from rollouts.sampling.parameters import SamplingParameters
+from trainer.endpoint_dialogue import EndpointDialogue, EndpointMessage, read_message
 from trainer.evaluator import EvaluatedAnswer
 
 _MOST_BYTES = 16 << 20
 _MOST_SHOWN = 300
 _BACKOFF = Backoff(attempts=5, first=timedelta(seconds=1), most=timedelta(seconds=20))
 _FINISHED = {"stop": True, "length": False}
+_ENDED_MESSAGE = _FINISHED | {"tool_calls": True}
 
 
 class EndpointRefused(MusterError):
@@ -56,8 +60,9 @@ class EndpointAnswers:
         transport: HTTP transport; None for the network.
 
     Raises:
-        InvalidInput: The URL is not valid, or would send the token in plain text to another machine; or the recipe
-            rewards lengths in tokens, which the text of an answer does not determine.
+        InvalidInput: The URL is not valid, or would send the token in plain text to another machine. Or the recipe
+            rewards lengths in tokens, which the text of an answer does not determine, or has dialogues without chat
+            messages.
     """
 
     url: str
@@ -89,6 +94,12 @@ class EndpointAnswers:
                 hint="evaluate the model's folder without --endpoint",
             )
 
+        if self.recipe.dialogue is not None and self.recipe.dialogue.format is FormatName.PLAIN:
+            raise InvalidInput(
+                "the recipe's dialogues have the format plain, which has no messages that an endpoint could read",
+                hint="evaluate the model's folder without --endpoint, or use the format template or chatml",
+            )
+
     def answers(
         self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, *, each: int
     ) -> Iterator[EvaluatedAnswer]:
@@ -98,11 +109,14 @@ class EndpointAnswers:
             EndpointRefused: The endpoint refused a request, or answered with something else.
             Unavailable: It could not be reached, or is too busy, after several attempts.
         """
-        with ThreadPoolExecutor(1) as thread:  # because the caller's thread may run an event loop
-            yield from thread.submit(asyncio.run, self._answers(planned, parameters, each)).result()
+        with (
+            ThreadPoolExecutor(1) as thread,  # because the caller's thread may run an event loop
+            ThreadPoolExecutor(1) as replies,
+        ):
+            yield from thread.submit(asyncio.run, self._answers(planned, parameters, each, replies)).result()
 
     async def _answers(
-        self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, each: int
+        self, planned: Sequence[PlannedPrompt], parameters: SamplingParameters, each: int, replies: Executor
     ) -> list[EvaluatedAnswer]:
         turns = asyncio.Semaphore(self.concurrency)
         headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
@@ -112,11 +126,17 @@ class EndpointAnswers:
             headers=headers, limits=limits, timeout=timeout, transport=self.transport
         ) as client:
 
+            async def ask(body: dict[str, object]) -> dict[str, Any]:
+                async with turns:
+                    return await retry(lambda: self._ask(client, body), clock=self.clock, backoff=_BACKOFF)
+
             async def one(place: int, number: int) -> EvaluatedAnswer:
                 body = self._body(planned[place], parameters, number)
-                async with turns:
-                    found = await retry(lambda: self._ask(client, body), clock=self.clock, backoff=_BACKOFF)
-                return self._answer(place, found)
+                if self.recipe.dialogue is None:
+                    return self._answer(place, await ask(body))
+                return await self._play(
+                    self.recipe.dialogue, planned[place], place=place, body=body, ask=ask, replies=replies
+                )
 
             try:
                 async with asyncio.TaskGroup() as group:
@@ -127,9 +147,58 @@ class EndpointAnswers:
                 raise _first(errors) from None
         return [task.result() for task in tasks]
 
+    async def _play(
+        self,
+        choice: DialogueChoice,
+        planned: PlannedPrompt,
+        *,
+        place: int,
+        body: dict[str, object],
+        ask: Callable[[dict[str, object]], Awaitable[dict[str, Any]]],
+        replies: Executor,
+    ) -> EvaluatedAnswer:
+        """Plays a dialogue; the environment's code runs in `replies`."""
+        run = partial(asyncio.get_running_loop().run_in_executor, replies)
+
+        def begin() -> EndpointDialogue:
+            return EndpointDialogue(
+                planned.planner.begin(planned.group.prompt),
+                choice,
+                new_tokens=self.recipe.sampling.max_new_tokens,
+                system=self._chat.system,
+                tokenizer=self.tokenizer,
+            )
+
+        dialogue: EndpointDialogue = await run(begin)
+        while not dialogue.over:
+            await run(dialogue.take, self._message(await ask(body | dialogue.request())))
+        return EvaluatedAnswer(
+            place=place,
+            text=dialogue.text,
+            tokens=dialogue.tokens - dialogue.finished,
+            finished=dialogue.finished,
+            reward=await run(dialogue.reward),
+        )
+
+    def _message(self, value: dict[str, Any]) -> EndpointMessage:
+        try:
+            [choice] = value["choices"]
+            end = choice["finish_reason"]
+            if end not in _ENDED_MESSAGE:
+                raise EndpointRefused(f"the endpoint's message ended with {str(end)[:40]!r}, not with stop or length")
+            finished = _ENDED_MESSAGE[end]
+            tokens = _counted(value, least=finished)
+            return read_message(choice["message"], tokens=tokens, finished=finished, tokenizer=self.tokenizer)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise EndpointRefused("the endpoint's answer has no message") from None
+
     @property
     def _is_chat(self) -> bool:
-        return self.recipe.chat is not False
+        return self.recipe.chat is not False or self.recipe.dialogue is not None
+
+    @property
+    def _chat(self) -> ChatFormat:
+        return self.recipe.chat if isinstance(self.recipe.chat, ChatFormat) else ChatFormat()
 
     def _body(self, planned: PlannedPrompt, parameters: SamplingParameters, number: int) -> dict[str, object]:
         seed = hashlib.sha256(planned.seed + number.to_bytes(4, "big")).digest()
@@ -147,10 +216,9 @@ class EndpointAnswers:
         text = planned.group.prompt.text
         if not self._is_chat:
             return body | {"prompt": text}
-        form = self.recipe.chat if isinstance(self.recipe.chat, ChatFormat) else ChatFormat()
-        system = [{"role": "system", "content": form.system}] if form.system else []
-        if form.template:
-            body["chat_template_kwargs"] = form.template
+        system = [{"role": "system", "content": self._chat.system}] if self._chat.system else []
+        if self._chat.template:
+            body["chat_template_kwargs"] = self._chat.template
         return body | {"messages": [*system, {"role": "user", "content": text}]}
 
     async def _ask(self, client: httpx.AsyncClient, body: dict[str, object]) -> dict[str, Any]:
@@ -186,11 +254,17 @@ class EndpointAnswers:
         except (KeyError, TypeError, ValueError):
             raise EndpointRefused("the endpoint's answer has no text") from None
         finished = _FINISHED[finish]
-        usage = value.get("usage")
-        counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
-        if isinstance(counted, int) and counted >= finished:
+        counted = _counted(value, least=finished)
+        if counted is not None:
             return EvaluatedAnswer(place=place, text=text, tokens=counted - finished, finished=finished)
         return EvaluatedAnswer(place=place, text=text, tokens=len(self.tokenizer.encode(text)), finished=finished)
+
+
+def _counted(value: dict[str, Any], *, least: int) -> int | None:
+    """Returns the number of tokens that the endpoint says it has generated; None if it does not say."""
+    usage = value.get("usage")
+    counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return counted if isinstance(counted, int) and counted >= least else None
 
 
 def _refuse(status: int, content: bytes, after: str | None) -> None:

@@ -19,7 +19,7 @@ import sysconfig
 import tarfile
 import threading
 from collections.abc import Iterable, Iterator
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
@@ -34,21 +34,9 @@ ROLLOUTS_TAG = "muster/rollouts:local"
 
 _ROLLOUTS_RECIPE = "deploy/images/rollouts/Dockerfile"
 _BASE = "muster/rollouts-base"
-_NOT_FOR_ROLLOUTS = (
-    *(
-        "pip",
-        "setuptools",
-        "mypy",
-        "mypyc",
-        "ruff",
-        "virtualenv",
-        "grimp",
-        "importlinter",
-        "hypothesis",
-        "schemathesis",
-    ),
-    *("jsonschema_rs", "graphql", "botocore", "boto3", "eth", "ens", "web3", "docker", "_pytest", "pytest"),
-)
+_ROLLOUTS_LOCKS = ("deploy/locks/rollouts.lock", "deploy/locks/torch-cpu.lock", "deploy/locks/reasoning-gym.lock")
+_NOT_FOR_ROLLOUTS = {"docker", "ens", "web3"}
+"""Packages that the lock has because Muster's services need them, and that the task does not import."""
 
 _PROGRAMS = ("sh", "cat", "echo", "env", "id", "ls", "sleep", "true", "false", "touch", "head", "ln", "rm", "mkdir")
 _LEFT_OUT = {"__pycache__", "site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip"}
@@ -59,7 +47,9 @@ _ETC = {
 }
 
 
-def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterable[Path] = ()) -> str:
+def make_image(
+    client: docker.DockerClient, tag: str = TAG, *, packages: Iterable[Path] = (), programs: Iterable[str] = ()
+) -> str:
     """Makes an image with Python and a few shell programs, and returns its tag.
 
     Without `packages`, the image has about 75 MB and is made in a few seconds.
@@ -68,10 +58,11 @@ def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterabl
         client: Client of the local engine.
         tag: Name of the image.
         packages: Directories of Python packages to put on the path inside, under `/opt/packages`.
+        programs: Further programs of this machine, such as `bwrap`.
     """
     reader, writer = os.pipe()
     failures: list[Exception] = []
-    producer = threading.Thread(target=_produce, args=(writer, tuple(packages), failures))
+    producer = threading.Thread(target=_produce, args=(writer, tuple(packages), (*_PROGRAMS, *programs), failures))
     producer.start()
     repository, _, version = tag.rpartition(":")
     try:
@@ -94,13 +85,13 @@ def make_rollouts_image(client: docker.DockerClient) -> str:
     makes a new base image only if a file with locked package versions, or the version of Python, has changed. Muster's
     code is a layer on top of the base image (`deploy/images/rollouts/Dockerfile`).
     """
-    locks = ("requirements.lock", "deploy/locks/torch-cpu.lock", "deploy/locks/reasoning-gym.lock")
-    lock = hashlib.sha256(b"".join(shipped(name).read_bytes() for name in locks)).hexdigest()[:12]
+    lock = hashlib.sha256(b"".join(shipped(name).read_bytes() for name in _ROLLOUTS_LOCKS)).hexdigest()[:12]
     base = f"{_BASE}:{lock}-{sys.version_info.major}.{sys.version_info.minor}"
     if not client.images.list(name=base):
         for older in client.images.list(name=_BASE):
             client.images.remove(str(older.id), force=True)
-        make_image(client, base, packages=_installed_packages())
+        packages = [path for path in installed_packages(_ROLLOUTS_LOCKS) if path.name not in _NOT_FOR_ROLLOUTS]
+        make_image(client, base, packages=packages)
     with TemporaryDirectory() as folder:
         dockerfile = write_build_context(Path(folder))
         client.images.build(
@@ -139,29 +130,47 @@ def write_build_context(folder: Path) -> str:
     return _ROLLOUTS_RECIPE
 
 
-def _installed_packages() -> list[Path]:
-    """Returns the installed packages without large ones that contributors do not need."""
-    installed = sorted(Path(sysconfig.get_path("purelib")).iterdir())
-    left_out = {*_NOT_FOR_ROLLOUTS, *PACKAGES, "muster_network"}
-    wanted = [path for path in installed if path.name not in left_out and not path.name.startswith("__")]
-    return [path for path in wanted if path.suffix != ".pth"]
+def installed_packages(locks: Iterable[str]) -> list[Path]:
+    """Returns the files and folders that the distributions in these locks installed on this machine.
+
+    Args:
+        locks: Names of shipped files with locked package versions.
+    """
+    site = Path(sysconfig.get_path("purelib"))
+    wanted = {
+        _normalized(found)
+        for lock in locks
+        for found in re.findall(r"^([\w.-]+)==", shipped(lock).read_text(), re.MULTILINE)
+    }
+    found = {
+        site / file.parts[0]
+        for distribution in metadata.distributions(path=[str(site)])
+        if _normalized(distribution.metadata["Name"]) in wanted
+        for file in distribution.files or ()
+        if file.parts[0] not in {"..", "__pycache__"} and file.suffix != ".pth"
+    }
+    return sorted(path for path in found if path.exists())
 
 
-def _produce(writer: int, packages: tuple[Path, ...], failures: list[Exception]) -> None:
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _produce(writer: int, packages: tuple[Path, ...], programs: tuple[str, ...], failures: list[Exception]) -> None:
     with os.fdopen(writer, "wb") as file:
         try:
-            _write_archive(file, packages)
+            _write_archive(file, packages, programs)
         except BrokenPipeError:  # the engine refused the archive; the import call raises the error
             return
         except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
             failures.append(error)
 
 
-def _write_archive(file: IO[bytes], packages: tuple[Path, ...]) -> None:
+def _write_archive(file: IO[bytes], packages: tuple[Path, ...], names: tuple[str, ...]) -> None:
     interpreter = Path(sys.executable).resolve()
     base = Path(sys.base_prefix)
     standard_library = base / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    programs = [Path(found).resolve() for name in _PROGRAMS if (found := shutil.which(name)) is not None]
+    programs = [Path(found).resolve() for name in names if (found := shutil.which(name)) is not None]
     extensions = list((standard_library / "lib-dynload").glob("*.so"))
     extensions += [library for package in packages for library in package.rglob("*.so*") if package.is_dir()]
     with tarfile.open(fileobj=file, mode="w|") as archive:
@@ -170,7 +179,7 @@ def _write_archive(file: IO[bytes], packages: tuple[Path, ...]) -> None:
             if str(path.resolve()).startswith(carried):
                 continue  # a package's own library is copied with the package
             _add(archive, path.resolve(), str(path))
-        for name in _PROGRAMS:
+        for name in names:
             if found := shutil.which(name):
                 _add(archive, Path(found).resolve(), f"/bin/{name}")
         archive.add(standard_library, arcname=str(standard_library).lstrip("/"), filter=_wanted)

@@ -223,10 +223,10 @@ PRESETS: Mapping[PresetName, Preset] = {
     PresetName.DIALOGUE: Preset(
         task="find two digits with two calls of a tool, by reward",
         base="devnet-dialogue",
-        steps=40,
-        goal=Goal(rise=0.25),
-        fast_steps=15,
-        fast_goal=Goal(rise=0.05),
+        steps=30,
+        goal=Goal(rise=0.4),
+        fast_steps=12,
+        fast_goal=Goal(rise=0.3),
     ),
     PresetName.SMOLLM2: Preset(
         task="a pretrained chat model answers sums, by reward",

@@ -42,6 +42,10 @@ PARTS: Parts = {
         "cli.worker.dispute",
         "Dispute a verdict on your work within the challenge period. Another validator then decides.",
     ),
+    "page": (
+        "cli.worker.page",
+        "Print a one-time link to your page at the pool: earnings, verdicts and stake.",
+    ),
     "rewards": (
         "cli.worker.rewards",
         "Show the earnings of your nodes: claimable now, and from work that is not final yet.",

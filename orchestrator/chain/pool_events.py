@@ -15,7 +15,7 @@ from ledger.events.types import (
     WorkExpired,
     WorkFinal,
 )
-from protocol.identifiers import Address
+from protocol.identifiers import Address, Digest
 from protocol.verdicts import reason_name
 
 LEDGER = "ledger"
@@ -31,6 +31,12 @@ class PoolEventText:
     detail: str
     actor: str
     node: Address | None = None
+    work: Digest | None = None
+    """Key of the work item that the event is about."""
+    provider: Address | None = None
+    """Provider whose account the event changes, if the event names no work item."""
+    amount: int = 0
+    """Earned, claimed or slashed money, in 10⁻¹⁸ MUST."""
 
     @property
     def reverted_kind(self) -> str:
@@ -45,29 +51,31 @@ def pool_events_of(event: LedgerEvent) -> Iterator[PoolEventText]:
             yield from _of_verdict(event)
         case WorkExpired():
             detail = f"work {event.key}: no validator judged it in time"
-            yield PoolEventText("verdict.expired", detail, LEDGER, event.node)
+            yield PoolEventText("verdict.expired", detail, LEDGER, event.node, event.key)
         case WorkDisputed():
-            yield PoolEventText("dispute.opened", f"work {event.key}", event.disputer, event.node)
+            yield PoolEventText("dispute.opened", f"work {event.key}", event.disputer, event.node, event.key)
         case DisputeLost():
-            yield PoolEventText("dispute.lost", f"work {event.key}: its rejection was upheld", LEDGER, event.node)
+            detail = f"work {event.key}: its rejection was upheld"
+            yield PoolEventText("dispute.lost", detail, LEDGER, event.node, event.key)
             if event.taken:
                 detail = f"{format_amount(event.taken)} MUST: the dispute of work {event.key} was lost"
-                yield PoolEventText("slash.dispute", detail, LEDGER, event.node)
+                yield PoolEventText("slash.dispute", detail, LEDGER, event.node, event.key, amount=event.taken)
         case WorkFinal():
             if event.slashed:
                 detail = f"{format_amount(event.slashed)} MUST: work {event.key} is forged"
-                yield PoolEventText("slash.forgery", detail, LEDGER, event.node)
+                yield PoolEventText("slash.forgery", detail, LEDGER, event.node, event.key, amount=event.slashed)
             if event.paid:
                 detail = f"{format_amount(event.paid)} MUST for work {event.key}"
-                yield PoolEventText("payout.earned", detail, LEDGER, event.node)
+                yield PoolEventText("payout.earned", detail, LEDGER, event.node, event.key, amount=event.paid)
         case RewardsClaimed():
             detail = f"{format_amount(event.amount)} MUST to {event.to}"
-            yield PoolEventText("payout.claimed", detail, event.provider)
+            yield PoolEventText("payout.claimed", detail, event.provider, provider=event.provider, amount=event.amount)
 
 
 def _of_verdict(event: VerdictGiven) -> Iterator[PoolEventText]:
     outcome = event.outcome.name.lower()
     detail = f"work {event.key}: {reason_name(event.reason)}; audit file {event.audit_hash}"
-    yield PoolEventText(f"verdict.{outcome}", detail, event.validator, event.node)
+    yield PoolEventText(f"verdict.{outcome}", detail, event.validator, event.node, event.key)
     if event.decisive:
-        yield PoolEventText("dispute.decided", f"work {event.key} is {outcome}", event.validator, event.node)
+        detail = f"work {event.key} is {outcome}"
+        yield PoolEventText("dispute.decided", detail, event.validator, event.node, event.key)

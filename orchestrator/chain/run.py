@@ -46,7 +46,7 @@ TERMS_TTL = timedelta(seconds=8)
 of the funds. The escrow is not cached, because it changes with each submission."""
 
 MAX_HASHES = 1024
-"""Maximum number of cached block hashes."""
+"""Maximum number of cached block hashes, and of cached block times."""
 
 
 class LedgerRun:
@@ -103,6 +103,7 @@ class LedgerRun:
         self._ledger: Ledger | None = None
         self._connecting = asyncio.Lock()
         self._hashes: LRUCache[int, Digest] = LRUCache(MAX_HASHES)
+        self._times: LRUCache[int, int] = LRUCache(MAX_HASHES)
         self._pool_and_terms: tuple[float, Pool, Terms] | None = None
 
     @property
@@ -199,6 +200,18 @@ class LedgerRun:
         self._hashes[block] = found
         return found
 
+    async def block_time(self, block: int) -> int | None:
+        """Returns the time of a block in Unix seconds; None if the chain has no such block any more.
+
+        The time is cached until a reorg.
+        """
+        if block not in self._times:
+            try:
+                self._times[block] = await (await self._connected()).block_time(block)
+            except NotFound:
+                return None
+        return self._times[block]
+
     async def work(self, key: Digest) -> WorkRecord | None:
         """Returns the ledger's record of a work item; None if it was never submitted."""
         return await (await self._connected()).work.get(key)
@@ -292,6 +305,7 @@ class LedgerRun:
         batch = await self._follower.poll(await self._connected())
         if any(event.reverted for event in batch.events):
             self._hashes.clear()
+            self._times.clear()
         found = tuple(each for each in self._follower.decode(batch) if self._concerns(each.event))
         return RunEvents(found, lambda: self._follower.commit(batch), more=not self._follower.at_head(batch))
 

@@ -119,6 +119,10 @@ class RunLedger(Protocol):
         """Returns the hash of a block; None until the block has the pool's confirmations."""
         ...
 
+    async def block_time(self, block: int) -> int | None:
+        """Returns the time of a block in Unix seconds; None if the chain has no such block any more."""
+        ...
+
     async def work(self, key: Digest) -> WorkRecord | None:
         """Returns the ledger's record of a work item; None if it was never submitted."""
         ...

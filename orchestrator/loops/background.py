@@ -12,6 +12,7 @@ from orchestrator.dependencies import Dependencies
 from orchestrator.loops.invites import Inviter
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
+from orchestrator.loops.public_summary import PublicSummaryLoop
 from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.removals import Removals
 from orchestrator.loops.run_sync import RunSync
@@ -28,6 +29,8 @@ from protocol.runtime.loops import BackgroundLoops
 
 WEBHOOKS_EVERY = timedelta(seconds=1)
 """Interval at which webhooks with due deliveries are looked for."""
+PUBLIC_EVERY = timedelta(seconds=15)
+"""Interval at which the public summary is written; it reads the state of all nodes."""
 GAUGES_EVERY = timedelta(seconds=5)
 """Interval at which the Prometheus gauges are set."""
 
@@ -91,6 +94,9 @@ def add_loops(
     loops.add("ledger", patient("ledger", sync.round), every=timedelta(seconds=settings.ledger_every_s))
     loops.add("removals", patient("removals", removals.round), every=timedelta(seconds=settings.removals_every_s))
     loops.add("webhooks", webhooks.round, every=WEBHOOKS_EVERY)
+    if settings.public_page:
+        public = PublicSummaryLoop(dependencies.public, lease=lease("public"))
+        loops.add("public", patient("public", public.round), every=PUBLIC_EVERY)
     if run_ledger is not None:
         relayer = Relayer(
             dependencies.relayer.store,

@@ -229,8 +229,11 @@ class RunSync:
                 await self._apply_work(event, reverted=observed.reverted)
 
     async def _announce(self, observed: ObservedEvent, *, quiet: bool) -> None:
-        now = self._now_ms()
-        if not await self._store.announce(observed, quiet=quiet, now_ms=now, lease=self._lease.value):
+        now, event, time = self._now_ms(), observed.event, None
+        if isinstance(event, WorkFinal) and event.paid:  # events that are read late count for the day of their block
+            time = await self._ledger.block_time(event.log.block_number)
+        day = (now // 1000 if time is None else time) // 86_400
+        if not await self._store.announce(observed, quiet=quiet, day=day, now_ms=now, lease=self._lease.value):
             raise _lease_lost()
 
     async def _apply_work(self, event: WorkEvent, *, reverted: bool) -> None:

@@ -102,6 +102,11 @@ class NodeStore:
         hashes = await self._database.ask_many([("HGETALL", self._node(address)) for address in addresses])
         return [text_of(fields) for fields in hashes]
 
+    async def states(self, addresses: Sequence[Address]) -> list[tuple[str, str]]:
+        """Returns the state and the provider of nodes, each empty if unknown, in the order of the addresses."""
+        rows = await self._database.ask_many([("HMGET", self._node(each), "state", "provider") for each in addresses])
+        return [((state or b"").decode(), (provider or b"").decode()) for state, provider in rows]
+
     async def version(self, address: Address) -> int:
         """Returns the version of a node; 0 for an unknown node."""
         return int(await self._database.ask("HGET", self._node(address), "ver") or 0)

@@ -29,6 +29,7 @@ discarded             sorted set: slots that ended without work, by the time of 
 answers               hash: answers of the first and of the newest evaluated version, as JSON
 announced             sorted set: ledger events that were announced as events of the pool, by block
 announced-after       string: newest block whose ledger events are not remembered
+account:…, earned:…, ranking    accounts of pool, providers and nodes (`store/accounts.py`)
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from orchestrator.chain.pool_events import pool_events_of
 from orchestrator.chain.run_interface import JoinedNode
 from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
 from orchestrator.domain.slots import Slot
+from orchestrator.store.accounts import SMALLEST
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
 from orchestrator.store.run_rows import RunState, SlotRow, StepRow, read_slot, read_state, read_step
@@ -89,6 +91,9 @@ TRAINER = "trainer"
 
 FORGOTTEN_AT_ONCE = 200
 """Number of slots that one script call deletes, so that it does not block Redis for long."""
+
+MOST_NODES_OF_PROVIDER = 500
+"""Maximum number of nodes that are listed for a provider."""
 
 MOST_FILES = 4
 """Maximum number of different files that may be uploaded under one lease; more than one, so that a node can replace a
@@ -245,12 +250,15 @@ class RunStore:
         )
         return written is WriteResult.YES
 
-    async def announce(self, observed: ObservedEvent, *, quiet: bool, now_ms: int, lease: str) -> bool:
+    async def announce(self, observed: ObservedEvent, *, quiet: bool, day: int, now_ms: int, lease: str) -> bool:
         """Appends the pool's events that a ledger event causes, each once; returns False if the leader lease was lost.
+
+        It also counts them in the accounts (`AccountStore`).
 
         Args:
             observed: The ledger event. If a reorg has removed it, its announcement is revoked by another event.
             quiet: True to remember the ledger event as announced without an event.
+            day: Day of the ledger event, as days since 1970 in UTC.
             now_ms: Current time in Unix milliseconds.
             lease: Value of the leader lease.
         """
@@ -270,6 +278,11 @@ class RunStore:
                     detail=text.detail,
                     actor=text.actor,
                     node=text.node or "",
+                    counter=text.kind,
+                    work=text.work or "",
+                    provider=text.provider or "",
+                    amount=str(text.amount // SMALLEST),
+                    day=day,
                 )
             )
             if written is WriteResult.LEASE_LOST:
@@ -393,8 +406,14 @@ class RunStore:
 
     async def cache_membership(self, node: Address, membership: JoinedNode) -> None:
         """Caches a node's membership until an event changes it."""
-        await self._database.ask(
-            "HSET", self._key("memberships"), node, json.dumps([membership.provider, membership.block])
+        nodes = self._key("nodes", membership.provider)
+        await self._database.ask_many(
+            [
+                ("HSET", self._key("memberships"), node, json.dumps([membership.provider, membership.block])),
+                ("LREM", nodes, 0, node),
+                ("LPUSH", nodes, node),
+                ("LTRIM", nodes, 0, MOST_NODES_OF_PROVIDER - 1),
+            ]
         )
 
     async def drop_cached_memberships(self, nodes: Sequence[Address]) -> None:

@@ -14,6 +14,7 @@ from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.joining import JoiningInformation
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.logs import LogBatch, LogReceipt
+from protocol.wire.me import EndedSessions, LoginLink
 from protocol.wire.pool import NodeSelf
 from protocol.wire.relayed import (
     ConsentReceipt,
@@ -109,6 +110,23 @@ class NodeClient(ServiceClient):
             NotFound: The pool does not know the node yet.
         """
         return (await self.call("GET", "/v1/nodes/me", signed_answer=True)).read(NodeSelf)
+
+    async def login(self) -> LoginLink:
+        """Returns a one-time link to the contributor's page; nodes and their providers may ask.
+
+        Raises:
+            Forbidden: The pool knows no node of this key or provider.
+            NotFound: The orchestrator's release is older than this route.
+        """
+        return (await self.call("POST", "/v1/me/logins", signed_answer=True)).read(LoginLink)
+
+    async def revoke_sessions(self) -> int:
+        """Ends all sessions of the contributor's page; returns their number.
+
+        Raises:
+            Forbidden: The pool knows no node of this key or provider.
+        """
+        return (await self.call("POST", "/v1/me/logins/revoke", signed_answer=True)).read(EndedSessions).ended
 
     # Work
 

@@ -24,6 +24,8 @@ Requirement = Mapping[str, list[str]]
 
 SIGNATURE: Requirement = {"signature": []}
 """A signed request."""
+SESSION: Requirement = {"session": []}
+"""The token of a contributor's session."""
 PRESIGNED: Requirement = {"presignedUrl": []}
 """A URL that the service has signed."""
 
@@ -46,6 +48,12 @@ _SCHEMES: dict[str, dict[str, Any]] = {
         "bearerFormat": "mst_<id>_<secret>",
         "description": "Token of the pool's owner. Scopes: `read` reads, `operate` also changes tasks, nodes and the "
         "run, `admin` also bans nodes and manages webhooks. Each scope includes those before it.",
+    },
+    "session": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "mse_<secret>",
+        "description": "Token of a contributor's session, from `POST /v1/me/sessions`. It can only read.",
     },
     "presignedUrl": {
         "type": "apiKey",

@@ -138,6 +138,10 @@ class Conversation:
             return f"a turn stops after {len(drawn)} tokens without an end token; its limit is {self.room}"
         return ""
 
+    def demonstrated(self, text: str) -> str:
+        """Returns a text of `DialogueEnvironment.demonstration_turns` as the model writes it in this format."""
+        return self._format.demonstrated(text, self._episode.tools)
+
     def score(self) -> Score:
         """Returns the environment's score of the dialogue."""
         return self._episode.score()

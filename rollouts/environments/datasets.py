@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from rollouts.environments.errors import BadDataset
 from rollouts.environments.factory import Options
@@ -30,45 +30,65 @@ DIRECTORY_VARIABLE = "MUSTER_DATASETS"
 
 _WHERE = f"put the file there, or name its directory in {DIRECTORY_VARIABLE}"
 _SHA256 = re.compile("[0-9a-f]{64}")
-_LONGEST_ROW = 64 * 1024 * 1024
+LONGEST_ROW = 64 * 1024 * 1024
 _ROWS_AT_A_TIME = 256
 _COLUMNS = ("problem_id", "task_type", "prompt", "verification_info")
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK": "zip"}
 """First bytes of compressed files."""
 
 
-class DatasetOptions(Options):
-    """Selects a file and its rows."""
+def _check_digest(sha256: str) -> str:
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError(
+            f"{sha256[:80]!r} is no SHA-256, which has 64 hexadecimal digits, in lower case; sha256sum prints it"
+        )
+    return sha256
+
+
+FileDigest = Annotated[str, AfterValidator(_check_digest)]
+"""SHA-256 of a file."""
+
+
+class FileOptions(Options):
+    """Selects a file by its path on this machine and its digest."""
 
     local: ClassVar[frozenset[str]] = frozenset({"path"})
 
     path: Annotated[str, Field(min_length=1, max_length=4096)]
     """Path of the file on this machine."""
-    sha256: str
+    sha256: FileDigest
     """Digest of the file."""
-    task_types: tuple[str, ...] = ()
-    """Task types to use; if empty, the task types of the environment's family."""
-
-    @field_validator("sha256")
-    @classmethod
-    def _check_digest(cls, sha256: str) -> str:
-        if not _SHA256.fullmatch(sha256):
-            raise ValueError(
-                f"{sha256[:80]!r} is no SHA-256, which has 64 hexadecimal digits, in lower case; sha256sum prints it"
-            )
-        return sha256
 
     @property
     def file(self) -> Path:
         """The file on this machine."""
-        return Path(os.environ.get(DIRECTORY_VARIABLE, "")) / self.path
+        return dataset_file(self.path)
 
     def located(self) -> tuple[Self, tuple[Path, ...]]:
         """Returns the options with the file's absolute path, and the file."""
-        # If the file itself is a link, the link is not resolved: the suffix of the link's name determines the format,
-        # and the link's target may have no suffix.
-        file = self.file.parent.resolve() / self.file.name
+        file = absolute(self.file)
         return self.model_copy(update={"path": str(file)}), (file,)
+
+
+def dataset_file(path: str) -> Path:
+    """Returns the file on this machine that an option names."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE, "")) / path
+
+
+def absolute(file: Path) -> Path:
+    """Returns the absolute path of a file.
+
+    If the file itself is a link, the link is not resolved: the suffix of the link's name determines the format, and the
+    link's target may have no suffix.
+    """
+    return file.parent.resolve() / file.name
+
+
+class DatasetOptions(FileOptions):
+    """Selects a file and its rows."""
+
+    task_types: tuple[str, ...] = ()
+    """Task types to use; if empty, the task types of the environment's family."""
 
 
 class _Row(BaseModel):
@@ -107,8 +127,8 @@ class Dataset:
         self, options: DatasetOptions, *, task_types: tuple[str, ...], usable: Callable[[DatasetProblem], bool]
     ) -> None:
         path = options.file
-        _check_file(path, options.sha256)
-        self._rows: _Rows = _ParquetRows(path) if path.suffix == ".parquet" else _JsonRows(path)
+        check_file(path, options.sha256)
+        self._rows: _Rows = _ParquetRows(path) if path.suffix == ".parquet" else JsonRows(path)
         wanted = options.task_types or task_types
         self._chosen: list[int] = []
         for number, row in enumerate(self._rows):
@@ -149,23 +169,24 @@ class _Rows(Protocol):
     def row(self, number: int) -> object: ...
 
 
-class _JsonRows:
+class JsonRows:
     """JSON lines; only the offset of each line is kept in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._starts = [0]
 
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[bytes]:
         self._starts = [0]
         with self.path.open("rb") as file:
-            while line := file.readline(_LONGEST_ROW + 1):
-                if len(line) > _LONGEST_ROW:
-                    raise BadDataset(f"{self.path}: row {len(self._starts) - 1} has more than {_LONGEST_ROW} bytes")
+            while line := file.readline(LONGEST_ROW + 1):
+                if len(line) > LONGEST_ROW:
+                    raise BadDataset(f"{self.path}: row {len(self._starts) - 1} has more than {LONGEST_ROW} bytes")
                 self._starts.append(self._starts[-1] + len(line))
                 yield line
 
-    def row(self, number: int) -> object:
+    def row(self, number: int) -> bytes:
+        """Returns the bytes of a line."""
         start, end = self._starts[number], self._starts[number + 1]
         with self.path.open("rb") as file:
             file.seek(start)
@@ -217,7 +238,12 @@ def _info(text: str) -> dict[str, object]:
     return info
 
 
-def _check_file(path: Path, sha256: str) -> None:
+def check_file(path: Path, sha256: str) -> None:
+    """Checks that a file exists, has this digest, and is not compressed.
+
+    Raises:
+        BadDataset: It is not so.
+    """
     try:
         if not path.is_file():
             raise BadDataset(f"there is no data set {path}", hint=_WHERE)

@@ -135,7 +135,11 @@ class DialogueEnvironment(Environment, Protocol):
         """Begins a dialogue; episodes are independent of each other."""
 
     def demonstration_turns(self, prompt: Prompt) -> Sequence[str] | None:
-        """Returns example texts of the model, one for each turn, for supervised warm-up; None if there are none."""
+        """Returns example texts of the model, one for each turn, for supervised warm-up; None if there are none.
+
+        A tool call has the form `name(argument)`, with the value of the tool's only parameter as argument. Each format
+        of dialogues writes it in its own form.
+        """
 
 
 def score_of_one(environment: DialogueEnvironment, prompt: Prompt, completion: str, *, finished: bool) -> Score:

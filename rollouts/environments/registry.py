@@ -35,7 +35,9 @@ BUILT_IN = {
     "lookup": "rollouts.environments.lookup",
     "math": "rollouts.environments.mathematics",
     "mixture": "rollouts.environments.mixture",
+    "python": "rollouts.environments.python",
     "reasoning-gym": "rollouts.environments.gym.environment",
+    "search": "rollouts.environments.search",
     "served": "rollouts.environments.served",
 }
 """Built-in families and the modules that define them as `family`; imported on demand."""

@@ -108,10 +108,10 @@ class ToolEpisode:
 
 
 def cut(text: str) -> str:
-    """Returns a text with at most `MOST_BYTES` bytes, without half characters."""
+    """Returns a text with at most `MOST_BYTES` bytes, without half characters, which have no encoding."""
     content = text.encode("utf-8", "replace")
     if len(content) <= MOST_BYTES:
-        return text
+        return content.decode()
     return content[: MOST_BYTES - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
 
 

@@ -101,10 +101,7 @@ class FolderTokenizer:
             BadVersionFolder: The template is missing or broken, or refuses these turns. Or the tokenizer encodes
                 ordinary characters as a control token.
         """
-        texts = [text for value in (*turns, *tools, options or {}) for text in _texts(value)]
-        mark = next((each for each in _MARKS if not any(each in text for text in texts)), None)
-        if mark is None:
-            raise BadVersionFolder(f"a prompt contains all {len(_MARKS)} characters for private use")
+        mark = self._free_mark([*turns, *tools], options or {})
         found: list[str] = []
 
         def hide(text: str) -> str:
@@ -112,13 +109,62 @@ class FolderTokenizer:
 
         hidden = [_mapped(turn, hide) for turn in turns]
         templated = self._templated(hidden, tools=[_mapped(tool, hide) for tool in tools], options=options or {})
-        tokens: list[int] = []
-        for place, piece in enumerate(re.split(f"{mark}([0-9]+){mark}", templated)):
-            if place % 2:
-                tokens += self._content(found[int(piece)])
-            else:
-                tokens += self._encode(piece, split=False).ids
+        return self._encode_templated(templated, mark, found)
+
+    def encode_after_answer(
+        self, turns: Sequence[dict[str, JsonValue]], *, options: Mapping[str, JsonValue] | None = None
+    ) -> list[int]:
+        """Returns the token ids from the end token of one answer to the beginning of the next one.
+
+        The first of them is the end token. Control tokens in any text of the turns are encoded as ordinary text; see
+        `encode`.
+
+        Args:
+            turns: The turns between the two answers.
+            options: Options of the template.
+
+        Raises:
+            BadVersionFolder: As in `encode_turns`. Or the template ends an answer with other text than a control token.
+        """
+        mark = self._free_mark(list(turns), options or {})
+        found: list[str] = []
+        answer = f"{mark}a{mark}"  # `_hidden` puts only digits between two marks
+        hidden = [_mapped(turn, lambda text: self._hidden(text, mark, found)) for turn in turns]
+        templated = self._templated([*one_answer(answer), *hidden], tools=[], options=options or {})
+        before, _, after = templated.partition(answer)
+        if before == templated or answer in after:
+            raise BadVersionFolder("the tokenizer's chat template does not write each answer exactly once")
+        tokens = self._encode_templated(after, mark, found)
+        if after.startswith(mark) or not tokens or tokens[0] not in self._control:
+            raise BadVersionFolder(
+                "the tokenizer's chat template does not write a control token directly after an answer",
+                hint="end answers with the model's end token in the template, without blanks before it",
+            )
         return tokens
+
+    def rendered(
+        self,
+        turns: Sequence[Mapping[str, JsonValue]],
+        *,
+        tools: Sequence[JsonValue] = (),
+        options: Mapping[str, JsonValue] | None = None,
+    ) -> str:
+        """Returns the text of a chat and of the beginning of the next answer, in the chat template.
+
+        Args:
+            turns: Turns with trusted texts, as in `encode_turns`.
+            tools: Tools that the template describes.
+            options: Options of the template.
+
+        Raises:
+            BadVersionFolder: The template is missing or broken, or refuses these turns.
+        """
+        return self._templated([dict(turn) for turn in turns], tools=tools, options=options or {})
+
+    def control_token(self, text: str) -> int | None:
+        """Returns the token id of a control token such as `<|im_end|>`; None if the tokenizer has no such one."""
+        token: object = self._backend.token_to_id(text)
+        return token if isinstance(token, int) and token in self._control else None
 
     def encode_answer(self, text: str) -> list[int]:
         """Returns the token ids of an answer, without any tokens before or after it.
@@ -187,6 +233,24 @@ class FolderTokenizer:
                     "tokenizer's vocabulary of ordinary text",
                 )
         return list(encoding.ids)
+
+    def _free_mark(self, *values: object) -> str:
+        """Returns a private-use character that occurs in no text of these values."""
+        texts = [text for value in values for text in _texts(value)]
+        mark = next((each for each in _MARKS if not any(each in text for text in texts)), None)
+        if mark is None:
+            raise BadVersionFolder(f"a prompt contains all {len(_MARKS)} characters for private use")
+        return mark
+
+    def _encode_templated(self, templated: str, mark: str, found: Sequence[str]) -> list[int]:
+        """Returns the token ids of a template's output, in which `_hidden` has replaced control tokens of the data."""
+        tokens: list[int] = []
+        for place, piece in enumerate(re.split(f"{mark}([0-9]+){mark}", templated)):
+            if place % 2:
+                tokens += self._content(found[int(piece)])
+            else:
+                tokens += self._encode(piece, split=False).ids
+        return tokens
 
     def _hidden(self, text: str, mark: str, found: list[str]) -> str:
         """Replaces control tokens in a text by numbers between marks; appends the replaced strings to `found`.
@@ -257,7 +321,12 @@ class TextStream:
         return self._tokenizer.decode(self._pending)
 
 
-def _texts(value: JsonValue | Mapping[str, JsonValue]) -> Iterator[str]:
+def one_answer(text: str) -> list[dict[str, JsonValue]]:
+    """Returns the turns of a chat with one answer."""
+    return [{"role": "user", "content": "a"}, {"role": "assistant", "content": text}]
+
+
+def _texts(value: object) -> Iterator[str]:
     """Yields all strings in a JSON value, also the names of fields."""
     if isinstance(value, str):
         yield value
@@ -265,7 +334,7 @@ def _texts(value: JsonValue | Mapping[str, JsonValue]) -> Iterator[str]:
         for name, one in value.items():
             yield name
             yield from _texts(one)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for one in value:
             yield from _texts(one)
 

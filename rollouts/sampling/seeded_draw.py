@@ -68,13 +68,11 @@ def _best_candidates(
     blocks = WordBlocks(rows, vocabulary)
     found = rivals_of(keys, (front[0], front[1]), vocabulary, blocks=blocks, by_words=_BY_THEIR_WORDS)
     scores_n = scaled_bv[found.rows, found.tokens] + found.noise
-    order = np.lexsort((found.tokens, -scores_n, found.rows))  # by row; the largest score first; ties: lowest token
-    known, first = np.unique(found.rows[order], return_index=True)
-    best = order[first]
-    tokens_b = np.zeros(rows, np.int64)
-    tokens_b[known] = found.tokens[best]
-    decided = np.zeros(rows, np.bool_)
-    decided[known] = scores_n[best] >= floor_b[known]
-    decided &= np.abs(floor_b) <= MOST_SCORE
-    decided[crowded] = False
-    return tokens_b, np.flatnonzero(~decided)
+    best_b = np.full(rows, -np.inf, np.float32)
+    np.maximum.at(best_b, found.rows, scores_n)
+    winners = scores_n == best_b[found.rows]
+    tokens_b = np.full(rows, vocabulary, np.int64)
+    np.minimum.at(tokens_b, found.rows[winners], found.tokens[winners])  # ties: the lowest token
+    decided_b = (best_b >= floor_b) & (np.abs(floor_b) <= MOST_SCORE)
+    decided_b[crowded] = False
+    return tokens_b, np.flatnonzero(~decided_b)

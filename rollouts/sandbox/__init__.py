@@ -1,7 +1,7 @@
 """Runs untrusted code, and trusted code on untrusted input, in sandboxes; see `docs/environments.md`."""
 
 from rollouts.sandbox.errors import PreparationFailed, SandboxUnavailable
-from rollouts.sandbox.jobs import Job, JobEnding, JobKind, JobLimits, JobOutcome, Preparation
+from rollouts.sandbox.jobs import Job, JobEnding, JobKind, JobLimits, JobOutcome, PackageJobs, Preparation, SandboxKind
 from rollouts.sandbox.pool import Sandboxes
 from rollouts.sandbox.settings import Isolation, SandboxSettings
 
@@ -12,8 +12,10 @@ __all__ = [
     "JobKind",
     "JobLimits",
     "JobOutcome",
+    "PackageJobs",
     "Preparation",
     "PreparationFailed",
+    "SandboxKind",
     "SandboxSettings",
     "SandboxUnavailable",
     "Sandboxes",

@@ -34,10 +34,49 @@ class JobKind(Enum):
     """Prompts and scores of reasoning-gym's datasets, with a frozen clock. Jobs of this kind may read files, because
     datasets read word lists, fonts and modules on demand; they receive no answer that Python could run as a program."""
 
+    TOOL = "tool"
+    """Programs that a model runs in a dialogue, whose output must be the same on every machine."""
+    TOOL_AGAIN = "tool again"
+    """Second runs of these programs. The server is another process, so the addresses of its objects are others, and a
+    program whose output depends on them has another output."""
+
     @property
     def may_read_files(self) -> bool:
         """Whether jobs of this kind can read the files that their sandbox shows."""
         return self in {JobKind.MATHEMATICS, JobKind.GYM}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageJobs:
+    """Kind of the jobs that an installed package defines, such as an adapter for environments of another library.
+
+    The sandbox runs the package's own code and the environments that it adapts. Clock and random numbers are fixed in
+    these sandboxes, and their jobs may read the files that the sandbox shows.
+
+    Args:
+        name: Name of the package in messages.
+        modules: Modules of jobs, which the first process imports.
+        libraries: Packages whose site directory the sandbox shows, with all other packages in it.
+        packages: Packages and modules that the sandbox shows without the files beside them.
+        hint: How to install a package that is missing.
+        start_within: Time-out for starting the first process, which imports the package's libraries.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    hint: str = ""
+    start_within: timedelta = timedelta(minutes=3)
+
+    @property
+    def may_read_files(self) -> bool:
+        """True: libraries import modules and read data on demand."""
+        return True
+
+
+SandboxKind = JobKind | PackageJobs
+"""Kind of a sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +122,7 @@ class Preparation:
     never from an answer.
 
     Args:
-        module: Module of the package `inside` whose `prepare(payload)` makes the object.
+        module: Module whose `prepare(payload)` makes the object: of the package `inside`, or one of `PackageJobs`.
         payload: Parameters.
         group: Name of a group of objects that share state, such as an attribute of their class. The server keeps one
             object of a group at a time. None for an object that shares no state.
@@ -111,7 +150,7 @@ class Job:
     """One job.
 
     Args:
-        module: Module of the package `inside` that runs the job, such as `inside.program`.
+        module: Module that runs the job: of the package `inside`, such as `inside.program`, or one of `PackageJobs`.
         payload: Parameters, read by trusted code before anything untrusted runs.
         standard_input: Bytes, or the read end of a pipe, which the caller keeps.
         calls: Read or write end of a pipe that becomes descriptor 4; the caller keeps it.

@@ -14,7 +14,7 @@ from protocol.runtime.bubblewrap import bind, names_of, outermost, parents, syst
 from protocol.runtime.extras import installation
 from rollouts.sandbox import inside
 from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandbox.jobs import JobKind
+from rollouts.sandbox.jobs import JobKind, PackageJobs, SandboxKind
 from rollouts.sandbox.settings import Isolation
 
 _INSIDE = "/muster"
@@ -67,6 +67,8 @@ _MODULES = {
     JobKind.MATHEMATICS: ("inside.probe", "inside.mathematics"),
     JobKind.FILES: ("inside.probe", "inside.parquet"),
     JobKind.GYM: ("inside.probe", "inside.gym.dataset"),
+    JobKind.TOOL: ("inside.probe", "inside.repeatable"),
+    JobKind.TOOL_AGAIN: ("inside.probe", "inside.repeatable"),
 }
 
 _ENVIRONMENT = {
@@ -95,29 +97,62 @@ class SandboxLaunch:
     orders: Mapping[str, object]
 
 
-def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """Packages that a sandbox shows, and the modules that its first process imports."""
+
+    modules: tuple[str, ...]
+    libraries: list[Path]
+    """Packages whose site directory is visible too."""
+    packages: list[Path]
+    steady: bool
+    """Whether clock and random numbers are fixed."""
+
+
+def _content(kind: SandboxKind) -> _Content:
+    if isinstance(kind, PackageJobs):
+        libraries, packages = _packages(kind.libraries, kind.hint), _packages(kind.packages, kind.hint)
+        return _Content(modules=("inside.probe", *kind.modules), libraries=libraries, packages=packages, steady=True)
+    return _Content(
+        modules=_MODULES[kind],
+        libraries=_packages(
+            _FROM_ELSEWHERE.get(kind, ()), installation("reasoning-gym" if kind is JobKind.GYM else "rollouts")
+        ),
+        packages=_packages(_OUR_OWN.get(kind, ()), installation("rollouts")),
+        steady=False,
+    )
+
+
+def prepare(kind: SandboxKind, isolation: Isolation) -> SandboxLaunch:
     """Returns the command and environment with which a sandbox of this kind starts.
 
     Raises:
         SandboxUnavailable: bubblewrap, or a package that the kind needs, is not installed.
     """
     namespaces = isolation is Isolation.NAMESPACES
-    extra = "reasoning-gym" if kind is JobKind.GYM else "rollouts"
-    found = _packages(_FROM_ELSEWHERE.get(kind, ()), extra)
-    packages = sorted({package.parent for package in found})
-    ours = _packages(_OUR_OWN.get(kind, ()), "rollouts")
+    content = _content(kind)
+    found, ours = content.libraries, content.packages
+    import_from = _in_order({package.parent for package in [*found, *ours]})
     may_become_another = _may(_CAP_SETUID, _CAP_SETGID) and (_may(_CAP_SYS_ADMIN) or not namespaces)
     user = _FIRST_USER + secrets.randbelow(_USERS) if may_become_another else None
     modules = Path(inside.__file__).parent
     python = [str(Path(sys.executable).resolve()), "-s", "-S", "-B", "-m", "inside.server"]
-    command = [*(_bubblewrap(modules, [*packages, *found, *ours]) if namespaces else ()), *python]
+    shown = [*{package.parent for package in found}, *found, *ours]
+    command = [*(_bubblewrap(modules, shown) if namespaces else ()), *python]
     orders = {
         "user": user,
-        "import_from": [str(path) for path in sorted({*packages, *(package.parent for package in ours)})],
-        "imports": [*_STANDARD_LIBRARY, *_MODULES[kind]],
+        "import_from": [str(path) for path in import_from],
+        "imports": [*_STANDARD_LIBRARY, *content.modules],
         "may_read_files": kind.may_read_files,
+        "steady": content.steady,
     }
     return SandboxLaunch(command=tuple(command), environment=_ENVIRONMENT, directory=modules.parent, orders=orders)
+
+
+def _in_order(directories: set[Path]) -> list[Path]:
+    """Returns directories in the order in which this process searches them, because two may have the same package."""
+    searched = {path: number for number, path in reversed(list(enumerate(sys.path)))}
+    return sorted(directories, key=lambda directory: (searched.get(str(directory), len(searched)), directory))
 
 
 def _may(*capabilities: int) -> bool:
@@ -130,17 +165,14 @@ def _may(*capabilities: int) -> bool:
     return all(held >> capability & 1 for capability in capabilities)
 
 
-def _packages(names: Iterable[str], extra: str) -> list[Path]:
-    """Returns the directories of these packages, which the extra installs."""
+def _packages(names: Iterable[str], hint: str) -> list[Path]:
+    """Returns the directories of these packages, and the files of modules that are no packages."""
     found = []
     for name in names:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
-            raise SandboxUnavailable(
-                f"the package {name}, which a sandbox needs, is not installed",
-                hint=installation(extra),
-            )
-        found.append(Path(spec.origin).parent)
+            raise SandboxUnavailable(f"the package {name}, which a sandbox needs, is not installed", hint=hint)
+        found.append(Path(spec.origin).parent if spec.submodule_search_locations is not None else Path(spec.origin))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from protocol.runtime.logs import get_logger
 from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandbox.jobs import Job, JobKind, JobOutcome
+from rollouts.sandbox.jobs import Job, JobKind, JobOutcome, SandboxKind
 from rollouts.sandbox.process import Sandbox
 from rollouts.sandbox.settings import Isolation, SandboxSettings
 
@@ -40,10 +40,8 @@ class Sandboxes:
         self._owner = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self._idle: dict[JobKind, list[Sandbox]] = defaultdict(list)
-        self._places: dict[JobKind, threading.BoundedSemaphore] = {
-            kind: threading.BoundedSemaphore(self._settings.most) for kind in JobKind
-        }
+        self._idle: dict[SandboxKind, list[Sandbox]] = defaultdict(list)
+        self._places: dict[SandboxKind, threading.BoundedSemaphore] = {}
         atexit.register(self.close)
 
     @property
@@ -58,7 +56,7 @@ class Sandboxes:
                 pass
         return self._isolation or Isolation.PROCESS
 
-    def run(self, kind: JobKind, job: Job) -> JobOutcome:
+    def run(self, kind: SandboxKind, job: Job) -> JobOutcome:
         """Runs a job, and retries it once in a new sandbox if the first sandbox broke.
 
         Raises:
@@ -85,7 +83,7 @@ class Sandboxes:
         return attempt()
 
     @contextmanager
-    def borrow(self, kind: JobKind) -> Iterator[Sandbox]:
+    def borrow(self, kind: SandboxKind) -> Iterator[Sandbox]:
         """Yields a sandbox for this thread alone; waits until one is free.
 
         The sandbox returns to the pool unless the `with` block raises an exception.
@@ -93,7 +91,9 @@ class Sandboxes:
         Raises:
             SandboxUnavailable: No sandbox can be started.
         """
-        with self._places[kind]:
+        with self._lock:
+            places = self._places.setdefault(kind, threading.BoundedSemaphore(self._settings.most))
+        with places:
             sandbox = self._take(kind)
             try:
                 yield sandbox
@@ -117,13 +117,13 @@ class Sandboxes:
             for sandbox in idle:
                 sandbox.close()
 
-    def _take(self, kind: JobKind) -> Sandbox:
+    def _take(self, kind: SandboxKind) -> Sandbox:
         with self._lock:
             if self._idle[kind]:
                 return self._idle[kind].pop()
         return self._start(kind)
 
-    def _start(self, kind: JobKind) -> Sandbox:
+    def _start(self, kind: SandboxKind) -> Sandbox:
         if self._isolation is not None:
             return Sandbox(kind, self._isolation)
         try:

@@ -12,7 +12,7 @@ from typing import Self
 
 from rollouts.sandbox.control import ObjectPrepared, SandboxControl
 from rollouts.sandbox.errors import PreparationFailed, SandboxUnavailable
-from rollouts.sandbox.jobs import Job, JobKind, JobLimits, JobOutcome, Preparation
+from rollouts.sandbox.jobs import Job, JobLimits, JobOutcome, PackageJobs, Preparation, SandboxKind
 from rollouts.sandbox.launch import prepare
 from rollouts.sandbox.running import RunningJob
 from rollouts.sandbox.settings import Isolation
@@ -48,9 +48,10 @@ class Sandbox:
         SandboxUnavailable: The sandbox can't be started, or its confinement has a leak.
     """
 
-    def __init__(self, kind: JobKind, isolation: Isolation) -> None:
+    def __init__(self, kind: SandboxKind, isolation: Isolation) -> None:
         self.kind = kind
         self.isolation = isolation
+        self._start_within = kind.start_within if isinstance(kind, PackageJobs) else START_WITHIN
         self._jobs = 0
         self._prepared: OrderedDict[str, str | None] = OrderedDict()
         self._start_server()
@@ -168,7 +169,7 @@ class Sandbox:
         return self._control.await_prepared(wanted.key, wanted.within)
 
     def _prove_namespaces(self) -> None:
-        ready = self._control.await_ready(START_WITHIN)
+        ready = self._control.await_ready(self._start_within)
         if self.isolation is Isolation.NAMESPACES and (ready.pid != 1 or ready.root):
             raise SandboxUnavailable(f"a sandbox came up without its namespaces: {ready}")
 

@@ -56,6 +56,7 @@ ASKS = {
 """Commands whose effect can't be undone, or hits many nodes."""
 
 NOT_SIMULATED = {
+    "worker page": "changes nothing on the ledger",
     "shardcast origin": "a service",
     "shardcast relay": "a service",
     "work lease": "sends nothing",

@@ -19,6 +19,7 @@ def test_every_copied_path_is_in_the_build_context(dockerfile: Path) -> None:
     copied = [
         source
         for instruction in re.findall(r"^COPY (.+)$", dockerfile.read_text(), re.MULTILINE)
+        if not instruction.startswith("--from=")
         for source in instruction.split()[:-1]
         if not source.startswith("--")
     ]

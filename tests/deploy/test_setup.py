@@ -55,9 +55,7 @@ def torch_of(lock: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize(
-    "script", [*sorted((ROOT / "deploy/setup").glob("*.sh")), *DOCKERFILES], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("script", [*sorted((ROOT / "deploy").rglob("*.sh")), *DOCKERFILES], ids=lambda path: path.name)
 def test_pip_installs_only_wheels_with_matching_hashes(script: Path) -> None:
     commands = re.findall(r"pip(?: --python \S+)? install.*", script.read_text().replace("\\\n", " "))
     for command in commands:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 
 from ledger.amounts import UNIT
 from ledger.artifacts import Contract
+from ledger.client.pools import Terms
 from ledger.deployment import Deployment
 from orchestrator.chain.interface import (
     Changes,
@@ -21,6 +23,8 @@ from orchestrator.chain.interface import (
     MembershipChange,
     NodeLedgerStatus,
     PoolLedgerStatus,
+    PoolMoney,
+    ProviderStatus,
 )
 from orchestrator.dependencies import Dependencies
 from orchestrator.loops.ledger_sync import LedgerSync
@@ -48,6 +52,21 @@ SOFTWARE = Software(
 )
 
 
+TERMS = Terms(
+    price_per_unit=UNIT // 1000,
+    penalty_per_unit=UNIT // 100,
+    stake_per_capacity=10 * UNIT,
+    audit_floor_bps=1_000,
+    look_bps=0,
+    judge_period=timedelta(hours=1),
+    challenge_period=timedelta(hours=1),
+    dispute_period=timedelta(hours=1),
+    notice_period=timedelta(hours=4),
+    max_nodes=100,
+    min_capacity=1,
+    verdict_fee=0,
+)
+
 UNKNOWN = NodeLedgerStatus(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
 
 
@@ -71,6 +90,7 @@ class MemoryLedger:
     stalled: bool = False
     domain: SigningDomain = field(default_factory=lambda: SigningDomain(1337, CONTRACT))
     active: bool = True
+    terms: Terms = TERMS
 
     @property
     def deployment(self) -> Deployment:
@@ -111,11 +131,37 @@ class MemoryLedger:
             min_capacity=1,
             max_nodes=100,
             members=members,
+            terms=self.terms,
         )
 
     async def node_status(self, node: Address) -> NodeLedgerStatus:
         await self._answer()
         return self.nodes.get(node, UNKNOWN)
+
+    async def provider_status(self, provider: Address) -> ProviderStatus:
+        await self._answer()
+        return ProviderStatus(
+            active=50 * UNIT,
+            membership_lock=20 * UNIT,
+            work_lock=5 * UNIT,
+            unbonding=3 * UNIT,
+            unbonds=((3 * UNIT, datetime(2026, 1, 15, tzinfo=UTC)),),
+            unbonding_period=timedelta(days=14),
+            accrued=UNIT,
+        )
+
+    async def money(self, accounts: Sequence[Address]) -> PoolMoney:
+        await self._answer()
+        return PoolMoney(
+            escrow=1000 * UNIT,
+            reserved=100 * UNIT,
+            withdrawal=0,
+            withdrawal_ready=None,
+            accrued=30 * UNIT,
+            paid=10 * UNIT,
+            coins=tuple(UNIT // 4 for _ in accounts),
+            head_time=datetime(2026, 1, 1, tzinfo=UTC),
+        )
 
     @property
     def registry_domain(self) -> SigningDomain:

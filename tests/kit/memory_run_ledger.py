@@ -138,6 +138,8 @@ class MemoryRunLedger:
     works: dict[Digest, WorkRecord] = field(default_factory=dict)
     leases: dict[Digest, Lease] = field(default_factory=dict)
     happened: list[ObservedEvent] = field(default_factory=list)
+    times: dict[int, int] = field(default_factory=dict)
+    """Times of blocks, in Unix seconds."""
     read: int = 0
     """How many events were committed; in Redis where the ledger is real."""
     down: bool = False
@@ -273,6 +275,10 @@ class MemoryRunLedger:
     async def block_hash(self, block: int) -> Digest | None:
         self._answer()
         return sha(block) if self.head >= block + self.confirmations else None
+
+    async def block_time(self, block: int) -> int | None:
+        self._answer()
+        return self.times.get(block)
 
     async def work(self, key: Digest) -> WorkRecord | None:
         self._answer()

@@ -155,7 +155,7 @@ class _Other:
         self._drawing: Any = sampler_hook
         self._running: Any = running
         self._arguments = self._running.engine_arguments
-        self._noise = self._drawing.noise
+        self._draw_rows = self._drawing.draw_rows
         self._engine: Any = None
         self._preempted = self._cached = 0
         self._count_preemptions()
@@ -239,15 +239,15 @@ class _Other:
         raise AssertionError("it did not stop")
 
     def fail(self, *, error: Exception, above: int) -> None:
-        def noise(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            if len(keys) > above:
+        def draw_rows(logits_bv: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(logits_bv) > above:
                 raise error
-            return self._noise(keys, *args, **kwargs)
+            return self._draw_rows(logits_bv, *args, **kwargs)
 
-        self._drawing.noise = noise
+        self._drawing.draw_rows = draw_rows
 
     def mend(self) -> None:
-        self._drawing.noise = self._noise
+        self._drawing.draw_rows = self._draw_rows
 
 
 def _serve(requests: BinaryIO, replies: BinaryIO) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollouts.dialogue.formats import FormatName
+from rollouts.dialogue.formats import FormatName, open_format
 from rollouts.environments import load_environment
-from rollouts.environments.dialogue import DialogueEnvironment
+from rollouts.environments.dialogue import DialogueEnvironment, GivenMessage, Role
+from rollouts.errors import BadVersionFolder
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import DialogueChoice, EnvironmentChoice, PromptRange, Recipe, SamplingChoice
+from tests.kit.byte_chat import TEMPLATE, byte_chat_tokenizer
 from tests.trainer.conftest import character_model
 from trainer.errors import BadExamples
 from trainer.models.characters import END, write_character_tokenizer
@@ -267,3 +270,28 @@ def test_a_message_that_the_format_cannot_express_is_refused_with_its_row(
 def test_dialogues_need_a_format(tmp_path: Path, tokenizer: FolderTokenizer) -> None:
     with pytest.raises(BadExamples, match="has dialogues, but their format is not known"):
         corpus_of(tmp_path, tokenizer, {"messages": [USER, ANSWER]}, dialogue=None)
+
+
+@pytest.mark.parametrize("name", [FormatName.CHATML, FormatName.TEMPLATE])
+def test_chat_formats_give_the_tokens_of_rollouts(tmp_path: Path, name: FormatName) -> None:
+    chat = byte_chat_tokenizer(tmp_path, template=TEMPLATE)
+    end = chat.control_token("<|im_end|>")
+    assert end is not None
+    messages = [SYSTEM, USER, call("c", content="see:"), result("=7;"), ANSWER, USER, ANSWER]
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"messages": messages, "tools": TOOLS}))
+    example = FileCorpus(path, tokenizer=chat, end=0, dialogue=name, end_tokens={end}).example(0)
+
+    def shown(tokens: Sequence[int]) -> str:
+        return "".join(map(chat.token_text, tokens))
+
+    written = 'see:\n<tool_call>\n{"name": "get", "arguments": {"key": "c"}}\n</tool_call>'
+    learned = [token for place, token in enumerate(example.completion) if place not in example.given]
+    assert shown(learned) == f"{written}<|im_end|>74<|im_end|>74<|im_end|>", "each ends with the format's end token"
+    assert shown(example.prompt).endswith("ck?<|im_end|>\n<|im_start|>assistant\n")
+    form = open_format(name, chat)
+    given = [GivenMessage(role=Role.TOOL, text="=7;", name="get")], [GivenMessage(role=Role.USER, text="ck?")]
+    replies = [form.give(each) for each in given]
+    assert [example.completion[place] for place in sorted(example.given)] == replies[0] + replies[1]
+    with pytest.raises(BadVersionFolder, match="but the model's answers end with 0"):
+        FileCorpus(path, tokenizer=chat, end=0, dialogue=name)

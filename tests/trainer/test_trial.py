@@ -123,8 +123,8 @@ def test_a_trial_trains_on_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_rows_that_are_too_short_are_refused_before_anything_is_generated(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="rows have 16"):
         trial(tmp_path, learning=LearningSettings(row_tokens=16))
+    settings = TrialSettings(learning=LearningSettings(row_tokens=183))
     with pytest.raises(BadSettings, match="prompt and answer may have 184 tokens, and rows have 183"):
-        settings = TrialSettings(learning=LearningSettings(row_tokens=183))
         Trial(tmp_path, settings, base=devnet_base(DEVNET_DIALOGUE))
 
 

@@ -14,7 +14,7 @@ without those of weight 0.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ from rollouts.environments.dialogue import GivenMessage, Role, Tool, ToolCall
 from rollouts.environments.validation import has_encoding
 from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
-from trainer.sft.examples import Example, dialogue_example
+from trainer.sft.examples import Example, dialogue_example, message_end
 
 _MOST_MESSAGES = 1024
 
@@ -211,19 +211,26 @@ class DialogueEncoder:
         name: The dialogue format.
         tokenizer: The model's tokenizer.
         chat: System turn and options of the template.
-        end: Token that ends the assistant's messages.
+        end: Token that ends the assistant's messages, unless the format has its own.
+        end_tokens: Tokens that end an answer of the model.
 
     Raises:
-        BadVersionFolder: The tokenizer can't be used with this format.
+        BadVersionFolder: Tokenizer or model can't be used with this format.
     """
 
     def __init__(
-        self, name: FormatName, *, tokenizer: FolderTokenizer, chat: bool | ChatFormat = False, end: int
+        self,
+        name: FormatName,
+        *,
+        tokenizer: FolderTokenizer,
+        chat: bool | ChatFormat = False,
+        end: int,
+        end_tokens: Collection[int],
     ) -> None:
         self._name = name
         self._tokenizer = tokenizer
         self._format = open_format(name, tokenizer, chat=chat)
-        self._end = end
+        self._end = message_end(self._format, end=end, end_tokens=end_tokens)
 
     def example(self, row: DialogueRow) -> Example:
         """Returns a dialogue as example.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from rollouts.dialogue.formats import FormatName
@@ -34,14 +34,15 @@ class FileCorpus:
     Args:
         path: A Parquet file if it ends in `.parquet`, otherwise JSON lines.
         tokenizer: Tokenizer of the model.
-        end: End token of completions.
+        end: End token of completions; messages of dialogues end with that of their format, if it has one.
         chat: Whether prompts are formatted with the tokenizer's chat template.
         dialogue: Format of dialogues. None for the template of the tokenizer, if it has one.
         all_dialogues: Whether rows of prompt and completion are encoded as dialogues of one message, too.
+        end_tokens: Tokens that end an answer of the model, besides `end`.
 
     Raises:
         BadExamples: The file can't be read, is empty, or has an invalid row. Or it has dialogues, but no format.
-        BadVersionFolder: The tokenizer can't be used with the format.
+        BadVersionFolder: Tokenizer or model can't be used with the format.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class FileCorpus:
         chat: bool | ChatFormat = False,
         dialogue: FormatName | None = None,
         all_dialogues: bool = False,
+        end_tokens: Collection[int] = (),
     ) -> None:
         self._path = path
         self._tokenizer = tokenizer
@@ -77,7 +79,9 @@ class FileCorpus:
                     hint="set examples.format to plain or chatml, or recipe.dialogue",
                 )
             name = FormatName.TEMPLATE if dialogue is None else dialogue
-            self._encoder = DialogueEncoder(name, tokenizer=tokenizer, chat=chat, end=end)
+            self._encoder = DialogueEncoder(
+                name, tokenizer=tokenizer, chat=chat, end=end, end_tokens={end, *end_tokens}
+            )
 
     def __len__(self) -> int:
         """Returns the number of rows."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from rollouts.dialogue.conversation import Conversation
+from rollouts.dialogue.formats import DialogueFormat, open_format
 from rollouts.environments import Environment, Prompt, is_held_out
 from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import ModelFacts
@@ -59,6 +60,29 @@ class Corpus(Protocol):
         ...
 
 
+def message_end(dialogue_format: DialogueFormat, *, end: int, end_tokens: Collection[int]) -> int:
+    """Returns the token that ends the model's messages in dialogues.
+
+    Args:
+        dialogue_format: The format of dialogues.
+        end: End token of completions, for formats that take any.
+        end_tokens: Tokens that end an answer of the model.
+
+    Raises:
+        BadVersionFolder: The format needs a token that does not end the model's answers, so no message would end.
+    """
+    wanted = dialogue_format.end
+    if wanted is None:
+        return end
+    if wanted not in end_tokens:
+        raise BadVersionFolder(
+            f"in this format, token {wanted} ends the model's messages, but the model's answers end with "
+            f"{', '.join(map(str, sorted(end_tokens)))}",
+            hint=f"add {wanted} to eos_token_id in generation_config.json of the start folder",
+        )
+    return wanted
+
+
 def dialogue_example(prompt: Sequence[int], parts: Sequence[tuple[Sequence[int], bool]]) -> Example:
     """Returns a dialogue as an example.
 
@@ -86,8 +110,11 @@ class EnvironmentCorpus:
         recipe: Format of the prompts and held-out share.
         tokenizer: Tokenizer of the model.
         model: Facts of the model, whose context limits dialogues.
-        end: End token of completions.
+        end: End token of completions; messages of dialogues end with that of their format, if it has one.
         indices: Indices of the candidates.
+
+    Raises:
+        BadVersionFolder: The tokenizer or the model's end tokens can't be used with the recipe's dialogue format.
     """
 
     def __init__(
@@ -105,6 +132,9 @@ class EnvironmentCorpus:
         self._tokenizer = tokenizer
         self._model = model
         self._end = end
+        if recipe.dialogue is not None:
+            dialogue_format = open_format(recipe.dialogue.format, tokenizer, chat=recipe.chat)
+            self._end = message_end(dialogue_format, end=end, end_tokens=model.end_tokens)
         self._indices = indices
 
     def __len__(self) -> int:
@@ -140,7 +170,7 @@ class EnvironmentCorpus:
         if texts is None:
             return None
         for text in texts:
-            drawn = self._message(prompt.index, text)
+            drawn = self._message(prompt.index, conversation.demonstrated(text))
             if conversation.fault_of(drawn):  # a limit of the recipe has ended the dialogue, or cuts this message off
                 return None
             conversation.add(drawn)

@@ -94,6 +94,7 @@ def corpus_of(
                 chat=False if recipe is None else recipe.chat,
                 dialogue=name or wanted,
                 all_dialogues=wanted is not None,
+                end_tokens=model.end_tokens,
             )
             return rows, rows.sha256
         case EnvironmentExamples(first=first, count=count):

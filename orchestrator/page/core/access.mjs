@@ -12,6 +12,15 @@ export function tokenIn(text) {
   return TOKEN.test(token) ? token : null;
 }
 
+const SESSION = /^mse_[A-Za-z0-9_-]{43}$/;
+const LOGIN = /^#login=(mlc_[A-Za-z0-9_-]{43})$/;
+export const SESSION_ACCESS = { key: "muster-session", read: (text) => (SESSION.test(text) ? text : null) };
+
+/** Returns the one-time code in the fragment of a contributor's link; null if it has none. */
+export function loginCodeOf(fragment) {
+  return LOGIN.exec(fragment)?.[1] ?? null;
+}
+
 export const NO_TOKEN =
   "This is not a complete token. A token is mst_, eight hex digits, an underscore and 43 characters; `muster token new` creates one.";
 
@@ -20,16 +29,16 @@ export function includes(scope, needed) {
   return SCOPES.indexOf(scope) >= SCOPES.indexOf(needed) && SCOPES.includes(needed);
 }
 
-/** Stores the token in the browser's storage for one tab. */
+/** Stores the token in the browser's storage for one tab. `read(text)` returns the token in a stored text, or null. */
 export class Access {
-  constructor(storage) {
-    this.storage = storage;
+  constructor(storage, { key = KEY, read = tokenIn } = {}) {
+    Object.assign(this, { storage, key, read });
   }
 
   /** The token, or null. */
   get token() {
     try {
-      return tokenIn(this.storage.getItem(KEY) ?? "");
+      return this.read(this.storage.getItem(this.key) ?? "");
     } catch {
       return null; // the browser's storage is disabled: the user has to paste the token again
     }
@@ -37,7 +46,7 @@ export class Access {
 
   keep(token) {
     try {
-      this.storage.setItem(KEY, token);
+      this.storage.setItem(this.key, token);
     } catch {
       // The browser's storage is disabled: the token is lost when the page is reloaded.
     }
@@ -45,7 +54,7 @@ export class Access {
 
   forget() {
     try {
-      this.storage.removeItem(KEY);
+      this.storage.removeItem(this.key);
     } catch {
       // The browser's storage is disabled, so nothing was stored.
     }

@@ -6,8 +6,8 @@ const TIMEOUT_MS = 15_000;
 const CHANGE_TIMEOUT_MS = 120_000; // a ban is answered when its transaction is mined; the orchestrator waits up to 90 s for that
 
 export class Api {
-  /** `base` is the URL that precedes `/v1/...`; tests pass their own `fetch`. */
-  constructor({ token, base, fetch = globalThis.fetch.bind(globalThis), timeoutMs = TIMEOUT_MS, changeTimeoutMs = CHANGE_TIMEOUT_MS }) {
+  /** `base` is the URL that precedes `/v1/...`; without `token`, public routes are read; tests pass their own `fetch`. */
+  constructor({ token = null, base, fetch = globalThis.fetch.bind(globalThis), timeoutMs = TIMEOUT_MS, changeTimeoutMs = CHANGE_TIMEOUT_MS }) {
     this.token = token;
     this.base = base;
     this.fetch = fetch;
@@ -28,6 +28,11 @@ export class Api {
     });
   }
 
+  /** Deletes something; the answer has no body. */
+  async delete(path) {
+    await this.ask(path, {}, { method: "DELETE", signal: AbortSignal.timeout(this.timeoutMs) });
+  }
+
   /** Returns the response of a stream, whose body the caller reads; the request has no time limit. */
   async open(path, query, { signal, headers = {} }) {
     return this.ask(path, query, { method: "GET", signal, headers }, signal);
@@ -44,7 +49,8 @@ export class Api {
   }
 
   async ask(path, query, init, wanted) {
-    const headers = { ...init.headers, Accept: "application/json", Authorization: `Bearer ${this.token}` };
+    const headers = { ...init.headers, Accept: "application/json" };
+    if (this.token !== null) headers.Authorization = `Bearer ${this.token}`;
     const rules = { credentials: "omit", redirect: "error", cache: "no-store", referrerPolicy: "no-referrer" };
     let response;
     try {

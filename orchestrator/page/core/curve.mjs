@@ -31,7 +31,7 @@ export function ticks(low, high) {
  *
  * Null with fewer than two points.
  */
-export function curve(points, { width, height, left, bottom, top = 10, right = 12 }) {
+export function curve(points, { width, height, left, bottom, top = 10, right = 12, label = (value) => amount(value, 0) }) {
   if (points.length < 2) return null;
   const [first, last] = [points[0].x, points[points.length - 1].x];
   const { low, high } = range(points.map((point) => point.y));
@@ -45,7 +45,7 @@ export function curve(points, { width, height, left, bottom, top = 10, right = 1
     across: ticks(low, high).map((value) => ({ at: y(value), label: amount(value) })),
     along: ticks(first, last)
       .filter(Number.isInteger)
-      .map((value) => ({ at: x(value), label: amount(value, 0) })),
+      .map((value) => ({ at: x(value), label: label(value) })),
   };
 }
 

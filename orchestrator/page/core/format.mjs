@@ -75,3 +75,30 @@ export function short(name) {
 export function count(number, one, many = `${one}s`) {
   return `${amount(number, 0)} ${number === 1 ? one : many}`;
 }
+
+const MUST = /^(-?)(\d{1,60})(?:\.(\d{1,18}))?$/;
+const LEAST_DIGITS = 9; // smaller amounts are shown as less than the last of these digits
+const SECONDS_PER_DAY = 86_400;
+
+/** Formats an amount of MUST, which is a decimal number as text: `1,234.5678 MUST`; smaller digits are cut off. */
+export function money(text, unit = " MUST") {
+  const match = typeof text === "string" ? MUST.exec(text) : null;
+  if (match === null) return NOTHING;
+  const [, sign, whole, fraction = ""] = match;
+  const zeros = /^0*/.exec(fraction)[0].length;
+  if (/^0+$/.test(whole) && zeros >= LEAST_DIGITS && zeros < fraction.length) return `${sign}< 0.${"0".repeat(LEAST_DIGITS - 1)}1${unit}`;
+  const digits = whole === "0" ? zeros + 4 : 4;
+  const kept = fraction.slice(0, digits).replace(/0+$/, "");
+  return `${sign}${whole.replace(/\B(?=(\d{3})+$)/g, ",")}${kept ? `.${kept}` : ""}${unit}`;
+}
+
+/** Returns an amount of MUST as a number, for charts; null if it is none. */
+export function moneyNumber(text) {
+  return typeof text === "string" && MUST.test(text) ? Number(text) : null;
+}
+
+/** Returns the date of a day that is counted from 1970 in UTC: `2026-11-28`. */
+export function date(days) {
+  const at = numberOf(days);
+  return at === null || at * SECONDS_PER_DAY * 1000 > LATEST_MS ? NOTHING : new Date(at * SECONDS_PER_DAY * 1000).toISOString().slice(0, 10);
+}

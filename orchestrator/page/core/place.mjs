@@ -11,6 +11,19 @@ export function placeOf(fragment) {
   return VIEWS.includes(name) ? { view: name, node: null } : null;
 }
 
+const WORK = /^0x[0-9a-f]{64}$/;
+
+/** Returns the fragment that selects the evidence of a work item; empty for an invalid key. */
+export function workLink(key) {
+  return WORK.test(key) ? `#work/${key}` : "";
+}
+
+/** Returns the key of the work item that a fragment selects; null if it selects none. */
+export function workOf(fragment) {
+  const [name, key] = fragment.replace(/^#/, "").split("/", 2);
+  return name === "work" && WORK.test(key ?? "") ? key : null;
+}
+
 /** Returns the fragment that selects a node's view; empty for an invalid address. */
 export function nodeLink(address) {
   return isAddress(address) ? `#node/${address}` : "";

@@ -1,15 +1,16 @@
 // Draws a curve as SVG, with a description of its first and last value for screen readers.
 
 import { curve } from "../core/curve.mjs";
-import { curveWords } from "../rows/run.mjs";
 import { element, say, shape } from "./dom.mjs";
 
 const ROOM = { height: 230, left: 44, bottom: 26 };
 const NARROWEST = 280;
 
 export class Chart {
-  constructor(what) {
-    this.what = what;
+  /** `describe(points)` returns a sentence about the curve; `label(x)` names a value of the horizontal axis. */
+  constructor(describe, label) {
+    this.describe = describe;
+    this.label = label;
     this.drawn = "";
     this.svg = shape("svg", { role: "img" });
     this.words = element("p", { class: "note" });
@@ -18,9 +19,9 @@ export class Chart {
 
   show(points) {
     const width = Math.max(NARROWEST, this.element.clientWidth);
-    const found = curve(points, { ...ROOM, width });
+    const found = curve(points, { ...ROOM, width, label: this.label });
     const state = JSON.stringify([width, found]);
-    say(this.words, curveWords(points, this.what));
+    say(this.words, this.describe(points));
     this.svg.setAttribute("aria-label", this.words.textContent);
     this.svg.toggleAttribute("hidden", found === null);
     if (found === null || state === this.drawn) return;

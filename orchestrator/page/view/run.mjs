@@ -1,24 +1,25 @@
 // First view of the page: overview of the pool and its run.
 
-import { Curve, RELAY_COLUMNS, STEP_COLUMNS, pausedWords, relayRows, stepRows, tiles } from "../rows/run.mjs";
+import { Curve, curveWords, RELAY_COLUMNS, STEP_COLUMNS, pausedWords, relayRows, stepRows, tiles } from "../rows/run.mjs";
 import { ANSWER_COLUMNS, answerRows, answerWords } from "../rows/answers.mjs";
 import { COLUMNS as EVENT_COLUMNS, eventRow } from "../rows/events.mjs";
 import { Chart } from "./chart.mjs";
 import { element, say, show } from "./dom.mjs";
 import { Panel } from "./panel.mjs";
 import { Table } from "./table.mjs";
+import { Tiles } from "./tiles.mjs";
 
 const EVENTS_SHOWN = 8;
 
 export function runView(session) {
-  const grid = element("div", { class: "tiles" });
+  const overview = new Tiles();
   const paused = element("p", { class: "fault", hidden: true });
   const without = element(
     "p",
     { class: "note", hidden: true },
     "This pool has no run: the orchestrator's settings name none.",
   );
-  const chart = new Chart("reward");
+  const chart = new Chart((points) => curveWords(points, "reward"));
   const steps = new Table({ caption: "Steps of the run", columns: STEP_COLUMNS, empty: "No step has begun." });
   const answers = new Table({
     caption: "Answers to held-out prompts, before and after",
@@ -77,12 +78,11 @@ export function runView(session) {
     failed: (error) => relayPanel.failed(error),
   });
 
-  const tileBoxes = [];
   return {
     title: "Run",
-    element: element("div", {}, grid, without, paused, ...ofRun, relayPanel.element, eventPanel.element),
+    element: element("div", {}, overview.element, without, paused, ...ofRun, relayPanel.element, eventPanel.element),
     render() {
-      drawTiles(grid, tileBoxes, tiles(session.pool, state.run));
+      overview.show(tiles(session.pool, state.run));
       show(without, session.runless);
       say(paused, pausedWords(state.run));
       show(paused, paused.textContent !== "");
@@ -96,13 +96,4 @@ export function runView(session) {
       events.show(session.events.events.slice(0, EVENTS_SHOWN).map((event) => eventRow(event, session.now())));
     },
   };
-}
-
-function drawTiles(grid, boxes, wanted) {
-  while (boxes.length < wanted.length) {
-    const box = { name: element("span"), value: element("strong"), note: element("small") };
-    boxes.push(box);
-    grid.append(element("div", { class: "tile" }, box.name, box.value, box.note));
-  }
-  wanted.forEach((tile, index) => ["name", "value", "note"].forEach((part) => say(boxes[index][part], tile[part])));
 }

@@ -685,6 +685,11 @@ class AnnounceLedgerEvent(ScriptCall[WriteResult]):
         detail: Text of the pool's event.
         actor: Account that caused it, or `ledger`.
         node: The node; empty for none.
+        counter: Counter of the accounts to raise, or to lower if the ledger event was removed; a kind of event.
+        work: Key of the work item; empty for none. The script finds its provider.
+        provider: The provider, if the event is about no work item; else empty.
+        amount: Money of the event in 10⁻⁹ MUST, as decimal digits, which Redis adds without rounding.
+        day: Day of the event, as days since 1970 in UTC.
     """
 
     loop: str
@@ -699,6 +704,11 @@ class AnnounceLedgerEvent(ScriptCall[WriteResult]):
     detail: str
     actor: str
     node: str
+    counter: str
+    work: str
+    provider: str
+    amount: str
+    day: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 -- Constants and functions that are prepended to every script of the orchestrator.
 local EVENTS_KEPT = 100000
 local HISTORY_KEPT = 256
+local MOST_DAYS = 92 -- days of which the earnings are kept (store/accounts.py)
 local FORGOTTEN_AT_ONCE = 16
 
 -- Returns whether the caller holds the leader lease of a loop; true if `lease` is '', because the call needs no lease.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +20,8 @@ from rollouts.engines.session import QueuedRequest
 from rollouts.engines.vllm.rows import Row
 from rollouts.sampling.noise import Keys, noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
-from rollouts.sampling.sampler import DrawnTokens, first_largest, process, scale
+from rollouts.sampling.sampler import DrawnTokens, NotANumber, first_largest, process, scale
+from rollouts.sampling.seeded_draw import draw_seeded
 from rollouts.toploc import ProofBuilder
 
 
@@ -101,7 +103,10 @@ class _Answer:
 
 
 def _draw(logits_bv: torch.Tensor, keys: Keys, parameters: SamplingParameters) -> DrawnTokens:
-    """Draws tokens without waiting for the device."""
+    """Draws tokens without waiting for an accelerator; log-probabilities of broken rows are not finite."""
+    if logits_bv.device.type == "cpu":
+        with suppress(NotANumber):
+            return draw_seeded(logits_bv, keys, parameters)
     scaled_bv = scale(logits_bv, parameters)
     noise_bv = noise(keys, logits_bv.shape[1], device=logits_bv.device)
     tokens_b = first_largest(process(scaled_bv, noise_bv, parameters))

@@ -52,12 +52,14 @@ def main() -> None:
     for name in orders["imports"]:
         importlib.import_module(name)
     gc.enable()
+    if orders["steady"]:
+        importlib.import_module("inside.steady").begin()
     if orders["user"] is not None:
         _become_user(orders["user"])
     confine.hide_process()
     gc.collect()
     gc.freeze()
-    server = _Server(orders_socket, may_read_files=orders["may_read_files"])
+    server = _Server(orders_socket, may_read_files=orders["may_read_files"], steady=orders["steady"])
     server.send({"ready": True, "pid": os.getpid(), "root": os.geteuid() == 0})
     server.serve()
     os._exit(0)  # skips the slow shutdown of imported libraries
@@ -78,8 +80,9 @@ def _become_user(user: int) -> None:
 
 
 class _Server:
-    def __init__(self, orders: socket.socket, *, may_read_files: bool) -> None:
+    def __init__(self, orders: socket.socket, *, may_read_files: bool, steady: bool) -> None:
         self._socket = orders
+        self._steady = steady
         self._may_read_files = may_read_files
         self._prepared: dict[str, object] = {}
         self._ended, wakeup = os.pipe()
@@ -194,6 +197,8 @@ class _Server:
             run = importlib.import_module(order["module"]).run
             confine.set_limits(cpu_seconds=order["cpu_seconds"], memory_bytes=order["memory_bytes"])
             payload = _read_payload(confirm - 1)
+            if self._steady:
+                importlib.import_module("inside.steady").seed()
             confine.filter_system_calls(may_read_files=self._may_read_files)
             os.write(confirm, b"1")
             os.close(confirm)

@@ -45,10 +45,14 @@ def test_no_module_creates_markup_or_code_from_text_stores_data_or_calls_other_h
     assert [name for name, text in MODULES.items() if re.search(pattern, text)] == []
 
 
-def test_the_token_is_named_in_two_modules_only() -> None:
-    """One module reads the token from storage, and one sends it."""
-    assert {name for name, text in MODULES.items() if re.search(r"\.token\b", text)} == {"core/api.mjs", "main.mjs"}
-    assert [name for name, text in MODULES.items() if "sessionStorage" in text] == ["main.mjs"]
+def test_the_token_is_named_in_the_entry_points_and_one_module_only() -> None:
+    """The entry points read a token from storage, and one module sends it."""
+    assert {name for name, text in MODULES.items() if re.search(r"\.token\b", text)} == {
+        "core/api.mjs",
+        "main.mjs",
+        "me.mjs",
+    }
+    assert {name for name, text in MODULES.items() if "sessionStorage" in text} == {"main.mjs", "me.mjs"}
 
 
 def test_every_imported_module_is_served() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.api.page import page_files
+from orchestrator.api.page import PAGES, page_files
 from tests.kit.memory_ledger import PoolUnderTest
 from tests.kit.orchestrator import READER, TOKEN
 
@@ -46,23 +46,29 @@ async def ask(pool: PoolUnderTest, path: str, *, method: str = "GET", **headers:
 
 
 async def test_the_orchestrators_root_redirects_to_the_page(pool: PoolUnderTest) -> None:
-    for path, method in (("/", "GET"), ("/", "HEAD"), ("/page", "GET"), ("/page", "HEAD")):
-        answer = await ask(pool, path, method=method)
-        assert (answer.status_code, answer.headers["location"]) == (307, "page/"), "relative, for a proxy in front"
+    for path, to in (("/", "page/"), *((each.rstrip("/"), each.lstrip("/")) for each in PAGES)):
+        for method in ("GET", "HEAD"):
+            answer = await ask(pool, path, method=method)
+            assert (answer.status_code, answer.headers["location"]) == (307, to), "relative, for a proxy in front"
         async with pool.http() as http:
             page = await http.get(path, follow_redirects=True)
-        assert (page.url.path, page.headers["content-type"]) == ("/page/", "text/html; charset=utf-8")
+        assert (page.url.path, page.headers["content-type"]) == (f"/{to}", "text/html; charset=utf-8")
 
 
-async def test_every_file_is_served_without_a_token_and_with_strict_security_headers(pool: PoolUnderTest) -> None:
-    for name in ("", *page_files()):
-        answer = await ask(pool, f"/page/{name}")
+@pytest.mark.parametrize(("path", "start"), PAGES.items())
+async def test_every_file_is_served_without_a_token_and_with_strict_security_headers(
+    pool: PoolUnderTest, path: str, start: str
+) -> None:
+    others = set(PAGES.values()) - {start}
+    assert [(await ask(pool, path + name)).status_code for name in others] == [404] * len(others)
+    for name in ("", *(set(page_files()) - others)):
+        answer = await ask(pool, path + name)
         assert answer.status_code == 200, name
         assert "set-cookie" not in answer.headers
         assert {key: answer.headers.get(key) for key in RULES} == RULES, name
         policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
         assert policy == POLICY, name
-        head = await ask(pool, f"/page/{name}", method="HEAD")
+        head = await ask(pool, path + name, method="HEAD")
         assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", answer.headers["etag"])
 
 
@@ -94,12 +100,14 @@ class _Reading(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
-def test_the_html_has_no_inline_code_no_styles_and_no_external_resources() -> None:
+@pytest.mark.parametrize("start", PAGES.values())
+def test_the_html_has_no_inline_code_no_styles_and_no_external_resources(start: str) -> None:
     reading = _Reading()
-    reading.feed(page_files()["index.html"].body.decode())
+    reading.feed(page_files()[start].body.decode())
+    script = {"index.html": "main.mjs"}.get(start, start.replace(".html", ".mjs"))
     for tag, attributes in reading.tags:
         assert not any(name == "style" or name.startswith("on") for name in attributes), (tag, attributes)
-        assert tag != "script" or attributes == {"type": "module", "src": "main.mjs"}
+        assert tag != "script" or attributes == {"type": "module", "src": script}
         assert tag not in {"style", "base", "form", "iframe", "object", "embed"}
         for name in ("src", "href"):
             wanted = attributes.get(name)
@@ -118,12 +126,17 @@ async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTes
     """Requests the paths and parameters in the page's modules, with a read-only token."""
     paths = (await ask(pool, "/openapi.json")).json()["paths"]
     text = "\n".join(file.body.decode() for name, file in page_files().items() if name.endswith(".mjs"))
-    asked = set(re.findall(r"\"(/v1/[a-z/]+)\"", text)) - {"/v1/nodes"}
+    asked = set(re.findall(r"[\"`](/v1/[a-z/]+)[\"`/]", text)) - {"/v1/nodes"}
     rests = re.findall(r"nodePath\(\w+(?:, \"(\w+)\")?\)", text)
     actions = re.findall(r"^    name: \"(\w+)\",$", page_files()["rows/actions.mjs"].body.decode(), re.MULTILINE)
     known = {
         "/v1/nodes",
         "/v1/pool",
+        "/v1/public",
+        "/v1/me",
+        "/v1/me/session",
+        "/v1/me/sessions",
+        "/v1/me/works",
         "/v1/run",
         "/v1/run/answers",
         "/v1/run/figures",

@@ -111,5 +111,5 @@ async def test_history_is_not_told_and_an_instance_without_the_lease_tells_nothi
     run.chain.head += 1
     run.chain.emit(RewardsClaimed, provider=PROVIDER.address, to=key.address, amount=UNIT)
     late = run.chain.happened[-1]
-    assert not await run.leasing.store.announce(late, quiet=False, now_ms=1, lease="of another instance")
+    assert not await run.leasing.store.announce(late, day=1, quiet=False, now_ms=1, lease="of another instance")
     assert await kinds(run) == ["payout.claimed"]

@@ -15,6 +15,7 @@ from protocol.errors import NotFound
 from rollouts.engines.interface import Job, SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.engines.session import QueuedRequest
+from rollouts.engines.vllm import sampler_hook
 from rollouts.engines.vllm.rows import BatchRows, Row
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.precision import Dtype, EngineName
@@ -25,6 +26,7 @@ from rollouts.toploc import ProofBuilder, proofs_of
 
 SEED = b"\x11" * 32
 GREEDY = SamplingParameters(max_new_tokens=4, top_k=1)
+PLAIN = SamplingParameters(max_new_tokens=4)
 
 
 @dataclass
@@ -122,11 +124,27 @@ def test_a_token_drawn_outside_the_hook_is_detected() -> None:
         drawing.draw([Row(3, [5])], torch.zeros(1, 8), torch.zeros(1, 20))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_non_finite_logits_are_detected(value: float) -> None:
+def test_a_plain_draw_on_a_cpu_computes_the_noise_of_candidates_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, vocabulary = 40, 4096
+    logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(2))
+    expected = draw(
+        logits, noise(row_keys([stream(SEED, sample) for sample in range(rows)], [0] * rows), vocabulary), PLAIN
+    )
     drawing = SamplerHook(None)
-    drawing.begin(queued(3, GREEDY))
-    logits = torch.zeros(1, 20)
+    for sample in range(rows):
+        drawing.begin(queued(sample, PLAIN))
+    monkeypatch.setattr(sampler_hook, "noise", None)
+    tokens = drawing.draw([Row(sample, []) for sample in range(rows)], torch.zeros(rows, 8), logits)
+    assert torch.equal(tokens, expected.tokens)
+    assert [drawing.finish(sample) for sample in range(rows)] == [[one] for one in expected.logprobs.tolist()]
+
+
+@pytest.mark.parametrize("vocabulary", [20, 1 << 16], ids=["all noise", "candidates"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_non_finite_logits_are_detected(value: float, vocabulary: int) -> None:
+    drawing = SamplerHook(None)
+    drawing.begin(queued(3, PLAIN))
+    logits = torch.zeros(1, vocabulary)
     logits[0, 4] = value
     drawing.draw([Row(3, [])], torch.zeros(1, 8), logits)
     drawing.finish(3)
