@@ -206,7 +206,8 @@ def _reasons(stand: Stand, file: RolloutFile, facts: SlotFacts, rows: list[int])
     for row in computed:
         one = replace(alone[row], evidence={0: evidence[row]})
         results = [check.judge(one) for check in PREFILL_CHECKS]
-        failed = [finding for result in results for finding in result.findings]
+        # limits of whole files are for more than one row of a few tokens
+        failed = [finding for result in results for finding in result.findings if finding.row is not None]
         failed = failed or [finding for result in compared_rows(one, score_rows(one)) for finding in result.findings]
         found[row] = failed[0].reason if failed else None
     return [found[row] for row in rows]
