@@ -24,7 +24,7 @@ from tests.kit.rollout_task import BEACON, DOMAIN, NODE, RUN, Surroundings, unti
 from tests.kit.serving import wait_for
 from tests.kit.vllm_engine import PYTHON
 
-pytestmark = pytest.mark.needs_vllm
+pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(900)]
 
 START_S = 300
 CLASS = "cpu-avx2"
@@ -90,7 +90,7 @@ async def test_clients_are_answered_and_the_files_are_accepted(
             )
             rows = 4 * len(answers) + 2
             await until(
-                lambda: sum(len(read_rollouts(item.path).samples) for item in around.queue.items()) == rows,
+                lambda: sum(len(read_rollouts(item.path).samples) for item in around.queue.items()) >= rows,
                 patience_s=START_S,
             )
     records = [AnswerRecord.model_validate(one.muster) for one in (*answers, stream[-1])]
