@@ -62,6 +62,8 @@ def reversals(folder: Path) -> Options:
 class Example:
     options: Callable[[Path], Options]
     script: Callable[[dict[str, Any]], list[str]]
+    fault: str = ""
+    """A fault of the rewards that `muster env check` finds."""
 
 
 EXAMPLES = {
@@ -72,6 +74,7 @@ EXAMPLES = {
     "scratchpad": Example(
         lambda folder: exported("scratchpad", folder),
         lambda row: [f"scratchpad_roundtrip({row['word']})", row["word"]],
+        fault="the prompt's own text is a correct answer to 3 of 3 prompts",
     ),
     "reverse_text": Example(reversals, lambda row: [f"<reversed_text>{row['answer']}</reversed_text>"]),
 }
@@ -86,7 +89,8 @@ def test_an_example_is_checked_played_verified_and_read_by_a_trainer(name: str, 
     options, script = EXAMPLES[name].options(tmp_path), EXAMPLES[name].script
     version = memorised_version(tmp_path, "verifiers", options, lambda prompt: script(row_of(prompt)))
     report = check_environment("verifiers", options=options, settings=CheckSettings(items=3))
-    assert report.passed, report.properties
+    faults = [each.fault for each in report.properties if each.fault]
+    assert faults == ([EXAMPLES[name].fault] if EXAMPLES[name].fault else [])
 
     file = played_file(version)
     assert [sample.task_reward for sample in file.samples] == [1.0] * GROUPS * EACH
