@@ -44,7 +44,7 @@ async def test_the_owners_page(make_run: MakeRun) -> None:
     task = await pool.run(name="hello", environment={"HOSTILE": MARKUP})
     values = {"token": TOKEN, "reader": READER, "task": task, "forged": world.forged, "node": world.nodes[1].address}
     with served(make_run().pool.app) as url:
-        assert in_browser("cockpit.test.mjs", {"url": url, **values}) == 9
+        assert in_browser("cockpit.test.mjs", {"url": url, **values}) == 7
     tasks = (await pool.owner("GET", "/v1/tasks"))["tasks"]
     posted = next(each for each in tasks if each["spec"]["name"] == "posted")
     assert posted["spec"]["command"] == ["python", "-c", "print('a b')"]
