@@ -183,12 +183,14 @@ def test_memory_limits_are_those_that_preflight_adds_up() -> None:
     assert found["init"]["environment"] == {key: environment[key] for key in (*listed, "PROFILES")}
 
 
-def preflight(tmp_path: Path, *arguments: str, mib: int = 16_000, **variables: str) -> subprocess.CompletedProcess[str]:
+def preflight(
+    tmp_path: Path, *arguments: str, variables: Mapping[str, str] | None = None, mib: int = 16_000
+) -> subprocess.CompletedProcess[str]:
     """Runs the script that the container runs, with other folders."""
     script = (COMPOSE / "preflight.sh").read_text()
     script = script.replace("/etc/muster", str(tmp_path / "config")).replace("/run/secrets", str(tmp_path / "secrets"))
     (tmp_path / "meminfo").write_text(f"MemTotal:  {mib * 1024} kB\nMemFree: 1 kB\n")
-    environment = pool()["services"]["preflight"]["environment"] | {"PROFILES": "training"} | variables
+    environment = pool()["services"]["preflight"]["environment"] | {"PROFILES": "training"} | dict(variables or {})
     return subprocess.run(
         ["sh", "-c", script, "preflight.sh", *arguments],
         env={"PATH": os.environ["PATH"], "MEMINFO": str(tmp_path / "meminfo"), **environment},
@@ -204,7 +206,7 @@ def test_preflight_names_what_a_host_lacks(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "may use 14080 MiB of memory together, and this host has 8000 MiB" in done.stderr
     assert "POOL_…_MIB in .env" in done.stderr
-    assert preflight(tmp_path, "memory", mib=8_000, PROFILES="").returncode == 0
+    assert preflight(tmp_path, "memory", mib=8_000, variables={"PROFILES": ""}).returncode == 0
     assert preflight(tmp_path, "memory", mib=14_080).returncode == 0
 
     (tmp_path / "config").mkdir()
@@ -221,7 +223,7 @@ def test_preflight_names_what_a_host_lacks(tmp_path: Path) -> None:
         ({"POOL_GATEWAY_URL": ""}, "a run that serves needs both"),
         ({}, "run init first"),
     ):
-        done = preflight(tmp_path, **variables)
+        done = preflight(tmp_path, variables=variables)
         assert (done.returncode, words in done.stderr) == (1, True), done.stderr
     (tmp_path / "config/muster.toml").touch()
     assert "config/deployment.json" in preflight(tmp_path).stderr
