@@ -128,7 +128,7 @@ def open_stand(
     recipe = recipe.model_copy(update={"arithmetic": (str(own),)})
     version = talking_version(home / "version", recipe, **shape)
     with EngineProcess(home / "log") as process, VllmProcess(PLACE, own) as verifier:
-        process.open(dtype=own.dtype, max_batch=64)
+        process.open(dtype=own.dtype, max_batch=64, device_class=own.device)
         verifier.load(version.folder, version=version.digest)
         with AttackHarness(RemoteEngine(process, own), version.folder, history=(), home=home, node=node()) as made:
             again = VllmRecomputer(verifier, folder=version.folder, version=version.digest)
