@@ -76,7 +76,7 @@ def prepare(payload: dict[str, Any]) -> object:
         Exception: The environment can't be exact, or its code raises an exception.
     """
     environment, action = _found(payload["environment"]), _found(payload["action"])
-    if not (inspect.isclass(environment) and Environment in environment.__mro__):
+    if Environment not in getattr(environment, "__mro__", ()):
         raise NotExactError(f"{payload['environment']} is not a class with OpenEnv's interface Environment")
     for name in ("reset_async", "step_async"):
         if getattr(environment, name) is not getattr(Environment, name):
