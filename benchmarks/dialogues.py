@@ -128,7 +128,7 @@ def open_stand(
     recipe = recipe.model_copy(update={"arithmetic": (str(own),)})
     version = talking_version(home / "version", recipe, **shape)
     with EngineProcess(home / "log") as process, VllmProcess(PLACE, own) as verifier:
-        process.open(dtype=own.dtype, max_batch=64)
+        process.open(dtype=own.dtype, max_batch=64, device_class=own.device)
         verifier.load(version.folder, version=version.digest)
         with AttackHarness(RemoteEngine(process, own), version.folder, history=(), home=home, node=node()) as made:
             again = VllmRecomputer(verifier, folder=version.folder, version=version.digest)
@@ -206,7 +206,8 @@ def _reasons(stand: Stand, file: RolloutFile, facts: SlotFacts, rows: list[int])
     for row in computed:
         one = replace(alone[row], evidence={0: evidence[row]})
         results = [check.judge(one) for check in PREFILL_CHECKS]
-        failed = [finding for result in results for finding in result.findings]
+        # limits of whole files are for more than one row of a few tokens
+        failed = [finding for result in results for finding in result.findings if finding.row is not None]
         failed = failed or [finding for result in compared_rows(one, score_rows(one)) for finding in result.findings]
         found[row] = failed[0].reason if failed else None
     return [found[row] for row in rows]
@@ -271,8 +272,8 @@ def cost(console: Console, home: Path, *, own: Arithmetic | None) -> None:
         best = min(one[0] for one in times[1:]), min(one[1] for one in times[1:])
         unit = "CPU s" if own is None else "s"
         console.print(
-            f"{stand.made_in}: {len(file.samples)} dialogues, {len(three)} of them of {TURNS} turns, at once: generated "
-            f"in {best[0]:.2f} {unit}, validated in {best[1]:.2f} {unit} (least of {len(times) - 1}): "
+            f"{stand.made_in}: {len(file.samples)} dialogues at once, {len(three)} of them of {TURNS} turns: "
+            f"generated in {best[0]:.2f} {unit}, validated in {best[1]:.2f} {unit} (least of {len(times) - 1}): "
             f"{best[0] / best[1]:.1f} times as cheap"
         )
 

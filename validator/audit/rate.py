@@ -1,7 +1,7 @@
 """Share of a node's rows that is recomputed: all rows at first, then fewer, never below the pool's audit floor.
 
 The node's record and the validator's policy determine the share, without I/O. The share applies only to the checks that
-recompute rows (checks 8 to 10 of the ten checks); all other checks cover every row. A clean verdict is an acceptance.
+recompute rows (checks 8 to 10); all other checks cover every row. A clean verdict is an acceptance.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class _AlteredPlanner(SlotPlanner):
             context=model.context,
         )
         return Conversation(
-            change.episode(self._begin(change.prompt(prompt, self._environment.prompt))),
+            change.episode(self.begin(change.prompt(prompt, self._environment.prompt))),
             prompt_tokens=tokens,
             dialogue_format=change.format(self._format),
             limits=change.limits(limits),
