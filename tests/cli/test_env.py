@@ -63,9 +63,25 @@ def test_an_answer_in_a_file_is_scored_byte_for_byte(tmp_path: Path) -> None:
     assert run_muster("env", "score", "letters", "0", "--file", str(file), "--json").json()["task"] == 0.0
 
 
+def test_a_dialogue_is_shown_and_played() -> None:
+    shown = run_muster("env", "show", "lookup", "--first", "3", "--count", "1", "--json").json()["prompts"][0]
+    assert ([tool["name"] for tool in shown["tools"]], shown["opening"][0]["text"]) == (["get"], "jz?")
+    assert "get(j) → get(z) → 82" in run_muster("env", "show", "lookup", "--first", "3").out
+    example = run_muster("env", "play", "lookup", "3", "--json").json()
+    assert [turn["message"] for turn in example["turns"]] == shown["demonstration_turns"]
+    assert example["score"] == {"task": 1.0, "answered": 1.0, "calls": 2.0}
+    called = '{"name": "get", "arguments": {"key": "z"}}'
+    played = run_muster("env", "play", "lookup", "3", called, "get(1)", "28", "--json").json()
+    assert [[given["text"] for given in turn["replies"]] for turn in played["turns"]] == [["=2;"], ["=?;"], []]
+    assert played["score"]["task"] == 0.0
+    assert "=2;" in run_muster("env", "play", "lookup", "3", called).out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["play", "letters", "0"], "has no dialogues"),
+        (["play", "lookup", "0", "1", "2"], "the dialogue ends after 1 messages"),
         (["show", "leters"], "did you mean letters"),
         (["show", "letters", "-o", "filler"], "write key=value"),
         (["show", "letters", "-o", "colour=red"], "its options are: filler"),

@@ -14,11 +14,14 @@ from pydantic import JsonValue
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import address
+from rollouts.dialogue.formats import FormatName
 from rollouts.environments import load_environment
+from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
-from rollouts.recipe import eligible_prompts, read_recipe
+from rollouts.recipe import DialogueChoice, EnvironmentChoice, eligible_prompts, read_recipe
+from rollouts.recipe_proposal import check_recipe
 from tests.kit.devnet import run_muster
 from tests.kit.tiny_model import CONTEXT, rewrite_json, tiny_folder
 from trainer.policy.base_model import open_base
@@ -68,6 +71,78 @@ def test_a_tokenizer_with_a_chat_template_gets_a_chat_recipe(model: Path) -> Non
     assert read_recipe(model).chat
     run_muster("recipe", "init", str(model), "--environment", "letters", "--no-chat", "--force")
     assert not read_recipe(model).chat
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def with_chatml(folder: Path, template: str | None) -> Path:
+    """Gives a model control tokens of ChatML, and perhaps a chat template."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (folder / name).read_text().replace("<end>", "<|im_end|>").replace("<begin>", "<|im_start|>")
+        (folder / name).write_text(text)
+    if template is not None:
+        rewrite_json(folder / "tokenizer_config.json", chat_template=template)
+    return folder
+
+
+DIALOGUES = {
+    "no chat": (None, [], ("plain", False)),
+    "control tokens": ("", [], ("chatml", False)),
+    "a template": (CHATML, [], ("template", True)),
+    "a template that numbers turns": (CHATML.replace("role }}", "role }}{{ loop.index }}"), [], ("chatml", False)),
+    "a choice": (CHATML, ["--dialogue-format", "chatml", "--system-prompt", "brief"], ("chatml", {"system": "brief"})),
+    "no chat, by choice": (CHATML, ["--no-chat"], ("plain", False)),
+}
+
+
+@pytest.mark.parametrize(("template", "flags", "expected"), DIALOGUES.values(), ids=DIALOGUES.keys())
+def test_a_dialogue_gets_the_first_format_that_suits_the_model(
+    template: str | None, flags: list[str], expected: tuple[str, object], tmp_path: Path
+) -> None:
+    folder = tiny_folder(tmp_path / "model", max_position_embeddings=2048)
+    if template is not None:
+        with_chatml(folder, template or None)
+    shown = run_muster(
+        "recipe", "init", str(folder), "--environment", "lookup", "--max-new-tokens", "64", *flags, "--json"
+    )
+    assert shown.code == 0, shown.err
+    recipe = read_recipe(folder)
+    assert recipe.dialogue is not None
+    chat = recipe.chat.model_dump(exclude_defaults=True) if isinstance(recipe.chat, ChatFormat) else recipe.chat
+    assert (recipe.dialogue.format, chat) == expected
+    assert recipe.dialogue.turns == shown.json()["dialogue_turns"] == 6, "twice the longest demonstration"
+    assert shown.json()["row_tokens"] == recipe.most_tokens
+    check_recipe(folder, recipe)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
+    if recipe.dialogue.format != "plain":
+        with pytest.raises(BadVersionFolder, match="ends the model's messages, but the model's answers end with 2"):
+            check_recipe(folder, recipe)
+
+
+def test_limits_of_dialogues_are_written_or_refused(model: Path) -> None:
+    options = ["--turns", "3", "--reply-tokens", "20", "--dialogue-format", "plain", "--max-new-tokens", "20"]
+    assert run_muster("recipe", "init", str(model), "--environment", "lookup", *options).code == 0
+    written = read_recipe(model)
+    assert written.dialogue == DialogueChoice(format=FormatName.PLAIN, turns=3, reply_tokens=20)
+    refused = run_muster("recipe", "init", str(model), "--environment", "letters", "--turns", "3", "--force")
+    assert "letters has single answers" in refused.err
+    refused = run_muster(
+        "recipe", "init", str(model), "--environment", "lookup", "--dialogue-format", "chatml", "--force"
+    )
+    assert "has no control token <|im_start|>" in refused.err
+    for recipe, why in [
+        (written.model_copy(update={"dialogue": None}), "has several turns, but the recipe has no field dialogue"),
+        (
+            written.model_copy(update={"environment": EnvironmentChoice(name="letters", version="1")}),
+            "has single answers, but the recipe has the field dialogue",
+        ),
+    ]:
+        with pytest.raises(InvalidInput, match=why):
+            check_recipe(model, recipe)
 
 
 def test_a_system_prompt_and_template_options_are_written(model: Path) -> None:
@@ -213,7 +288,7 @@ def test_at_a_terminal_missing_values_are_asked_for_with_defaults(
     assert said.code == 0, said.err
     digest = hashlib.sha256(problems.read_bytes()).hexdigest()
     assert read_recipe(model).environment.options == {"path": str(problems), "sha256": digest}
-    assert "installed: arithmetic, code, letters, math, mixture, reasoning-gym" in said.err
+    assert "installed: arithmetic, code, letters, lookup, math, mixture, python, reasoning-gym, search" in said.err
 
 
 def test_values_typed_at_a_terminal_are_parsed_like_those_of_the_flag(

@@ -34,7 +34,7 @@ PACKAGES = [
     "cli",
 ]
 FOLDERS = "|".join([*PACKAGES, "docs", "tests", "deploy", "benchmarks"])
-OF_READERS = {"rollouts/STEP/", "doubles.py"}
+OF_READERS = {"rollouts/STEP/", "capitals.py", "doubles.py"}
 """Paths that a page names and that are not in the repository: a run's folder, and a reader's own module."""
 
 

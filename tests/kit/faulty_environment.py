@@ -9,6 +9,7 @@ import pytest
 PACKAGE = """
 import ctypes, datetime, random, threading, time
 from rollouts.environments import Prompt, Rewards, Score
+from rollouts.environments.dialogue import GivenMessage, Reply, Role, Tool
 from rollouts.environments.factory import Family, Options
 from rollouts.environments.indices import check_index
 
@@ -52,10 +53,48 @@ class Faulty:
         return Score(task=float(right))
     def demonstration(self, prompt): return f"answer {prompt.index}" if self.kind == "wrong" else str(prompt.index)
 
+class Talker(Faulty):
+    def prompt(self, index): return Prompt(index=check_index(index, size=50), text=f"{index}?")
+    def begin(self, prompt): return Talk(self.kind, prompt)
+    def demonstration_turns(self, prompt): return ["ask(a)", str(prompt.index)]
+
+class Talk:
+    heard = 0
+    def __init__(self, kind, prompt):
+        self.kind, self.prompt, self.answer, self.calls = kind, prompt, "", 0
+        self.opening = [GivenMessage(role=Role.USER, text=prompt.text)]
+        schema = {"type": "object", "properties": {"key": {}}}
+        self.tools = [Tool(name="ask me" if kind == "talk-name" else "ask", description="", parameters=schema)]
+        if kind == "talk-schema": self.tools[0].parameters["properties"] = object()
+    def reply(self, message):
+        Talk.heard += 1
+        self.calls += 1
+        text, role, count, done = "yes", Role.TOOL, 1, not message.calls
+        call = message.calls[0] if message.calls else None
+        match self.kind:
+            case "talk-hash": text = str(hash(message.text))
+            case "talk-date": text = str(datetime.date.today().year)
+            case "talk-state": text = str(Talk.heard)
+            case "talk-random": text = str(random.random())
+            case "talk-end": done = done or random.random() < 0.5
+            case "talk-raises" if call and call.arguments is None: text = call.arguments["key"]
+            case "talk-hangs" if len(message.text) > 9999: time.sleep(60)
+            case "talk-floods" if len(message.calls) > 5: count = 65
+            case "talk-echoes" if call: text = str(call.arguments) * 99
+            case "talk-half": text = chr(0xD800)
+            case "talk-system": role = Role.SYSTEM
+        self.answer = message.text
+        return Reply(messages=[GivenMessage(role=role, text=text)] * count, done=done)
+    def score(self):
+        undecided = self.kind == "talk-undecided"
+        task = random.random() < 0.5 if undecided else self.answer == str(self.prompt.index)
+        return Score(task=float(task), parts={"undecided": float(undecided)})
+
 class FaultyOptions(Options):
     kind: str = "good"
 
-def build(version, options, sandboxes): return Faulty(options.kind)
+def build(version, options, sandboxes):
+    return (Talker if options.kind.startswith("talk") else Faulty)(options.kind)
 def rewards(options): return Rewards.UNIT if options.kind in ("most", "unit") else Rewards.BINARY
 family = Family(name="faulty", version="1", summary="", options=FaultyOptions, build=build, rewards=rewards)
 """

@@ -86,6 +86,56 @@ def test_scores_of_wrong_answers_in_the_right_form_are_compared() -> None:
     assert "score of the demonstration with a changed letter differs" in found
 
 
+@pytest.mark.usefixtures("faulty_environment")
+@pytest.mark.parametrize("kind", ["talk", "talk-undecided"])
+def test_a_sound_dialogue_passes_the_check(kind: str) -> None:
+    report = checked(kind)
+    assert report.passed, report
+    assert [each.name for each in report.properties][-1] == "dialogues are repeatable"
+    assert report.figures["correct_demonstrations"] == 1.0 or kind == "talk-undecided"
+
+
+@pytest.mark.usefixtures("faulty_environment")
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("talk-hash", "prompt 0: dialogue of the demonstration differs: reply 0"),
+        ("talk-date", "prompt 0: dialogue of the demonstration differs: reply 0"),
+        ("talk-state", "prompt 0: two plays of the dialogue of the demonstration differ: reply 0"),
+        ("talk-random", "prompt 0: two plays of the dialogue of the demonstration differ: reply 0"),
+        ("talk-end", "differ: repl"),
+    ],
+)
+def test_a_dialogue_that_differs_is_reported(kind: str, fault: str) -> None:
+    faults = [each.fault for each in checked(kind).properties if each.fault]
+    assert any(fault in each for each in faults), faults
+
+
+@pytest.mark.usefixtures("faulty_environment")
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("talk-raises", r"reply\(\) of a dialogue of prompt 0 raised TypeError"),
+        ("talk-hangs", "prompt 0 and its scores took more than 4 s"),
+        ("talk-floods", r"reply\(\) of a dialogue of prompt 0 has 65 messages; at most 64"),
+        ("talk-echoes", r"has \d+ characters; at most 1048576"),
+        ("talk-half", "has a message without a role or with a text that can't be encoded"),
+        ("talk-system", "has a system message; only the opening can have one"),
+        ("talk-name", "has a name that is not 1 to 64 letters"),
+        ("talk-schema", "has a description or schema that is no JSON"),
+    ],
+)
+def test_an_episode_that_breaks_the_contract_is_reported(kind: str, said: str) -> None:
+    with pytest.raises(EnvironmentFault, match=said):
+        checked(kind, timeout_s=4.0 if kind == "talk-hangs" else 30.0)
+
+
+def search_rows(write_rows: WriteRows) -> dict[str, JsonValue]:
+    asked = row({"answers": ["7"]}, task_type="verifiable_search", prompt="Which number is lucky?")
+    documents = write_rows([{"title": "Numbers", "text": "The lucky number is 7."}])
+    return write_rows([asked]) | {"documents": documents["path"], "documents_sha256": documents["sha256"]}
+
+
 def math_rows(write_rows: WriteRows) -> dict[str, JsonValue]:
     return write_rows([row({"ground_truth": answer}, prompt=answer) for answer in ("7", "\\frac12", "x+1")])
 
@@ -105,9 +155,13 @@ SHIPPED: dict[str, list[tuple[Callable[[WriteRows], dict[str, JsonValue]], int |
         (lambda _: {}, None),
         (lambda _: {"form": "question", "answer": "last-number", "largest": 9}, None),
     ],
+    "lookup": [(lambda _: {}, None)],
     "math": [(math_rows, 3)],
+    "python": [(lambda _: {}, None)],
+    "search": [(search_rows, 1)],
     "code": [(code_rows, 1)],
     "mixture": [
+        (lambda _: {"environments": [{"name": "letters"}, {"name": "lookup"}]}, None),
         (lambda _: {"environments": [{"name": "letters", "options": {"partial": True}}, {"name": "arithmetic"}]}, None),
         (
             lambda write: {
@@ -142,7 +196,7 @@ def test_a_built_in_family_passes_the_check(
     name: str, options: Callable[[WriteRows], dict[str, JsonValue]], size: int | None, write_rows: WriteRows
 ) -> None:
     chosen = options(write_rows)
-    items = 10 if name == "reasoning-gym" else 60  # each of its answers takes a process
+    items = {"reasoning-gym": 10, "python": 3}.get(name, 60)  # their answers take processes
     report = check_environment(name, options=chosen, settings=CheckSettings(items=items))
     assert report.passed, report
     assert (report.size, report.items) == (size, items if size is None else min(items, size))

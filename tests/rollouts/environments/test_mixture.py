@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from protocol.errors import MusterError
 from rollouts.environments import Rewards, load_environment
 from rollouts.environments import letters as letters_module
+from rollouts.environments.dialogue import ModelMessage, Reply
 from rollouts.environments.errors import BadDataset, BadOptions, NoSuchPrompt, UnknownEnvironmentVersion
 from rollouts.environments.mixture import Parts, parts_of
 from rollouts.recipe import EnvironmentChoice
@@ -242,6 +243,26 @@ def test_a_changed_part_refuses_the_recipes_version(write_rows: WriteRows) -> No
     other = write_rows([row({"ground_truth": "8"})])
     with pytest.raises(UnknownEnvironmentVersion, match="was requested, but 1\\+mv"):
         load_environment("mixture", version=version, options=mixed({"name": "math", "options": other}))
+
+
+def test_a_single_answer_beside_dialogues_is_a_dialogue_of_one_message() -> None:
+    environment = load_environment("mixture", options=mixed({"name": "lookup"}, {"name": "letters"}))
+    assert environment.is_dialogue
+    assert not load_environment("mixture", options=LETTERS_AND_SUMS).is_dialogue
+    lookup, letters = environment.prompt(0), environment.prompt(1)
+    turns = environment.demonstration_turns(lookup) or ()
+    assert len(turns) > 1
+    assert turns == load_environment("lookup").demonstration_turns(load_environment("lookup").prompt(0))
+    assert [tool.name for tool in environment.begin(lookup).tools] == ["get"]
+    assert environment.demonstration_turns(letters) == [environment.demonstration(letters)]
+    answer = load_environment("letters").prompt(0)
+    right = "".join(sorted(answer.text[5:-1]))
+    assert answer.text == letters.text == "sort:9694="
+    for text, finished, task in [(right, True, 1.0), (right, False, 0.0), ("", True, 0.0)]:
+        episode = environment.begin(letters)
+        assert ([message.text for message in episode.opening], episode.tools) == ([letters.text], ())
+        assert episode.reply(ModelMessage(text=text, finished=finished)) == Reply(done=True)
+        assert episode.score().task == environment.score(letters, text, finished=finished).task == task
 
 
 def test_several_parts_of_one_family_have_numbered_labels() -> None:
