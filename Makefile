@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 PY := $(VENV)/bin/python
 export MUSTER_VENV := $(VENV)
-SOURCES := $(wildcard muster_network protocol ledger discovery orchestrator gateway worker shardcast rollouts validator trainer cli tests benchmarks)
+SOURCES := $(wildcard muster_network protocol ledger discovery orchestrator gateway worker shardcast rollouts validator trainer cli integrations tests benchmarks)
 
 .PHONY: help setup tools devnet test check format bench lock clean
 

@@ -30,7 +30,7 @@ from rollouts.models.policy import Policy, load_policy
 from rollouts.precision import Dtype
 from rollouts.prefill import PrefillItem, prefill
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
-from rollouts.sandbox import Job, JobKind, JobOutcome, Sandboxes
+from rollouts.sandbox import Job, JobOutcome, Sandboxes, SandboxKind
 from tests.kit.attack_harness import AttackHarness, HandedIn
 from validator.audit.draw import RowDraw
 from validator.examination.channel import Order
@@ -49,7 +49,7 @@ class _CountedSandboxes(Sandboxes):
 
     cpu = 0.0
 
-    def run(self, kind: JobKind, job: Job) -> JobOutcome:
+    def run(self, kind: SandboxKind, job: Job) -> JobOutcome:
         """Runs a job and adds its CPU time."""
         outcome = super().run(kind, job)
         self.cpu += outcome.cpu.total_seconds()

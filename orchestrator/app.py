@@ -20,6 +20,7 @@ from orchestrator.api import (
     heartbeat,
     joining,
     logs,
+    money,
     nodes,
     page,
     pool,
@@ -176,6 +177,7 @@ def build_orchestrator(
     owned = (
         pool.router,
         public.router,
+        money.router,
         contributors.router,
         joining.router,
         tasks.router,

@@ -24,6 +24,7 @@ from orchestrator.runs.contributors import Contributors
 from orchestrator.runs.control import RunControl
 from orchestrator.runs.evidence import EvidenceReader
 from orchestrator.runs.leasing import SlotLeasing
+from orchestrator.runs.money import MoneyReader
 from orchestrator.runs.numerics import ValidatorNumerics
 from orchestrator.runs.public_summary import PublicPage
 from orchestrator.secrets import SecretCipher
@@ -48,6 +49,7 @@ from protocol.http.rates import Rate
 from protocol.http.replay_guard import ReplayGuard
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock
+from protocol.wire.money import GasRole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Dependencies:
     run_control: RunControl | None
     accounts: AccountStore
     public: PublicPage
+    money: MoneyReader
     evidence: EvidenceReader
     contributors: Contributors
     stream_slots: asyncio.Semaphore
@@ -142,6 +145,9 @@ def build_dependencies(
         invites=ledger.domain,
         clock=clock,
     )
+    gas = {GasRole.ORCHESTRATOR: key.address}
+    if run_ledger is not None and run_ledger.relayer != key.address:
+        gas[GasRole.RELAYER] = run_ledger.relayer
     evidence = EvidenceReader(objects, pool_id=settings.pool_id)
     return Dependencies(
         settings=settings,
@@ -208,6 +214,7 @@ def build_dependencies(
             control=run_control,
             clock=clock,
         ),
+        money=MoneyReader(ledger, nodes=nodes, accounts=AccountStore(database), gas=gas, clock=clock),
         evidence=evidence,
         contributors=Contributors(
             database,

@@ -95,12 +95,16 @@ class LengthTargets(_RecipeModel):
     """Prompt text for the model; `{prompt}` and `{target}` are replaced."""
 
 
+MOST_TURNS = 64
+"""Maximum messages of the model in a dialogue."""
+
+
 class DialogueChoice(_RecipeModel):
     """How the model talks with an environment that has several turns."""
 
     format: FormatName
     """How messages become tokens: see `rollouts.dialogue.formats`."""
-    turns: Annotated[int, Field(ge=1, le=64)]
+    turns: Annotated[int, Field(ge=1, le=MOST_TURNS)]
     """Maximum messages of the model; `sampling.max_new_tokens` limits the tokens of all of them together."""
     reply_tokens: Annotated[int, Field(ge=1, le=2**16)] = 512
     """Maximum tokens between two messages of the model; a longer reply is replaced by an error text."""

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import address
+from rollouts.dialogue.formats import DialogueFormat, FormatName, check_end, open_format
 from rollouts.environments import Environment, load_environment
 from rollouts.environments.check import ProbedPrompt, probe_prompts
 from rollouts.environments.mixture import parts_of
@@ -21,7 +22,9 @@ from rollouts.models.facts import ModelFacts, read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import (
     LARGEST_INDEX,
+    MOST_TURNS,
     RECIPE_FILE,
+    DialogueChoice,
     EnvironmentChoice,
     PromptRange,
     Recipe,
@@ -41,6 +44,10 @@ SHORT_ANSWER, SHORT_RUN_GROUP, SHORT_RUN_HELD_OUT = 128, 8, 0.1
 SAMPLED = 256
 """Number of prompts whose lengths are measured."""
 _ROUND = 64
+LEAST_TURNS = 4
+"""Default limit of turns if the environment demonstrates no dialogue of more than two turns."""
+MOST_REPLY, LEAST_REPLY = 512, 16
+"""Bounds of the default limit of tokens between two turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,10 @@ class RecipeChoices:
         first: Index of the first prompt.
         count: Number of prompts.
         arithmetic: Accepted engines and data types; empty for float32 on either engine.
+        dialogue_format: Format of dialogues; None for the first of `template`, `chatml` and `plain` that suits the
+            tokenizer.
+        turns: Limit of turns of a dialogue.
+        reply_tokens: Limit of tokens between two turns.
     """
 
     environment: str
@@ -74,6 +85,9 @@ class RecipeChoices:
     first: int = 0
     count: int | None = None
     arithmetic: tuple[str, ...] = ()
+    dialogue_format: FormatName | None = None
+    turns: int | None = None
+    reply_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +111,8 @@ class ProposedRecipe:
 
     @property
     def row_tokens(self) -> int:
-        """Returns the tokens of the longest prompt and answer, which a row of the trainer must hold."""
-        return self.recipe.max_prompt_tokens + self.recipe.sampling.max_new_tokens
+        """Returns the tokens of the longest prompt and answer or dialogue, which a row of the trainer must hold."""
+        return self.recipe.most_tokens
 
 
 def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
@@ -116,8 +130,15 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
         return _serving_proposal(folder, facts, choices)
     environment = load_environment(choices.environment, version=choices.version, options=choices.options)
     prompts = _prompt_range(environment, choices)
+    form = _choose_format(tokenizer, facts, choices) if environment.is_dialogue else None
+    if form is None and (choices.dialogue_format or choices.turns or choices.reply_tokens):
+        raise InvalidInput(
+            f"environment {choices.environment} has single answers", hint="leave out the limits and format of dialogues"
+        )
     chat = tokenizer.has_chat_template if choices.chat is None else choices.chat
-    if chat and not tokenizer.has_chat_template:
+    if form in {FormatName.PLAIN, FormatName.CHATML} and not isinstance(choices.chat, ChatFormat):
+        chat = False
+    if chat and form is not FormatName.CHATML and not tokenizer.has_chat_template:
         raise InvalidInput(
             f"the tokenizer in {folder} has no chat template",
             hint="use --no-chat, or add chat_template to the tokenizer's tokenizer_config.json",
@@ -126,7 +147,8 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
     answer = choices.max_new_tokens or min(LONGEST_ANSWER, facts.context // 2)
     sampled = parts_of(choices.environment, choices.options).sample(prompts.first, prompts.count, most=SAMPLED)
     probed = _probe(chosen, sampled)
-    lengths = _prompt_lengths(tokenizer, probed, chat=chat)
+    dialogue_format = None if form is None else open_format(form, tokenizer, chat=chat)
+    lengths = _prompt_lengths(tokenizer, probed, chat=chat, dialogue_format=dialogue_format)
     longest = max(lengths, key=lengths.__getitem__)
     room = facts.context - answer
     limit = choices.max_prompt_tokens or min(room, -(-2 * lengths[longest] // _ROUND) * _ROUND)
@@ -142,25 +164,69 @@ def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
             hint=("" if choices.max_prompt_tokens is None else "raise --max-prompt-tokens, ")
             + "lower --max-new-tokens, or use a model with a longer context",
         )
+    dialogue: DialogueChoice | None = None
+    if form is not None:
+        demonstrated = max((len(each.demonstration_turns or ()) for each in probed.values()), default=0)
+        turns = choices.turns or min(MOST_TURNS, max(LEAST_TURNS, 2 * demonstrated))
+        spare = (facts.context - answer - limit) // max(1, turns - 1)
+        reply = choices.reply_tokens or max(LEAST_REPLY, min(MOST_REPLY, spare))
+        dialogue = DialogueChoice(format=form, turns=turns, reply_tokens=reply)
     recipe = Recipe(
         environment=chosen,
         sampling=SamplingChoice(temperature=choices.temperature, max_new_tokens=answer),
         group_size=choices.group_size,
         max_prompt_tokens=limit,
         chat=chat,
+        dialogue=dialogue,
         held_out=choices.held_out,
         arithmetic=choices.arithmetic,
         prompts=prompts,
     )
     check_classes(recipe, facts, folder=folder)
-    demonstrations = [each.demonstration for each in probed.values() if each.demonstration is not None]
+    demonstrations = [_demonstrated_tokens(tokenizer, each, dialogue_format) for each in probed.values()]
     return ProposedRecipe(
         recipe=recipe,
         context=facts.context,
         measured=len(lengths),
         longest_prompt=lengths[longest],
-        longest_demonstration=max((len(tokenizer.encode_answer(text)) + 1 for text in demonstrations), default=None),
+        longest_demonstration=max((each for each in demonstrations if each is not None), default=None),
     )
+
+
+def _choose_format(tokenizer: FolderTokenizer, facts: ModelFacts, choices: RecipeChoices) -> FormatName:
+    """Returns the format of dialogues that the user chose, or the first one that suits the tokenizer.
+
+    Raises:
+        BadVersionFolder: The chosen format does not suit the tokenizer, or none does that a chat model can use.
+    """
+    wanted = choices.dialogue_format
+    if wanted is None and choices.chat is None and not tokenizer.has_chat_template:
+        candidates = [FormatName.CHATML, FormatName.PLAIN]
+    elif wanted is None:
+        candidates = [FormatName.PLAIN] if choices.chat is False else [FormatName.TEMPLATE, FormatName.CHATML]
+    else:
+        candidates = [wanted]
+    faults: list[BadVersionFolder] = []
+    for each in candidates:
+        try:
+            check_end(open_format(each, tokenizer, chat=choices.chat or False), facts.end_tokens)
+        except BadVersionFolder as error:
+            faults.append(error)
+        else:
+            return each
+    raise faults[0]
+
+
+def _demonstrated_tokens(
+    tokenizer: FolderTokenizer, probed: ProbedPrompt, dialogue_format: DialogueFormat | None
+) -> int | None:
+    """Returns the drawn tokens of a demonstration, with the end tokens; None if the environment has none."""
+    if dialogue_format is None:
+        texts = None if probed.demonstration is None else [probed.demonstration]
+    else:
+        turns = probed.demonstration_turns
+        texts = None if turns is None else [dialogue_format.demonstrated(text, probed.tools) for text in turns]
+    return None if texts is None else sum(len(tokenizer.encode_answer(text)) + 1 for text in texts)
 
 
 def _serving_proposal(folder: Path, facts: ModelFacts, choices: RecipeChoices) -> ProposedRecipe:
@@ -243,12 +309,24 @@ def check_recipe(folder: Path, recipe: Recipe) -> None:
         raise InvalidInput(
             f"the recipe's answers of {answer} tokens exceed the model's context of {facts.context}", hint=again
         )
-    if recipe.chat and not tokenizer.has_chat_template:
+    dialogue_format: DialogueFormat | None = None
+    if recipe.dialogue is not None:
+        dialogue_format = open_format(recipe.dialogue.format, tokenizer, chat=recipe.chat)
+        check_end(dialogue_format, facts.end_tokens)
+    elif recipe.chat and not tokenizer.has_chat_template:
         raise BadVersionFolder(
             f"the recipe asks for a chat, but the tokenizer in {folder} has no chat template",
             hint=f"{again}; or add chat_template to tokenizer_config.json",
         )
-    lengths = _prompt_lengths(tokenizer, _probe(recipe.environment, _sampled(folder, recipe)), chat=recipe.chat)
+    probed = _probe(recipe.environment, _sampled(folder, recipe))
+    if any(bool(each.opening) != (dialogue_format is not None) for each in probed.values()):
+        kind = "single answers" if dialogue_format is not None else "several turns"
+        raise InvalidInput(
+            f"environment {name} has {kind}, but the recipe has {'the' if dialogue_format is not None else 'no'} field "
+            "dialogue",
+            hint=again,
+        )
+    lengths = _prompt_lengths(tokenizer, probed, chat=recipe.chat, dialogue_format=dialogue_format)
     longest = max(lengths, key=lengths.__getitem__)
     if lengths[longest] > recipe.max_prompt_tokens:
         raise InvalidInput(
@@ -289,9 +367,15 @@ def _probe(chosen: EnvironmentChoice, indices: Sequence[int]) -> dict[int, Probe
 
 
 def _prompt_lengths(
-    tokenizer: FolderTokenizer, probed: Mapping[int, ProbedPrompt], *, chat: bool | ChatFormat
+    tokenizer: FolderTokenizer,
+    probed: Mapping[int, ProbedPrompt],
+    *,
+    chat: bool | ChatFormat,
+    dialogue_format: DialogueFormat | None,
 ) -> dict[int, int]:
     """Returns the number of tokens of each prompt, by index."""
+    if dialogue_format is not None:
+        return {index: len(dialogue_format.open(each.opening, each.tools)) for index, each in probed.items()}
     return {index: len(tokenizer.encode(each.text, chat=chat)) for index, each in probed.items()}
 
 

@@ -178,6 +178,7 @@ class EndpointAnswers:
             tokens=dialogue.tokens - dialogue.finished,
             finished=dialogue.finished,
             reward=await run(dialogue.reward),
+            turns=dialogue.turns,
         )
 
     def _message(self, value: dict[str, Any]) -> EndpointMessage:

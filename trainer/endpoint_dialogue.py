@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from rollouts.dialogue.conversation import TOO_LONG
 from rollouts.dialogue.tool_calls import MOST_PARSED, chat_turns, read_calls, tools_as_json
+from rollouts.dialogue.transcript import DRAWN, GIVEN, marked
 from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Role, ToolCall
 from rollouts.environments.rewards import Reward, reward_of
 from rollouts.plan import Tokenizer
@@ -63,7 +64,8 @@ class EndpointDialogue:
         others = [one for one in episode.opening if one.role is not Role.SYSTEM]
         self._messages: list[dict[str, Any]] = [*first, *chat_turns(others, tool_role=False)]
         self._lines: list[str] = []
-        self._turns = 0
+        self.turns = 0
+        """Number of the model's messages."""
         self.tokens = 0
         """Tokens of the model's messages, with end tokens."""
         self.finished = False
@@ -87,12 +89,12 @@ class EndpointDialogue:
         Raises:
             EnvironmentFault: The environment breaks its contract.
         """
-        self._turns += 1
+        self.turns += 1
         self.tokens += message.tokens + message.finished
         self.finished = message.finished
         calls = tuple(_call(one) for one in message.calls) or read_calls(message.text)
         named = [f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in calls if message.calls]
-        self._lines.append("> " + "\n".join([*([message.text] if message.text or not named else []), *named]))
+        self._lines.append(marked(DRAWN, "\n".join([*([message.text] if message.text or not named else []), *named])))
         reply = self._episode.reply(
             ModelMessage(text=message.text, calls=calls, finished=message.finished, tokens=message.tokens)
         )
@@ -105,11 +107,11 @@ class EndpointDialogue:
             or reply.done
             or not given
             or self._length(given) > most
-            or self._turns >= self._choice.turns
+            or self.turns >= self._choice.turns
             or self.tokens >= self._limit
         )
         if not self.over:
-            self._lines += [f"< {one.text}" for one in given]
+            self._lines += [marked(GIVEN, one.text) for one in given]
             self._messages += [_said(message), *_replies(given, message.calls)]
 
     def reward(self) -> Reward:

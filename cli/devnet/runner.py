@@ -128,6 +128,9 @@ class _Runner:
                 self._view.event(f"ready: try `{_program()} {command}` in another terminal, here in this folder")
                 if places is not None:
                     self._view.event(f"or open {places.page} with the token in {self._directory.owner_token}")
+                    self._view.event(
+                        f"the public page is {places.public_page}; `muster worker page` opens a contributor's"
+                    )
                 return await self._wait_for_end(showing)
         finally:
             await self._start.aclose()
@@ -274,7 +277,8 @@ class _Runner:
             await ledger.work.totals(POOL),
         )
         page, token = network.places and network.places.page, self._directory.owner_token
-        return ({"web page": f"{page}, with the token in {token}"} if page else {}) | {
+        public = network.places and network.places.public_page
+        return ({"web page": f"{page}, with the token in {token}", "public page": str(public)} if page else {}) | {
             "chain": f"{network.rpc} (id {CHAIN_ID}), block {await ledger.block()}",
             "pool": f"{POOL} {pool.status.name.lower()}, {counted(pool.member_count, 'member')}",
             "escrow": f"{format_amount(escrow.balance)} MUST, {format_amount(escrow.reserved)} reserved for open work",

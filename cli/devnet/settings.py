@@ -22,6 +22,7 @@ from protocol.identity.scopes import Scope
 from protocol.runtime.files import write_atomically
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import PAGE_PATH
+from protocol.wire.public import PUBLIC_PATH
 from trainer.presets import devnet_base
 
 POOL = 1
@@ -75,6 +76,11 @@ class ServicePlaces:
     def page(self) -> str:
         """The URL of the pool owner's web page."""
         return self.orchestrator + PAGE_PATH
+
+    @property
+    def public_page(self) -> str:
+        """The URL of the pool's public web page."""
+        return self.orchestrator + PUBLIC_PATH
 
     @property
     def origin(self) -> str:

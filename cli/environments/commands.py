@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +23,10 @@ from cli.output.printing import JsonOption, note, say, show_fields, show_json, s
 from cli.output.tables import Column, Columns
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import reads
-from rollouts.environments import Environment, load_environment
+from rollouts.environments import load_environment
 from rollouts.environments.interface import Prompt
 from rollouts.environments.mixture import parts_of
+from rollouts.environments.playing import play_messages
 from rollouts.environments.registry import environment_names, find_family
 from rollouts.environments.validation import CheckedEnvironment
 
@@ -40,6 +42,7 @@ OPTION_HELP = "key=value, the value as JSON or plain text; or @FILE, a TOML or J
 OptionList = Annotated[list[str] | None, typer.Option("--option", "-o", help=OPTION_HELP)]
 
 
+MESSAGES = Columns.of("from", Column("text", least=24))
 ENVIRONMENTS = Columns.of(
     "name", Column("version", drop=2), Column("what", least=24), Column("options", drop=1, least=12)
 )
@@ -87,7 +90,8 @@ def show(
         return
     sized = "without end" if size is None else size
     facts = {"name": environment.name, "version": environment.version, "rewards": environment.rewards.value}
-    show_fields({**facts, "prompts": sized})
+    tools = {"tools": _tools_of(environment, prompts)} if environment.is_dialogue else {}
+    show_fields({**facts, "prompts": sized, **tools})
     parts = parts_of(name, parse_options(option or []))
     mixed = len(parts.names) > 1
     rows = [
@@ -95,7 +99,7 @@ def show(
             prompt.index,
             *((parts.labels[parts.part(prompt.index)],) if mixed else ()),
             prompt.text,
-            environment.demonstration(prompt),
+            _demonstrated(environment, prompt),
         )
         for prompt in prompts
     ]
@@ -120,6 +124,38 @@ def score(
     prompt = environment.prompt(index)
     found = environment.score(prompt, _completion(file), finished=not unfinished)
     show_fields({"task": found.task, **found.parts}, as_json=as_json)
+
+
+@app.command()
+@reads("sandbox")
+@listing()
+def play(
+    name: Name,
+    index: Annotated[int, typer.Argument(min=0, help="Index of the prompt.")],
+    message: Annotated[
+        list[str] | None,
+        typer.Argument(help="Messages of the model in order; a call is written `tool(argument)`. Default: an example."),
+    ] = None,
+    version: Version = None,
+    option: OptionList = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play a dialogue with an environment that has several turns, and score it.
+
+    Without messages, the environment's own example is played. A message that begins with { and is a JSON object with
+    name and arguments is a call with several arguments.
+    """
+    environment = _load(name, version, option)
+    prompt = environment.prompt(index)
+    played = play_messages(environment, prompt, message or [])
+    if as_json:
+        show_json(played)
+        return
+    rows = [(message.role.value, message.text) for message in played.opening]
+    for turn in played.turns:
+        rows += [("model", turn.message), *((given.role.value, given.text) for given in turn.replies)]
+    show_table(MESSAGES, rows, empty="no messages")
+    note("score: " + ", ".join(f"{figure} {value:g}" for figure, value in played.score.items()))
 
 
 @app.command()
@@ -288,10 +324,29 @@ def _completion(file: Path | None) -> str:
     return data
 
 
-def _as_json(environment: Environment, prompt: Prompt) -> dict[str, object]:
-    return {
+def _as_json(environment: CheckedEnvironment, prompt: Prompt) -> dict[str, object]:
+    shown: dict[str, object] = {
         "index": prompt.index,
         "text": prompt.text,
         "data": dict(prompt.data),
         "demonstration": environment.demonstration(prompt),
     }
+    if environment.is_dialogue:
+        episode = environment.begin(prompt)
+        shown["opening"] = [asdict(message) for message in episode.opening]
+        shown["tools"] = [asdict(tool) for tool in episode.tools]
+        shown["demonstration_turns"] = environment.demonstration_turns(prompt)
+    return shown
+
+
+def _demonstrated(environment: CheckedEnvironment, prompt: Prompt) -> str | None:
+    if not environment.is_dialogue:
+        return environment.demonstration(prompt)
+    turns = environment.demonstration_turns(prompt)
+    return None if turns is None else " → ".join(turns)
+
+
+def _tools_of(environment: CheckedEnvironment, prompts: Sequence[Prompt]) -> str:
+    """Returns the names of the tools of these prompts; a mixture's prompts can have different ones."""
+    names = dict.fromkeys(tool.name for prompt in prompts for tool in environment.begin(prompt).tools)
+    return ", ".join(names) or "none"

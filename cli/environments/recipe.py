@@ -13,9 +13,11 @@ from cli.environments.commands import OptionList, Version, parse_options
 from cli.environments.questions import choose_environment, complete_options
 from cli.groups import CommandGroup
 from cli.output.printing import JsonOption, say, show_fields, show_json, warn
+from cli.output.quantities import one_of
 from protocol.errors import Conflict, InvalidInput, plain_message
 from protocol.runtime.configuration_file import reads
 from protocol.runtime.files import write_atomically
+from rollouts.dialogue.interface import FormatName
 from rollouts.environments.served import NAME as SERVED
 from rollouts.precision import Arithmetic
 
@@ -53,6 +55,17 @@ def init(
         list[str] | None,
         typer.Option(help="key=value for the chat template, such as enable_thinking=false; repeatable."),
     ] = None,
+    dialogue_format: Annotated[
+        str | None,
+        typer.Option(help="Format of dialogues: template, chatml or plain; default: the first that suits the model."),
+    ] = None,
+    turns: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Longest dialogue in messages of the model; default: by demonstrations."),
+    ] = None,
+    reply_tokens: Annotated[
+        int | None, typer.Option(min=1, max=2**16, help="Longest reply in a dialogue in tokens; default: at most 512.")
+    ] = None,
     held_out: Annotated[
         float | None, typer.Option(min=0, max=0.99, help="Share of prompts kept from training; default: 0.02.")
     ] = None,
@@ -86,6 +99,9 @@ def init(
         "group_size": group_size,
         "temperature": temperature,
         "chat": form,
+        "dialogue_format": dialogue_format,
+        "turns": turns,
+        "reply_tokens": reply_tokens,
         "held_out": held_out,
         "first": first,
         "count": count,
@@ -109,6 +125,9 @@ def init(
         first=first or 0,
         count=count,
         arithmetic=tuple(arithmetic or ()),
+        dialogue_format=None if dialogue_format is None else one_of(FormatName, dialogue_format),
+        turns=turns,
+        reply_tokens=reply_tokens,
     )
     proposed = _proposed(folder, choices)
     write_atomically(target, proposed.recipe.model_dump_json(indent=2) + "\n", mode=0o644)
@@ -157,6 +176,8 @@ def _proposed(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
 
 def _figures(target: Path, proposed: ProposedRecipe) -> dict[str, object]:
     recipe = proposed.recipe
+    limits = {} if recipe.dialogue is None else recipe.dialogue.model_dump(mode="json")
+    dialogue = {f"dialogue_{name}": value for name, value in limits.items()}
     return {
         "recipe": str(target),
         "environment": f"{recipe.environment.name} {recipe.environment.version}",
@@ -166,6 +187,12 @@ def _figures(target: Path, proposed: ProposedRecipe) -> dict[str, object]:
         "measured_prompts": proposed.measured,
         "max_prompt_tokens": recipe.max_prompt_tokens,
         "max_new_tokens": recipe.sampling.max_new_tokens,
+        **dialogue,
+        **(
+            {}
+            if recipe.dialogue is None
+            else {f"dialogue_{k}": v for k, v in recipe.dialogue.model_dump(mode="json").items()}
+        ),
         "context": proposed.context,
         "row_tokens": proposed.row_tokens,
     }

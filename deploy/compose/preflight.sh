@@ -27,6 +27,7 @@ case "${POOL_ID:-}" in "" | *[!0-9]*) fail "POOL_ID in .env is not the number of
 [ -n "$POOL_DISCOVERY_URL" ] || fail "POOL_DISCOVERY_URL is missing in .env: the URL at which nodes reach discovery"
 case ",$PROFILES," in *,training,*) [ -n "$POOL_RELAY_URL" ] || fail "POOL_RELAY_URL is missing in .env: the URL at which nodes reach the relay" ;; esac
 case ",$PROFILES," in *,gateway,*) [ -n "$POOL_GATEWAY_URL" ] || fail "POOL_GATEWAY_URL is missing in .env: the URL at which tasks reach the gateway" ;; esac
+case "$POOL_SERVING:${POOL_GATEWAY_URL:+given}" in false: | true:given) ;; *) fail "a run that serves needs both POOL_SERVING=true and POOL_GATEWAY_URL in .env, and a run that trains neither" ;; esac
 [ -r /etc/muster/muster.toml ] || fail "there is no config/muster.toml in the pool's folder: run init first"
 [ -r /etc/muster/deployment.json ] || fail "there is no config/deployment.json in the pool's folder: copy it there (muster ledger deploy writes it)"
 read -r url </run/secrets/chain-url || true

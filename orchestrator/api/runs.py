@@ -21,6 +21,7 @@ from protocol.errors import NotFound
 from protocol.http.openapi import json_body
 from protocol.identifiers import EXAMPLE_DIGEST, WireDigest
 from protocol.wire.listings import MOST_FIGURED_STEPS, FiguresPage, RolloutItem, RolloutPage
+from protocol.wire.me import WorkEvidence
 from protocol.wire.relayed import (
     ConsentReceipt,
     DisputeReceipt,
@@ -275,6 +276,16 @@ async def get_rollout(_reader: RunReader, request: Request, key: KeyPath) -> Rol
     """
     dependencies = dependencies_of(request)
     return (await _items(dependencies, [await _control(dependencies).rollout(key)]))[0]
+
+
+@router.get("/run/rollouts/{key}/evidence")
+async def get_evidence(_reader: RunReader, request: Request, key: KeyPath) -> WorkEvidence:
+    """Return what the validator found in a file: checks, findings with row and token, and rows.
+
+    It is the verdict's audit file, shortened; the orchestrator compares its hash with the ledger's.
+    """
+    dependencies = dependencies_of(request)
+    return await dependencies.evidence.read(await _control(dependencies).rollout(key))
 
 
 @router.get("/nodes/{node}/leases", tags=["nodes"])

@@ -111,6 +111,11 @@ class LedgerRun:
         """Signing domain of the contract that accepts work."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
 
+    @property
+    def relayer(self) -> Address:
+        """Account that pays the gas of relayed transactions."""
+        return self._relayer.address
+
     async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
         """Returns the newest announcement of `version`; None if there is none.
 

@@ -82,6 +82,11 @@ class RunLedger(Protocol):
         """Signing domain of the contract that accepts work."""
         ...
 
+    @property
+    def relayer(self) -> Address:
+        """Account that pays the gas of relayed transactions."""
+        ...
+
     async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
         """Returns the newest announcement of `version`; None if there is none.
 

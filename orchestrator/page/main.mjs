@@ -8,14 +8,19 @@ import { shown } from "./core/text.mjs";
 import { Session } from "./session.mjs";
 import { element, say, show } from "./view/dom.mjs";
 import { eventsView } from "./view/events.mjs";
+import { moneyView } from "./view/money.mjs";
 import { nodeView } from "./view/node.mjs";
 import { nodesView } from "./view/nodes.mjs";
 import { rolloutsView } from "./view/rollouts.mjs";
 import { runView } from "./view/run.mjs";
 import { signIn } from "./view/signin.mjs";
+import { taskView } from "./view/task.mjs";
 import { tasksView } from "./view/tasks.mjs";
+import { workView } from "./view/work.mjs";
 
-const OPEN = { run: runView, nodes: nodesView, tasks: tasksView, rollouts: rolloutsView, events: eventsView };
+const OPEN = { run: runView, money: moneyView, nodes: nodesView, tasks: tasksView, rollouts: rolloutsView, events: eventsView };
+const ONE = { node: nodeView, task: taskView, work: workView }; // views of one thing, below the list of its kind
+const LIST_OF = { node: "nodes", task: "tasks", work: "rollouts" };
 const EVERY_MS = 1000; // the page is drawn at this interval, because shown ages also grow between two answers
 
 const part = (name) => document.getElementById(name);
@@ -67,12 +72,12 @@ function ask(why) {
 function go() {
   const place = placeOf(location.hash);
   if (session === null || (place === null && view !== null)) return;
-  const { view: name, node } = place ?? { view: "run", node: null };
+  const { view: name, node, key } = place ?? { view: "run", node: null };
   session.leave();
   closeQuestions();
-  view = name === "node" ? nodeView(session, node) : OPEN[name](session);
+  view = name in ONE ? ONE[name](session, node ?? key) : OPEN[name](session);
   part("content").replaceChildren(view.element);
-  for (const each of VIEWS) mark(part(`to-${each}`), each === name || (each === "nodes" && name === "node"));
+  for (const each of VIEWS) mark(part(`to-${each}`), each === name || each === LIST_OF[name]);
   window.scrollTo(0, 0);
   if (document.activeElement === document.body) part("content").focus(); // the clicked element was removed with the last view
   render();

@@ -7,26 +7,22 @@ less than half of a step's groups can shift its means only by a bounded amount.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 
-from cachetools import LRUCache
-
-from orchestrator.domain.slots import Counted
 from orchestrator.domain.steps import StepCount
-from orchestrator.store.run_rows import SlotRow
+from orchestrator.store.run_rows import ReportedFile
 from orchestrator.store.runs import RunStore
 from protocol.wire.listings import StepFigures
 
 MOST_SLOTS = 2_000
 """Maximum number of slots of one step that are read, in the order of their leases."""
-SLOTS_AT_ONCE = 500
 LARGEST = 1e9
 """Values with at least this absolute value are ignored; no honest reward or length is that large."""
 DEVIATIONS = 5.0
 """A value is kept if its distance from the median is at most the largest of: 5 median absolute deviations, the absolute
 value of the median, and 1."""
-CACHED_STEPS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +34,12 @@ class ReportedMeans:
     length: float | None
 
 
-def reported_means(rows: Iterable[SlotRow]) -> ReportedMeans:
-    """Returns the means over the accepted files among `rows`."""
-    accepted = [row for row in rows if row.slot.counted is Counted.ACCEPTED]
+def reported_means(accepted: Sequence[ReportedFile]) -> ReportedMeans:
+    """Returns the means over accepted files."""
     return ReportedMeans(len(accepted), _mean(accepted, "reward"), _mean(accepted, "length"))
 
 
-def _mean(rows: Sequence[SlotRow], name: str) -> float | None:
+def _mean(rows: Sequence[ReportedFile], name: str) -> float | None:
     values = [(row.figures[name], row.groups) for row in rows if abs(row.figures.get(name, LARGEST)) < LARGEST]
     if not values:
         return None
@@ -66,7 +61,7 @@ def _median(weighted: Sequence[tuple[float, int]]) -> float:
 
 
 class ReportedMetrics:
-    """Reads the means of steps, and caches them until the step's counts change.
+    """Reads the means of steps, and stores them in Redis until the step's counts change.
 
     Args:
         store: Store of the run.
@@ -74,33 +69,23 @@ class ReportedMetrics:
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self._cached: LRUCache[int, tuple[StepCount, ReportedMeans]] = LRUCache(CACHED_STEPS)
 
     async def of(self, steps: Sequence[int], *, floor: int) -> tuple[StepFigures, ...]:
         """Returns the means of the steps that have accepted files, in the order of `steps`."""
-        rows = await self._store.steps(steps)
-        found = [(step, await self._means(step, row.count)) for step, row in rows.items() if row.count.accepted]
+        rows, stored = await self._store.steps(steps), await self._store.stored_means(steps)
+        found = [(step, await self._means(step, row.count, stored)) for step, row in rows.items() if row.count.accepted]
         return tuple(
             StepFigures(step=step, closed=step < floor, files=each.files, reward=each.reward, length=each.length)
             for step, each in found
             if each.files
         )
 
-    async def _means(self, step: int, count: StepCount) -> ReportedMeans:
-        cached = self._cached.get(step)
-        if cached is not None and cached[0] == count:
-            return cached[1]
-        new = reported_means(await self._slots(step))
-        self._cached[step] = (count, new)
+    async def _means(self, step: int, count: StepCount, stored: Mapping[int, str]) -> ReportedMeans:
+        counts = list(astuple(count))
+        if step in stored:
+            known, means = json.loads(stored[step])
+            if known == counts:
+                return ReportedMeans(*means)
+        new = reported_means(await self._store.reports(step, limit=MOST_SLOTS))
+        await self._store.store_means(step, json.dumps([counts, astuple(new)]))
         return new
-
-    async def _slots(self, step: int) -> list[SlotRow]:
-        found: list[SlotRow] = []
-        after: tuple[int, str] | None = None
-        while len(found) < MOST_SLOTS:
-            page = await self._store.page(step, after=after, limit=SLOTS_AT_ONCE)
-            found += page
-            if len(page) < SLOTS_AT_ONCE:
-                break
-            after = (page[-1].expiry, page[-1].id)
-        return found

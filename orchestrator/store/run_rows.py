@@ -106,6 +106,14 @@ class SlotRow:
     figures: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedFile:
+    """What a node reports about one accepted file."""
+
+    groups: int
+    figures: Mapping[str, float]
+
+
 def slot_id(step: int, node: Address, index: int) -> str:
     """Returns the id of a slot."""
     return f"{step}:{node}:{index}"

@@ -26,6 +26,7 @@ request:NODE:ID       string: slot that a request got
 named                 hash: slot by `NODE:SHA256` of its submitted file
 uploads:S:NODE:I      set: SHA-256 of the files whose upload was allowed under a lease
 discarded             sorted set: slots that ended without work, by the time of their end
+means                 hash: reported means by step, with the counts that they belong to
 answers               hash: answers of the first and of the newest evaluated version, as JSON
 announced             sorted set: ledger events that were announced as events of the pool, by block
 announced-after       string: newest block whose ledger events are not remembered
@@ -41,11 +42,11 @@ from ledger.client.event_follower import ObservedEvent
 from orchestrator.chain.pool_events import pool_events_of
 from orchestrator.chain.run_interface import JoinedNode
 from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
-from orchestrator.domain.slots import Slot
+from orchestrator.domain.slots import Counted, Slot
 from orchestrator.store.accounts import SMALLEST
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
-from orchestrator.store.run_rows import RunState, SlotRow, StepRow, read_slot, read_state, read_step
+from orchestrator.store.run_rows import ReportedFile, RunState, SlotRow, StepRow, read_slot, read_state, read_step
 from orchestrator.store.scripts import (
     AnnounceLedgerEvent,
     ForgetSlots,
@@ -94,6 +95,9 @@ FORGOTTEN_AT_ONCE = 200
 
 MOST_NODES_OF_PROVIDER = 500
 """Maximum number of nodes that are listed for a provider."""
+
+REPORTS_AT_ONCE = 250
+"""Number of slots whose reports are read per round trip."""
 
 MOST_FILES = 4
 """Maximum number of different files that may be uploaded under one lease; more than one, so that a node can replace a
@@ -209,6 +213,7 @@ class RunStore:
         """Deletes a step and its slots, in batches; the work records stay on the ledger."""
         while await self._database.run(ForgetSlots(loop=LOOP, lease=lease, step=step, limit=FORGOTTEN_AT_ONCE)):
             pass
+        await self._database.ask("HDEL", self._key("means"), step)
 
     # Slots
 
@@ -388,6 +393,36 @@ class RunStore:
             if len(pairs) < limit:
                 break
         return await self.slots(found[:limit])
+
+    async def reports(self, step: int, *, limit: int) -> list[ReportedFile]:
+        """Returns what nodes report about a step's accepted files, in the order of leases, from at most `limit` slots.
+
+        It reads three fields of a slot instead of all, because steps have thousands of slots.
+        """
+        names = await self._database.ask("ZRANGE", self._key("slots", str(step)), 0, limit - 1)
+        found: list[ReportedFile] = []
+        for start in range(0, len(names), REPORTS_AT_ONCE):
+            part = [name.decode() for name in names[start : start + REPORTS_AT_ONCE]]
+            rows = await self._database.ask_many(
+                [("HMGET", self._key("slot", name), "counted", "groups", "figures") for name in part]
+            )
+            found += [
+                ReportedFile(int(groups), json.loads(figures or "{}"))
+                for counted, groups, figures in rows
+                if counted is not None and Counted(counted.decode()) is Counted.ACCEPTED
+            ]
+        return found
+
+    async def stored_means(self, steps: Sequence[int]) -> dict[int, str]:
+        """Returns the stored means of steps; steps without are left out."""
+        if not steps:
+            return {}
+        found = await self._database.ask("HMGET", self._key("means"), *steps)
+        return {step: text.decode() for step, text in zip(steps, found, strict=True) if text is not None}
+
+    async def store_means(self, step: int, text: str) -> None:
+        """Stores the means of a step, for all instances."""
+        await self._database.ask("HSET", self._key("means"), step, text)
 
     # Cached ledger state
 

@@ -7,17 +7,17 @@ template  derived from the chat template in the version's folder; refuses a temp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rollouts.dialogue.chat_template import TemplateFormat
 from rollouts.dialogue.chatml import ChatmlFormat
 from rollouts.dialogue.interface import ChatTokenizer, DialogueFormat, DialogueTokenizer, FormatName
-from rollouts.dialogue.tool_calls import plain_calls
 from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool
+from rollouts.environments.tools import plain_calls
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 
-__all__ = ["DialogueFormat", "DialogueTokenizer", "FormatName", "PlainFormat", "open_format"]
+__all__ = ["DialogueFormat", "DialogueTokenizer", "FormatName", "PlainFormat", "check_end", "open_format"]
 
 
 class PlainFormat:
@@ -67,3 +67,18 @@ def open_format(name: FormatName, tokenizer: DialogueTokenizer, *, chat: bool | 
         raise BadVersionFolder(f"a tokenizer of type {type(tokenizer).__name__} has no chats", hint="use format plain")
     form = chat if isinstance(chat, ChatFormat) else ChatFormat()
     return (ChatmlFormat if name is FormatName.CHATML else TemplateFormat)(tokenizer, form)
+
+
+def check_end(dialogue_format: DialogueFormat, end_tokens: Collection[int]) -> None:
+    """Checks that the token that ends the model's messages in a format is an end token of the model.
+
+    Raises:
+        BadVersionFolder: It is not, so no message would end before a limit.
+    """
+    end = dialogue_format.end
+    if end is not None and end not in end_tokens:
+        raise BadVersionFolder(
+            f"in this format, token {end} ends the model's messages, but the model's answers end with "
+            f"{', '.join(map(str, sorted(end_tokens)))}",
+            hint=f"add {end} to eos_token_id in the model's generation_config.json",
+        )

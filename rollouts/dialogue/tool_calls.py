@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 
 from pydantic import JsonValue
 
 from rollouts.environments.dialogue import GivenMessage, Role, Tool, ToolCall
+from rollouts.environments.tools import plain_calls
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 _END_OF_THOUGHT = "</think>"
@@ -31,7 +31,6 @@ _DEEPEST = 32
 _LONGEST_NUMBER = 300
 """Maximum digits of a number in arguments: Python's own limit for whole numbers is a setting of the machine."""
 _LONGEST_NAME = 64
-_PLAIN_CALL = re.compile(r"\s*([A-Za-z0-9_-]{1,64})\((.*)\)\s*", re.DOTALL)
 
 
 def read_calls(text: str) -> tuple[ToolCall, ...]:
@@ -59,17 +58,6 @@ def read_calls(text: str) -> tuple[ToolCall, ...]:
         calls.append(_call(_parsed(text[place + len(_BEGIN) : end if end >= 0 else len(text)].strip())))
         place = text.find(_BEGIN, end) if end >= 0 else -1
     return tuple(calls)
-
-
-def plain_calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
-    """Returns the call in a message of the form `name(argument)`; nothing for another message."""
-    found = _PLAIN_CALL.fullmatch(text)
-    if found is None:
-        return ()
-    name, argument = found[1], found[2]
-    properties = next((tool.parameters.get("properties") for tool in tools if tool.name == name), None)
-    names = list(properties) if isinstance(properties, dict) else []
-    return (ToolCall(name, {names[0]: argument} if len(names) == 1 else None),)
 
 
 def demonstrated_call(text: str, tools: Sequence[Tool]) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from rollouts.dialogue.formats import DialogueTokenizer
 from rollouts.turns import Turn
 
+DRAWN, GIVEN = "> ", "< "
+"""Marks before a message of the model, and before one that it read."""
+
 
 def transcript(drawn: Sequence[int], turns: Sequence[Turn], tokenizer: DialogueTokenizer) -> str:
     """Returns a dialogue as text: each message of the model after `> `, each reply after `< `.
@@ -23,13 +26,13 @@ def transcript(drawn: Sequence[int], turns: Sequence[Turn], tokenizer: DialogueT
     lines: list[str] = []
     start = 0
     for turn in turns:
-        lines.append(_indented("> ", tokenizer.decode(drawn[start : start + turn.drawn])))
+        lines.append(marked(DRAWN, tokenizer.decode(drawn[start : start + turn.drawn])))
         if len(turn.given):
-            lines.append(_indented("< ", tokenizer.decode(turn.given.tolist())))
+            lines.append(marked(GIVEN, tokenizer.decode(turn.given.tolist())))
         start += turn.drawn
     return "\n".join(lines)
 
 
-def _indented(mark: str, text: str) -> str:
-    """Returns a text after a mark, with further lines indented; `str.splitlines` knows all line breaks of Unicode."""
+def marked(mark: str, text: str) -> str:
+    """Returns a message after its mark, with further lines indented, whatever line breaks of Unicode it has."""
     return mark + "\n  ".join(text.splitlines() or [""])

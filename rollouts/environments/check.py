@@ -4,6 +4,8 @@ Two processes make and score the same items (prompts with scored answers). The p
 time zone, locale, and in the order and number of the items that they make. Nodes and validators differ in the same
 ways. So an environment whose results differ between the two processes would cause honest work to be rejected.
 
+An environment with several turns also plays scripted dialogues: see `check_scripts`.
+
 The scored answers are a few fixed texts, the prompt's own text, the demonstration, the demonstration with a changed
 letter, and the demonstration of the previous prompt. The last two answers are usually wrong but have the right form.
 They test code of the scorer that neither right answers nor fixed texts reach.
@@ -28,6 +30,8 @@ from typing import IO, Any
 
 from pydantic import JsonValue
 
+from rollouts.environments.check_scripts import DEMONSTRATED, difference
+from rollouts.environments.dialogue import GivenMessage, Role, Tool
 from rollouts.environments.errors import EnvironmentFault
 from rollouts.environments.interface import Rewards
 from rollouts.environments.rewards import is_solved
@@ -148,6 +152,7 @@ def check_environment(
             CheckedProperty(name="reproducible", fault=_difference(first, second)),
             CheckedProperty(name="refuses indices outside", fault=first.bounds),
             CheckedProperty(name="no fixed answer is correct", fault=_fixed_answer(items)),
+            *_dialogue_properties(items),
         ],
         figures=_figures(items, first.rewards),
     )
@@ -161,10 +166,16 @@ class ProbedPrompt:
         text: The prompt's text.
         demonstration: The environment's own right answer; None if the environment has none, or if the probe did not
             ask for it.
+        opening: Messages before the model's first one; empty for an environment with single answers.
+        tools: Tools of the dialogue.
+        demonstration_turns: Messages of a demonstrated dialogue; None if the environment has none.
     """
 
     text: str
     demonstration: str | None
+    opening: tuple[GivenMessage, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    demonstration_turns: tuple[str, ...] | None = None
 
 
 def probe_prompts(
@@ -200,10 +211,18 @@ def probe_prompts(
     settings = CheckSettings(items=len(indices), item_timeout=PROBE_TIMEOUT, hint=hint)
     observed = _collect(request, _CONDITIONS[0], settings, indices)
     made = {index: item["fields"] for index, item in observed.items.items()}
-    return {
-        index: ProbedPrompt(text=fields["text"], demonstration=fields.get("demonstration"))
-        for index, fields in made.items()
-    }
+    return {index: _probed(fields) for index, fields in made.items()}
+
+
+def _probed(fields: Mapping[str, Any]) -> ProbedPrompt:
+    turns = fields.get("demonstrated messages")
+    return ProbedPrompt(
+        text=fields["text"],
+        demonstration=fields.get("demonstration"),
+        opening=tuple(GivenMessage(**{**one, "role": Role(one["role"])}) for one in fields.get("opening", ())),
+        tools=tuple(Tool(**one) for one in fields.get("tools", ())),
+        demonstration_turns=None if turns is None else tuple(turns),
+    )
 
 
 @dataclass(slots=True)
@@ -321,9 +340,22 @@ def _difference(first: _Observed, second: _Observed) -> str:
         for name, value in item["fields"].items():
             if _is_undecided(value) or _is_undecided(other["fields"].get(name)):
                 continue  # a time or memory limit ended the check; validators excuse such rows
+            if other["fields"].get(name) != value and _is_dialogue(value):
+                return f"prompt {index}: {name} differs: {difference(value, other['fields'][name])}"
             if other["fields"].get(name) != value:
                 return f"prompt {index}: {name} differs: {value!r:.120} and {other['fields'].get(name)!r:.120}"
     return ""
+
+
+def _is_dialogue(value: object) -> bool:
+    return isinstance(value, dict) and "replies" in value
+
+
+def _dialogue_properties(items: Sequence[Mapping[str, Any]]) -> list[CheckedProperty]:
+    if "opening" not in items[0]["fields"]:
+        return []
+    fault = next((item["unrepeatable"] for item in items if item["unrepeatable"]), "")
+    return [CheckedProperty(name="dialogues are repeatable", fault=fault)]
 
 
 def _is_undecided(value: object) -> bool:
@@ -347,16 +379,16 @@ def _fixed_answer(items: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _figures(items: Sequence[Mapping[str, Any]], rewards: Rewards) -> dict[str, float]:
-    demonstrated = [
-        item["fields"]["score of the demonstration"]["task"]
-        for item in items
-        if "score of the demonstration" in item["fields"]
-    ]
+    shown = [item["fields"].get(DEMONSTRATED, {}).get("score") for item in items]
+    shown += [item["fields"].get("score of the demonstration") for item in items if "opening" not in item["fields"]]
+    demonstrated = [score["task"] for score in shown if score is not None]
     figures = {
         "distinct_prompts": len({item["fields"]["text"] for item in items}) / len(items),
         "slowest_prompt_s": max(item["seconds"]["prompt"] for item in items),
         "slowest_score_s": max(item["seconds"]["scores"] for item in items),
     }
+    if "opening" in items[0]["fields"]:
+        figures["slowest_dialogues_s"] = max(item["seconds"]["dialogues"] for item in items)
     if demonstrated:
         figures["correct_demonstrations"] = sum(map(is_solved, demonstrated)) / len(demonstrated)
         if rewards is Rewards.UNIT:

@@ -12,7 +12,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
@@ -20,9 +20,11 @@ from typing import Any, TextIO
 import time_machine
 
 from protocol.errors import MusterError
+from rollouts.environments.check_scripts import beginning, plain, play_scripts
 from rollouts.environments.errors import EnvironmentFault, NoSuchPrompt
 from rollouts.environments.interface import Environment, Prompt
 from rollouts.environments.registry import load_environment
+from rollouts.environments.validation import CheckedEnvironment
 
 FIXED_ANSWERS = {
     "nothing": "",
@@ -97,14 +99,15 @@ def _refuses_outside(environment: Environment, size: int | None) -> str:
 
 
 def item_of(
-    environment: Environment, index: int, *, with_scores: bool = True, neighbour: int | None = None
+    environment: CheckedEnvironment, index: int, *, with_scores: bool = True, neighbour: int | None = None
 ) -> dict[str, Any]:
     """Returns a prompt, its demonstration, and the scores of several answers, as JSON values.
 
     Args:
         environment: The environment.
         index: Index of the prompt.
-        with_scores: Whether answers are scored; if not, the result has only the prompt's text.
+        with_scores: Whether answers are scored and dialogues played; if not, the result has only the prompt's text and
+            the beginning of its dialogue.
         neighbour: Index of another prompt; its demonstration is scored too, as a wrong answer in the right form. None
             for no such answer.
     """
@@ -112,7 +115,8 @@ def item_of(
     prompt = environment.prompt(index)
     made = time.perf_counter()
     if not with_scores:
-        return {"index": index, "fields": {"text": prompt.text}, "seconds": {"prompt": made - began, "scores": 0.0}}
+        fields = {"text": prompt.text, **beginning(environment, prompt)}
+        return {"index": index, "fields": fields, "seconds": {"prompt": made - began, "scores": 0.0}}
     demonstration = environment.demonstration(prompt)
     answers = {**FIXED_ANSWERS, "the prompt's own text": prompt.text}
     if demonstration is not None:
@@ -126,15 +130,23 @@ def item_of(
     scores = {name: _score(environment, prompt, answer, finished=True) for name, answer in answers.items()}
     scores["nothing, cut off"] = _score(environment, prompt, "", finished=False)
     scored = time.perf_counter()
+    dialogues, unrepeatable = play_scripts(environment, prompt)
     return {
         "index": index,
         "fields": {
             "text": prompt.text,
-            "data": _plain(prompt.data),
+            "data": plain(prompt.data),
             "demonstration": demonstration,
             **{f"score of {name}": score for name, score in scores.items()},
+            **beginning(environment, prompt),
+            **dialogues,
         },
-        "seconds": {"prompt": made - began, "scores": (scored - demonstrated) / len(scores)},
+        "unrepeatable": unrepeatable,
+        "seconds": {
+            "prompt": made - began,
+            "scores": (scored - demonstrated) / len(scores),
+            "dialogues": (time.perf_counter() - scored) / (2 * len(dialogues)) if dialogues else 0.0,
+        },
     }
 
 
@@ -150,22 +162,6 @@ def _near_miss(demonstration: str) -> str:
 def _score(environment: Environment, prompt: Prompt, answer: str, *, finished: bool) -> dict[str, float]:
     found = environment.score(prompt, answer, finished=finished)
     return {"task": found.task, **{name: float(value) for name, value in sorted(found.parts.items())}}
-
-
-def _plain(value: object) -> object:
-    """Returns JSON values unchanged, and the type name of any other object.
-
-    The default `repr` of an object has a memory address, which differs between the two processes.
-    """
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case Mapping():
-            return {str(key): _plain(inner) for key, inner in value.items()}
-        case Sequence():
-            return [_plain(inner) for inner in value]
-        case _:
-            return f"<{type(value).__name__}>"
 
 
 def _write(out: TextIO, line: Mapping[str, Any]) -> None:

@@ -142,6 +142,30 @@ class DialogueEnvironment(Environment, Protocol):
         """
 
 
+class AnswerEpisode:
+    """An episode of one message, which an environment with single answers scores.
+
+    Args:
+        environment: The environment.
+        prompt: Its prompt.
+    """
+
+    def __init__(self, environment: Environment, prompt: Prompt) -> None:
+        self.opening = (GivenMessage(role=Role.USER, text=prompt.text),)
+        self.tools: tuple[Tool, ...] = ()
+        self._environment, self._prompt = environment, prompt
+        self._answer = ModelMessage(text="", finished=False)
+
+    def reply(self, message: ModelMessage) -> Reply:
+        """Takes the answer."""
+        self._answer = message
+        return Reply(done=True)
+
+    def score(self) -> Score:
+        """Returns the environment's score of the answer."""
+        return self._environment.score(self._prompt, self._answer.text, finished=self._answer.finished)
+
+
 def score_of_one(environment: DialogueEnvironment, prompt: Prompt, completion: str, *, finished: bool) -> Score:
     """Returns the score of a dialogue with one message; families use it as their `score`."""
     episode = environment.begin(prompt)

@@ -25,11 +25,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from protocol.errors import MusterError
 from protocol.wire.base import Name
+from rollouts.environments.dialogue import AnswerEpisode, Episode
 from rollouts.environments.errors import BadOptions
 from rollouts.environments.factory import EnvironmentFacts, Family, Options, SandboxSource
 from rollouts.environments.indices import END_OF_INDICES, check_index
 from rollouts.environments.interface import Environment, Prompt, Rewards, Score
 from rollouts.environments.registry import find_family, locate_options
+from rollouts.environments.validation import CheckedEnvironment
 
 NAME = "mixture"
 
@@ -245,6 +247,27 @@ class Mixture:
         return self._environments[self._parts.part(prompt.index)]
 
 
+class DialogueMixture(Mixture):
+    """A mixture with parts that have several turns; a single answer of another part is a dialogue of one message."""
+
+    def __init__(self, version: str, parts: Parts, environments: Sequence[CheckedEnvironment]) -> None:
+        super().__init__(version, parts, environments)
+        self._checked = environments
+
+    def begin(self, prompt: Prompt) -> Episode:
+        """Begins a dialogue of the part."""
+        environment, own = self._checked[self._parts.part(prompt.index)], _own(prompt)
+        return environment.begin(own) if environment.is_dialogue else AnswerEpisode(environment, own)
+
+    def demonstration_turns(self, prompt: Prompt) -> Sequence[str] | None:
+        """Returns the part's demonstrated messages, if it has any."""
+        environment, own = self._checked[self._parts.part(prompt.index)], _own(prompt)
+        if environment.is_dialogue:
+            return environment.demonstration_turns(own)
+        answer = environment.demonstration(own)
+        return None if answer is None else [answer]
+
+
 def _own(prompt: Prompt) -> Prompt:
     """Returns the part's own prompt, with the index and the data of the part.
 
@@ -299,12 +322,13 @@ def _rewards(options: MixtureOptions) -> Rewards:
 
 
 def _build(version: str, options: MixtureOptions, sandboxes: SandboxSource) -> Environment:
-    environments: list[Environment] = []
+    environments: list[CheckedEnvironment] = []
     for number, each in enumerate(options.environments):
         with _naming(number, each.name):
             found = find_family(each.name).load(version=each.version, options=each.options, sandboxes=sandboxes)
         environments.append(found)
-    return Mixture(version, _parts(options), environments)
+    of = DialogueMixture if any(each.is_dialogue for each in environments) else Mixture
+    return of(version, _parts(options), environments)
 
 
 family = Family(

@@ -6,13 +6,15 @@ examination. So every result is validated here, and a violation is reported as t
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from protocol.errors import MusterError
-from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Tool
+from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Role, Tool
 from rollouts.environments.errors import EnvironmentFault
 from rollouts.environments.interface import Environment, Prompt, Rewards, Score
 
@@ -126,6 +128,15 @@ class CheckedEnvironment:
         return EnvironmentFault(f"environment {self.name} {self.version}: {what} {why}")
 
 
+MOST_MESSAGES = 64
+"""Maximum messages in an opening or a reply."""
+MOST_CHARACTERS = 1024 * 1024
+"""Maximum characters of the messages in an opening or a reply together."""
+_MOST_TOOLS = 64
+_MOST_SCHEMAS = 256 * 1024
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
 class CheckedEpisode:
     """Wraps an episode and validates its results; raises `EnvironmentFault` on a violation.
 
@@ -140,19 +151,20 @@ class CheckedEpisode:
         self._index = prompt.index
         self._inner = inner
         self.opening = self._messages("opening", self._asked("opening", lambda: inner.opening))
-        if not self.opening:
-            raise self._fault("opening", "has no message")
-        tools = self._asked("tools", lambda: inner.tools)
-        if not isinstance(tools, Sequence) or not all(isinstance(tool, Tool) for tool in tools):
-            raise self._fault("tools", f"is not a sequence of Tool: {shown(tools)}")
-        self.tools: tuple[Tool, ...] = tuple(tools)
+        roles = [one.role for one in self.opening]
+        if not roles or Role.TOOL in roles or Role.SYSTEM in roles[roles.count(Role.SYSTEM) :]:
+            raise self._fault("opening", f"does not have system messages, then user messages: {shown(roles)}")
+        self.tools = self._tools(self._asked("tools", lambda: inner.tools))
 
     def reply(self, message: ModelMessage) -> Reply:
         """Returns the reply; its texts are guaranteed to be encodable."""
         found = self._asked("reply()", lambda: self._inner.reply(message))
         if not isinstance(found, Reply) or not isinstance(found.done, bool):
             raise self._fault("reply()", f"does not return a Reply: {shown(found)}")
-        return Reply(messages=self._messages("reply()", found.messages), done=found.done)
+        messages = self._messages("reply()", found.messages)
+        if any(one.role is Role.SYSTEM for one in messages):
+            raise self._fault("reply()", "has a system message; only the opening can have one")
+        return Reply(messages=messages, done=found.done)
 
     def score(self) -> Score:
         """Returns the score: see `CheckedEnvironment.score`."""
@@ -163,9 +175,33 @@ class CheckedEpisode:
     def _messages(self, what: str, found: object) -> tuple[GivenMessage, ...]:
         if not isinstance(found, Sequence) or not all(isinstance(one, GivenMessage) for one in found):
             raise self._fault(what, f"has messages that are no sequence of GivenMessage: {shown(found)}")
+        if len(found) > MOST_MESSAGES:
+            raise self._fault(what, f"has {len(found)} messages; at most {MOST_MESSAGES} are allowed")
         for one in found:
-            if not has_encoding(one.text) or not has_encoding(one.name):
-                raise self._fault(what, f"has a text that can't be encoded: {shown(one)}")
+            if not isinstance(one.role, Role) or not has_encoding(one.text) or not has_encoding(one.name):
+                raise self._fault(
+                    what, f"has a message without a role or with a text that can't be encoded: {shown(one)}"
+                )
+        length = sum(len(one.text) for one in found)
+        if length > MOST_CHARACTERS:
+            raise self._fault(what, f"has {length} characters; at most {MOST_CHARACTERS} are allowed")
+        return tuple(found)
+
+    def _tools(self, found: object) -> tuple[Tool, ...]:
+        if not isinstance(found, Sequence) or not all(isinstance(tool, Tool) for tool in found):
+            raise self._fault("tools", f"is not a sequence of Tool: {shown(found)}")
+        names = [tool.name for tool in found]
+        if not all(isinstance(name, str) and _TOOL_NAME.fullmatch(name) for name in names):
+            raise self._fault("tools", f"has a name that is not 1 to 64 letters, digits, _ and -: {shown(names)}")
+        if len(set(names)) < len(names) or len(names) > _MOST_TOOLS:
+            raise self._fault("tools", f"has a name twice, or more than {_MOST_TOOLS} tools: {shown(names)}")
+        try:
+            schemas = json.dumps([[tool.description, tool.parameters] for tool in found], allow_nan=False)
+            schemas.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._fault("tools", f"has a description or schema that is no JSON: {str(error)[:200]}") from error
+        if len(schemas) > _MOST_SCHEMAS:
+            raise self._fault("tools", f"has schemas of {len(schemas)} characters; the limit is {_MOST_SCHEMAS}")
         return tuple(found)
 
     def _asked(self, what: str, ask: Callable[[], object]) -> object:

@@ -75,7 +75,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                     "requirements": {"min_gpus": 1, "min_gpu_memory_bytes": 24_000_000_000},
                     "run_groups": 1_048_576,
                     "upload_kept_s": 1.5,
-                    "run_serving": True,
                 },
                 "tokens": [{"name": "ada", "scope": "admin", "hash": TOKEN}],
                 "discovery": ["https://other.example#0x52908400098527886E0F7030069857D2E4169EE7"],

@@ -62,6 +62,8 @@ def reversals(folder: Path) -> Options:
 class Example:
     options: Callable[[Path], Options]
     script: Callable[[dict[str, Any]], list[str]]
+    fault: str = ""
+    """A fault of the rewards that `muster env check` finds."""
 
 
 EXAMPLES = {
@@ -72,6 +74,7 @@ EXAMPLES = {
     "scratchpad": Example(
         lambda folder: exported("scratchpad", folder),
         lambda row: [f"scratchpad_roundtrip({row['word']})", row["word"]],
+        fault="the prompt's own text is a correct answer to 3 of 3 prompts",
     ),
     "reverse_text": Example(reversals, lambda row: [f"<reversed_text>{row['answer']}</reversed_text>"]),
 }
@@ -86,7 +89,8 @@ def test_an_example_is_checked_played_verified_and_read_by_a_trainer(name: str, 
     options, script = EXAMPLES[name].options(tmp_path), EXAMPLES[name].script
     version = memorised_version(tmp_path, "verifiers", options, lambda prompt: script(row_of(prompt)))
     report = check_environment("verifiers", options=options, settings=CheckSettings(items=3))
-    assert report.passed, report.properties
+    faults = [each.fault for each in report.properties if each.fault]
+    assert faults == ([EXAMPLES[name].fault] if EXAMPLES[name].fault else [])
 
     file = played_file(version)
     assert [sample.task_reward for sample in file.samples] == [1.0] * GROUPS * EACH
@@ -95,7 +99,7 @@ def test_an_example_is_checked_played_verified_and_read_by_a_trainer(name: str, 
     honest = verified(file, version, tmp_path)
     assert honest.complete
     assert not honest.failed, honest.failed
-    assert {"dialogue", "reward", "proofs", "sampling", "logprobs"} <= {result.check for result in honest.results}
+    assert {"dialogue", "reward", "sampling", "logprobs"} <= {result.check for result in honest.results}
 
     if turns > 1:
         first = file.samples[0]
@@ -144,7 +148,7 @@ class Tools(vf.Toolset[vf.ToolsetConfig, Memory]):
         raise ValueError(f"no such page {object()}")
     @vf.tool
     def flood(self) -> str:
-        return "x" * 100_000
+        return "x" * 10_000_000
     @vf.tool
     def odd(self) -> dict:
         return {"a": [1, 2]}
@@ -225,8 +229,13 @@ def test_tools_keep_their_state_within_a_dialogue_and_none_between_dialogues(sta
     assert score.parts["metric nan"] == 0
 
 
+NESTED: list[Any] = []
+for _ in range(500):
+    NESTED = [NESTED]
+
 CALLS: dict[str, tuple[tuple[str, dict[str, Any] | None], str]] = {
     "an unknown tool": (("nothing", {}), UNKNOWN_TOOL),
+    "arguments that are nested too deeply": (("remember", {"word": NESTED}), BAD_ARGUMENTS),
     "arguments that are no object": (("remember", None), BAD_ARGUMENTS),
     "missing arguments": (("remember", {"times": 3}), BAD_ARGUMENTS),
     "a value of another type": (("remember", {"word": "a", "times": "many"}), BAD_ARGUMENTS),
@@ -307,37 +316,56 @@ REFUSED = {
     ),
     "a container": (f"class Task(vf.Task[vf.TaskData]):\n    NEEDS_CONTAINER = True\n{REWARD}", "needs a container"),
     "an interceptor": (
-        f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @vf.intercept\n    def edit(self, response: vf.Response): ...\n",
+        f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @vf.intercept\n    def edit(self, r: vf.Response): ...\n",
         "it changes messages between model and tools: edit",
     ),
     "a stop of responses": (
-        f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @vf.stop\n"
-        "    def halt(self, response: vf.Response) -> bool: ...\n",
+        (
+            f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @vf.stop\n"
+            "    def halt(self, response: vf.Response) -> bool: ...\n"
+        ),
         "the stop halt reads requests or responses",
     ),
     "no reward": ("class Task(vf.Task[vf.TaskData]):\n    pass\n", "has no rewards"),
     "a judge in a reward": (
-        "class Task(vf.Task[vf.TaskData]):\n    @vf.reward\n    async def judged(self, trace) -> float:\n"
-        "        return await vf.Judge(None).complete('')\n",
+        (
+            "class Task(vf.Task[vf.TaskData]):\n    @vf.reward\n    async def judged(self, trace) -> float:\n"
+            "        return await vf.Judge(None).complete('')\n"
+        ),
         "judged asks a judge",
     ),
     "a reward with the network": (
-        "def fetch():\n    return httpx.get('http://example.org')\n"
-        "class Task(vf.Task[vf.TaskData]):\n    @vf.reward\n    async def online(self, trace) -> float:\n"
-        "        return float(fetch().status_code)\n",
+        (
+            "def fetch():\n    return httpx.get('http://example.org')\n"
+            "class Task(vf.Task[vf.TaskData]):\n    @vf.reward\n    async def online(self, trace) -> float:\n"
+            "        return float(fetch().status_code)\n"
+        ),
         "online uses httpx, which reaches other machines",
     ),
     "a tool with the network": (
-        "class Tools(vf.Toolset[vf.ToolsetConfig]):\n    @vf.tool\n    async def get(self, url: str) -> str:\n"
-        "        import urllib.request\n        return str(urllib.request.urlopen(url))\n"
-        f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @classmethod\n    def toolsets(cls, config):\n"
-        "        return [Tools(vf.ToolsetConfig())]\n",
+        (
+            "class Tools(vf.Toolset[vf.ToolsetConfig]):\n    @vf.tool\n    async def get(self, url: str) -> str:\n"
+            "        import urllib.request\n        return str(urllib.request.urlopen(url))\n"
+            f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @classmethod\n    def toolsets(cls, config):\n"
+            "        return [Tools(vf.ToolsetConfig())]\n"
+        ),
         "get uses urllib.request, which reaches other machines",
     ),
+    "a tool with a bad name": (
+        (
+            "class Tools(vf.Toolset[vf.ToolsetConfig]):\n    TOOL_PREFIX = 'a.b'\n    @vf.tool\n"
+            "    def get(self) -> str: ...\n"
+            f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @classmethod\n    def toolsets(cls, config):\n"
+            "        return [Tools(vf.ToolsetConfig())]\n"
+        ),
+        "the tool's name 'a.b_get' has other characters",
+    ),
     "tools in a container": (
-        "class Tools(vf.Toolset[vf.ToolsetConfig]):\n    @vf.tool\n    def get(self) -> str: ...\n"
-        f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @classmethod\n    def toolsets(cls, config):\n"
-        "        return [Tools(vf.ToolsetConfig(runtime={'type': 'docker'}))]\n",
+        (
+            "class Tools(vf.Toolset[vf.ToolsetConfig]):\n    @vf.tool\n    def get(self) -> str: ...\n"
+            f"class Task(vf.Task[vf.TaskData]):\n{REWARD}    @classmethod\n    def toolsets(cls, config):\n"
+            "        return [Tools(vf.ToolsetConfig(runtime={'type': 'docker'}))]\n"
+        ),
         "Tools needs the runtime docker",
     ),
     "a reward that is not async": (
@@ -345,9 +373,11 @@ REFUSED = {
         "the reward or metric plain is not async",
     ),
     "a judge in the configuration": (
-        "from verifiers.v1.judges import ReferenceJudgeConfig\n"
-        "class Config(vf.TaskConfig):\n    judges: vf.Judges = [ReferenceJudgeConfig()]\n"
-        f"class Task(vf.Task[vf.TaskData, vf.State, Config]):\n{REWARD}",
+        (
+            "from verifiers.v1.judges import ReferenceJudgeConfig\n"
+            "class Config(vf.TaskConfig):\n    judges: vf.Judges = [ReferenceJudgeConfig()]\n"
+            f"class Task(vf.Task[vf.TaskData, vf.State, Config]):\n{REWARD}"
+        ),
         "its rewards come from a judge",
     ),
 }

@@ -7,8 +7,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,23 +27,35 @@ def in_browser(script: str, world: Mapping[str, object]) -> int:
         script: Name of a file in `tests/orchestrator/page/browser`.
         world: Values that the tests read as `world` in `browser.mjs`, such as the URL of the orchestrator.
     """
+    done = _run(["--test", "--test-reporter=tap", str(SCRIPTS / script)], world)
+    assert done.returncode == 0, done.stdout[-12_000:] + done.stderr[-2000:]
+    assert re.search(r"^# (?:fail|cancelled|skipped|todo) [1-9]", done.stdout, re.MULTILINE) is None, done.stdout
+    return int(re.findall(r"^# pass (\d+)", done.stdout, re.MULTILINE)[0])
+
+
+def measure_in_browser(world: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Runs `benchmarks/pages.mjs`; returns the figures of each page."""
+    done = _run([str(Path(__file__).parents[2] / "benchmarks" / "pages.mjs")], world)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def _run(arguments: Sequence[str], world: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
     settings = {
         "MUSTER_WORLD": json.dumps(world),
         "MUSTER_NODE_MODULES": str(_modules()),
         "MUSTER_CHROMIUM": _chromium(),
     }
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "MUSTER_SCREENSHOTS") if name in os.environ}
-    done = subprocess.run(
-        ["node", "--test", "--test-reporter=tap", str(SCRIPTS / script)],
+    return subprocess.run(
+        ["node", *arguments],
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
         env={**kept, **settings, "TZ": "UTC"},
     )
-    assert done.returncode == 0, done.stdout[-12_000:] + done.stderr[-2000:]
-    assert re.search(r"^# (?:fail|cancelled|skipped|todo) [1-9]", done.stdout, re.MULTILINE) is None, done.stdout
-    return int(re.findall(r"^# pass (\d+)", done.stdout, re.MULTILINE)[0])
 
 
 def _chromium() -> str:

@@ -35,6 +35,17 @@ def run_cases(name: str, home: Path) -> None:
     """Runs `tests/integrations/NAME_cases.py` with the integration installed."""
     variables = install(name, home / "site")
     cases = f"tests/integrations/{name}_cases.py"
-    command = [PYTHON, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--basetemp", str(home / "cases"), cases]
+    command = [
+        str(PYTHON),
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        str(home / "cases"),
+        cases,
+    ]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=1700)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

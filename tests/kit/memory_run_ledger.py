@@ -59,7 +59,7 @@ from tests.kit.memory_ledger import POOL, PROVIDER, PoolUnderTest
 
 RUN = "main"
 DOMAIN = SigningDomain(1337, Key.generate().address)
-PUBLISHER, VALIDATOR = Key.generate(), Key.generate()
+PUBLISHER, VALIDATOR, RELAYER = Key.generate(), Key.generate(), Key.generate()
 UNITS = 100
 """Work units per group."""
 
@@ -123,6 +123,7 @@ class MemoryRunLedger:
     """A run's ledger in memory; `down` makes every call fail as a chain does."""
 
     domain: SigningDomain = DOMAIN
+    relayer: Address = RELAYER.address
     head: int = 100
     confirmations: int = 0
     money: Funds = field(default_factory=funds)

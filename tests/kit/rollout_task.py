@@ -169,6 +169,7 @@ class Surroundings:
         arithmetic: tuple[str, ...] = (),
         said: tuple[str, ...] | None = None,
         dialogues: Recipe | None = None,
+        **config: Any,
     ) -> Digest:
         """Puts a version on the shared volume and names it as the newest.
 
@@ -181,9 +182,10 @@ class Surroundings:
             arithmetic: What its recipe takes.
             said: What the orchestrator says of that; None for the same.
             dialogues: Its recipe, with a model that often ends its messages; the other choices then have no effect.
+            config: Changes to the model's config.
         """
         make = tiny_folder if self.gateway is None else chat_folder
-        folder = make(self.home / f"v{number}", seed=number if seed is None else seed)
+        folder = make(self.home / f"v{number}", seed=number if seed is None else seed, **config)
         name = "letters" if self.gateway is None else "served"
         if self.gateway is not None:
             options = {"gateway": self.gateway} | (options or {})
@@ -223,6 +225,16 @@ class Surroundings:
         """A task as its container starts it with `--serve`."""
         parts = await self._parts(TorchEngine(dtype=Dtype.FLOAT32, max_batch=most_batch), groups=groups)
         return await self.stack.enter_async_context(ServingTask(**parts))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the program of a task's container."""
+        return {
+            "MUSTER_DATA_DIR": str(self.data),
+            "MUSTER_SHARED_DIR": str(self.shared),
+            "MUSTER_BRIDGE_SOCKET": str(self.home / "s"),
+            "MUSTER_BRIDGE_TOKEN": TASK.token,
+        }
 
     async def _parts(self, engine: TorchEngine, *, groups: int) -> dict[str, Any]:
         clock = self.clock

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rollouts.dialogue.conversation import Conversation
-from rollouts.dialogue.formats import DialogueFormat, open_format
+from rollouts.dialogue.formats import DialogueFormat, check_end, open_format
 from rollouts.environments import Environment, Prompt, is_held_out
 from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import ModelFacts
@@ -71,16 +71,8 @@ def message_end(dialogue_format: DialogueFormat, *, end: int, end_tokens: Collec
     Raises:
         BadVersionFolder: The format needs a token that does not end the model's answers, so no message would end.
     """
-    wanted = dialogue_format.end
-    if wanted is None:
-        return end
-    if wanted not in end_tokens:
-        raise BadVersionFolder(
-            f"in this format, token {wanted} ends the model's messages, but the model's answers end with "
-            f"{', '.join(map(str, sorted(end_tokens)))}",
-            hint=f"add {wanted} to eos_token_id in generation_config.json of the start folder",
-        )
-    return wanted
+    check_end(dialogue_format, end_tokens)
+    return end if dialogue_format.end is None else dialogue_format.end
 
 
 def dialogue_example(prompt: Sequence[int], parts: Sequence[tuple[Sequence[int], bool]]) -> Example:

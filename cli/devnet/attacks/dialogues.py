@@ -176,6 +176,15 @@ class ControlTokens:
         """Returns the honest message."""
         return self.inner.read(tokens, tools, finished=finished)
 
+    def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
+        """Returns the honest message."""
+        return self.inner.demonstrated(text, tools)
+
+    @property
+    def end(self) -> int | None:
+        """The honest end token."""
+        return self.inner.end
+
 
 def injected_role(toolkit: AttackToolkit) -> DialogueChange:
     """Encodes a control token in each reply, as if the tool had echoed its text."""

@@ -93,7 +93,7 @@ class OpenEnvOptions(Options):
 class _Played(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    texts: list[str]
+    text: str
     rewards: list[float]
     bad: int
     done: bool
@@ -160,7 +160,7 @@ class OpenEnv:
                 f"{LIMITS.memory_bytes >> 30} GiB of memory",
                 hint="choose smaller configurations",
             )
-        first = played.texts[0]
+        first = played.text
         text = f"{self._options.instruction}\n\n{first}" if self._options.instruction else first
         return Prompt(index=index, text=text)
 
@@ -198,7 +198,7 @@ class OpenEnv:
         try:
             return _Played.model_validate_json(outcome.answer) if outcome.succeeded else None
         except ValidationError as error:
-            raise EnvironmentFault(f"environment openenv: prompt {index} gives no texts or rewards") from error
+            raise EnvironmentFault(f"environment openenv: prompt {index} gives no text or rewards") from error
 
 
 class OpenEnvEpisode:
@@ -223,7 +223,7 @@ class OpenEnvEpisode:
         if self._played is None:
             self._undecided = True
             return Reply(done=True)
-        text = cut(self._played.texts[-1].encode("utf-8", "replace").decode())
+        text = cut(self._played.text.encode("utf-8", "replace").decode())
         return Reply(messages=[GivenMessage(role=Role.USER, text=text)], done=self._played.done)
 
     def score(self) -> Score:

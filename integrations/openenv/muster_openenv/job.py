@@ -1,9 +1,9 @@
 """Job of the sandbox: makes an OpenEnv environment, and repeats the steps of a dialogue.
 
     run({"config": {…}, "seed": 3, "messages": ["2", "0"]}, …)
-        ← {"texts": ["{…}", "{…}", "{…}"], "done": false, "rewards": [-0.05, -0.05], "bad": 0}
+        ← {"text": "{…}", "done": false, "rewards": [-0.05, -0.05], "bad": 0}
 
-`texts` are the first observation and one text for each message.
+`text` is the reply to the last message, or the first observation.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _OUT_OF_MEMORY = 77
 """Exit code that a sandbox understands as running out of memory."""
 _DECIMALS = 6
 _LONGEST_ERROR = 500
+_LONGEST_REPLY = 64 * 1024
+"""Maximum characters of a text; the caller cuts replies to fewer bytes."""
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 """Addresses of objects in error messages, which differ from process to process."""
 _HIDDEN = ("done", "reward", "metadata")
@@ -74,7 +76,7 @@ def prepare(payload: dict[str, Any]) -> object:
         Exception: The environment can't be exact, or its code raises an exception.
     """
     environment, action = _found(payload["environment"]), _found(payload["action"])
-    if not (isinstance(environment, type) and issubclass(environment, Environment)):
+    if Environment not in getattr(environment, "__mro__", ()):
         raise NotExactError(f"{payload['environment']} is not a class with OpenEnv's interface Environment")
     for name in ("reset_async", "step_async"):
         if getattr(environment, name) is not getattr(Environment, name):
@@ -103,13 +105,13 @@ def run(payload: dict[str, Any], prepared: _Prepared) -> int:
 def _played(payload: Mapping[str, Any], prepared: _Prepared) -> dict[str, object]:
     environment = prepared.environment(**payload["config"])
     first = environment.reset(**({"seed": payload["seed"]} if _takes(environment.reset, "seed") else {}))
-    texts, rewards, bad, done = [_text(first, prepared.show)], [], 0, bool(first.done)
+    text, rewards, bad, done = _text(first, prepared.show), [], 0, bool(first.done)
     for message in payload["messages"]:
         if done:
             break
         action = _action(message, prepared)
         if action is None:
-            texts.append(BAD_ACTION)
+            text = BAD_ACTION
             bad += 1
             continue
         try:
@@ -118,14 +120,14 @@ def _played(payload: Mapping[str, Any], prepared: _Prepared) -> dict[str, object
             raise
         except Exception as error:  # noqa: BLE001 - a server replies with the exception, and the dialogue goes on
             reason = _ADDRESS.sub("0x", str(error))[:_LONGEST_ERROR]
-            texts.append(f"error: {type(error).__name__}: {reason}")
+            text = f"error: {type(error).__name__}: {reason}"
             bad += 1
             continue
         reward = float(observation.reward or 0.0)
         rewards.append(round(reward, _DECIMALS) if math.isfinite(reward) else 0.0)
-        texts.append(_text(observation, prepared.show))
+        text = _text(observation, prepared.show)
         done = bool(observation.done)
-    return {"texts": texts, "rewards": rewards, "bad": bad, "done": done}
+    return {"text": text[:_LONGEST_REPLY], "rewards": rewards, "bad": bad, "done": done}
 
 
 def _action(message: str, prepared: _Prepared) -> object | None:

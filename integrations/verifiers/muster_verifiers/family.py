@@ -35,6 +35,7 @@ from rollouts.sandbox import Job, JobLimits, JobOutcome, PackageJobs, Preparatio
 LIMITS = JobLimits(cpu=timedelta(seconds=10), wall=timedelta(seconds=60), memory_bytes=3 << 30, output_bytes=1 << 20)
 """Limits of one job, which calls all tools of a dialogue again."""
 _MODULE = "muster_verifiers.job"
+_MOST_NESTED = 32
 _INSTALL = "install it with the taskset: pip install muster-verifiers"
 
 
@@ -208,9 +209,9 @@ class VerifiersEpisode:
             fixed = TOO_MANY_CALLS
         elif call.name not in self._names:
             fixed = UNKNOWN_TOOL
-        elif call.arguments is None:
-            fixed = BAD_ARGUMENTS
         arguments: JsonValue = None if call.arguments is None else dict(call.arguments)
+        if arguments is None or _is_deep(arguments):
+            arguments, fixed = None, fixed or BAD_ARGUMENTS
         return {"name": call.name, "arguments": arguments, "run": fixed is None, "reply": fixed}
 
     def _replied(self) -> _Replied | None:
@@ -242,6 +243,21 @@ class VerifiersEpisode:
             return outcome
         self._undecided = True
         return None
+
+
+def _is_deep(value: JsonValue) -> bool:
+    """Returns whether a value is nested more than 32 times. How deep JSON can be written depends on the call stack."""
+    level = [value]
+    for _ in range(_MOST_NESTED):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _encodable(text: str) -> str:

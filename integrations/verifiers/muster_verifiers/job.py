@@ -4,11 +4,11 @@ A job gets a task and the dialogue so far, and calls every tool again in order, 
 earlier calls. It ends with the reply to the last message, or with the score:
 
     run({"row": {…}, "messages": […], "score": false}, …)  ← {"replies": ["…", null], "over": false}
-    run({"row": {…}, "messages": […], "score": true}, …)   ← {"rewards": {"lcs": 0.5}, "metrics": {}, "total": 0.5}
-    run({}, …)                                             ← {"tools": [{"name": …, "description": …, "parameters": …}]}
+    run({"row": {…}, "messages": […], "score": true}, …)   ← {"rewards": {"lcs": 0.5}, "metrics": {}, …}
+    run({}, …)                                             ← {"tools": [{"name": …, "description": …}]}
 
-A message is `{"text": "…", "finished": true, "tokens": 7, "calls": [{"name", "arguments", "run", "reply"}]}`; `run` says
-whether the call reaches a tool, and `reply` is the text that the model has read. A reply of null means that the
+A message is `{"text": "…", "finished": true, "tokens": 7, "calls": [{"name", "arguments", "run", "reply"}]}`; `run`
+says whether the call reaches a tool, and `reply` is the text that the model has read. A reply of null means that the
 arguments don't fit the tool.
 """
 
@@ -48,6 +48,8 @@ _DECIMALS = 6
 """Decimals of scores; the last bits of `math.exp` and others depend on the machine's C library."""
 _MOST_FIGURES = 32
 _LONGEST_ERROR = 500
+_LONGEST_REPLY = 64 * 1024
+"""Maximum characters of a reply; the caller cuts it to fewer bytes."""
 _CALL_MARK = "<tool_call>"
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 """Addresses of objects in error messages, which differ from process to process."""
@@ -130,8 +132,8 @@ class _Replay:
         self.pending += prompt
         self._calls = 0
         for toolset in [*loaded.shared, *loaded.own]:
-            if isinstance(self.trace.state, toolset._state_cls):  # noqa: SLF001 - the state without a state server
-                toolset._inert_state = self.trace.state  # noqa: SLF001
+            if isinstance(self.trace.state, toolset._state_cls):
+                toolset._inert_state = self.trace.state
 
     async def begin(self) -> None:
         """Runs the set-up of the task's own tool servers."""
@@ -224,7 +226,7 @@ class _Replay:
             return f"error: {type(error).__name__}: {reason}" if reason else f"error: {type(error).__name__}"
         if any(part.type != "text" for part in content):
             return _NOT_TEXT
-        return "\n".join(part.text for part in content) if content else "[]"
+        return "\n".join(part.text for part in content)[:_LONGEST_REPLY] if content else "[]"
 
     def _node(self, message: Message, *, sampled: bool = False) -> None:
         parent = len(self.trace.nodes) - 1 if self.trace.nodes else None

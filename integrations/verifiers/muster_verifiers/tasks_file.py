@@ -24,7 +24,6 @@ from rollouts.environments.errors import BadDataset, BadOptions
 from rollouts.environments.indices import check_index
 from rollouts.environments.validation import has_encoding
 
-FORMAT = "muster-verifiers-1"
 MOST_CONFIG = 16 * 1024
 """Maximum characters of the first line; a sandbox's server gets it in one packet."""
 _WRITE = "write the file again: muster-verifiers export"
@@ -44,7 +43,7 @@ class Header(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal["muster-verifiers-1"] = FORMAT
+    format: Literal["muster-verifiers-1"] = "muster-verifiers-1"
     taskset: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     config: dict[str, JsonValue]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import importlib
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ from verifiers.v1.state import state_cls
 from verifiers.v1.utils import loaders
 from verifiers.v1.utils.decorators import discover_decorated
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OF_THE_RUN = ("setup", "finalize", "stage_verifier", "runtime_env", "score", "defer_scoring")
 """Methods of tasks that verifiers calls with a runtime, and that a taskset must not override."""
 _NETWORK = frozenset(
-    "aiohttp anthropic boto3 datasets ftplib grpc httpcore httpx httpx2 huggingface_hub openai requests smtplib socket "
-    "ssl subprocess urllib3 websockets".split()
-) | {"urllib.request", "http.client"}
+    {
+        *("aiohttp", "anthropic", "boto3", "datasets", "ftplib", "grpc", "http.client", "httpcore", "httpx", "httpx2"),
+        *("huggingface_hub", "openai", "requests", "smtplib", "socket", "ssl", "subprocess", "urllib.request"),
+        *("urllib3", "websockets"),
+    }
+)
 """Modules by which code reaches other machines or starts programs."""
 
 
@@ -75,6 +80,10 @@ class LoadedTaskset:
             for method in discover_decorated(toolset, "tool"):
                 own_name = getattr(method, "tool_name", None) or method.__name__
                 name = f"{toolset.server_name}_{own_name}" if toolset.server_name else own_name
+                if not _NAME.fullmatch(name):
+                    raise NotExactError(
+                        f"the tool's name {name[:80]!r} has other characters than letters, digits, _ and -"
+                    )
                 if name in found:
                     raise NotExactError(f"two tools have the name {name}")
                 description = inspect.cleandoc(method.__doc__ or "")
@@ -132,24 +141,32 @@ def _check_task(task: type[vf.Task], config: Any) -> None:  # noqa: ANN401 - a t
     plugged = {**config.stops, **config.metrics, **config.rewards}
     if outside := sorted(name for name, choice in plugged.items() if choice.fn):
         raise NotExactError(f"its configuration plugs in functions from elsewhere: {', '.join(outside)}")
-    instance = task(task.data_type().model_construct(), config)
-    if found := discover_decorated(instance, "intercept"):
+    _check_hooks(task(task.data_type().model_construct(), config))
+
+
+def _check_hooks(task: vf.Task) -> None:
+    """Refuses rewards, metrics and stops that need more than the trace."""
+    if found := discover_decorated(task, "intercept"):
         raise NotExactError(f"it changes messages between model and tools: {_names(found)}")
-    rewards, metrics, stops = (instance.hooks(kind) for kind in ("reward", "metric", "stop"))
+    rewards, metrics, stops = (task.hooks(kind) for kind in ("reward", "metric", "stop"))
     if not rewards:
-        raise NotExactError(f"{task.__name__} has no rewards")
+        raise NotExactError(f"{type(task).__name__} has no rewards")
     for function in [*rewards, *metrics]:
-        if not inspect.iscoroutinefunction(inspect.unwrap(function)):
-            raise NotExactError(f"the reward or metric {function.__name__} is not async, which verifiers requires")
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.default is inspect.Parameter.empty and parameter.name not in {"task", "trace"}:
-                what = "a runtime" if parameter.name == "runtime" else parameter.name
-                raise NotExactError(f"the reward or metric {function.__name__} needs {what}")
+        _check_scorer(function)
     for function in stops:
         if any(word in str(inspect.signature(function)) for word in ("Request", "Response")):
             raise NotExactError(f"the stop {function.__name__} reads requests or responses; only the trace is rebuilt")
     for function in [*rewards, *metrics, *stops]:
         _check_code(function)
+
+
+def _check_scorer(function: Callable[..., Any]) -> None:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.default is inspect.Parameter.empty and parameter.name not in {"task", "trace"}:
+            what = "a runtime" if parameter.name == "runtime" else parameter.name
+            raise NotExactError(f"the reward or metric {function.__name__} needs {what}")
+    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
+        raise NotExactError(f"the reward or metric {function.__name__} is not async, which verifiers requires")
 
 
 def _check_toolset(toolset: vf.Toolset, state: type[vf.State]) -> None:

@@ -20,9 +20,14 @@ export class Api {
     return this.json(path, query, { method: "GET" }, signal, this.timeoutMs);
   }
 
-  /** Sends a change. If no answer arrives, the error says that the change may have been made. */
-  async post(path, body, { signal } = {}) {
-    const init = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+  /**
+   * Sends a change. If no answer arrives, the error says that the change may have been made.
+   *
+   * With `once`, a key of `newKey`, the orchestrator makes the change only once, however often it is sent.
+   */
+  async post(path, body, { signal, method = "POST", once = null } = {}) {
+    const headers = { "Content-Type": "application/json", ...(once === null ? {} : { "Idempotency-Key": once }) };
+    const init = { method, body: JSON.stringify(body), headers };
     return this.json(path, {}, init, signal, this.changeTimeoutMs).catch((error) => {
       throw error instanceof ApiError ? perhapsDone(error) : error;
     });
@@ -73,4 +78,9 @@ export class Api {
 /** Returns the API path of a node. The address is encoded, so that it stays one segment of the path. */
 export function nodePath(address, ...rest) {
   return ["/v1/nodes", encodeURIComponent(address), ...rest].join("/");
+}
+
+/** Returns a random key for a change that must be made only once. */
+export function newKey() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

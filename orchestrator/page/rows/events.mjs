@@ -1,12 +1,30 @@
 // Bounded list of the pool's newest events, without duplicates.
 
-import { clock } from "../core/format.mjs";
+import { clock, count } from "../core/format.mjs";
 import { shown } from "../core/text.mjs";
 import { cell, nodeCell } from "./cells.mjs";
 
 const MOST = 300;
-const BAD = /\.(dead|evicted|banned|failed)$/;
-const WARN = /\.(unhealthy|draining|stopped)$/;
+const BAD = /\.(dead|evicted|banned|failed|forged|forgery)$/;
+const WARN = /\.(unhealthy|draining|stopped|rejected|lost|reverted)$/;
+
+export const GROUPS = [
+  ["", "all events"],
+  ["verdict.", "verdicts"],
+  ["dispute.", "disputes"],
+  ["slash.", "slashes"],
+  ["payout.", "payouts"],
+  ["node.", "nodes"],
+  ["task.", "tasks"],
+  ["assignment.", "assignments"],
+  ["run.", "the run"],
+];
+
+/** Returns the text above filtered events; `found` is null while they are read. */
+export function wantedWords(found) {
+  if (found === null) return "Reading…";
+  return `${count(found.length, "event")} found, newest first; read again every few seconds.`;
+}
 
 export const COLUMNS = [
   { name: "Time" },

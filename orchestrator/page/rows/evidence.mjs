@@ -33,7 +33,7 @@ export const ROW_COLUMNS = [
 
 /** Returns the fields of the evidence as pairs of name and cell. */
 export function evidenceFields(evidence, now) {
-  const share = evidence.share === null ? "no row was recomputed" : `${amount(100 * evidence.share, 1)} % drawn`;
+  const share = evidence.share === null ? "" : `; ${amount(100 * evidence.share, 1)} % were drawn`;
   return [
     ["Verdict", cell(OUTCOMES[evidence.outcome] ?? evidence.outcome, { tone: TONES[evidence.outcome] ?? "soft" })],
     ["Reason", cell(REASONS[evidence.reason] ?? `reason ${evidence.reason}`)],
@@ -41,7 +41,7 @@ export function evidenceFields(evidence, now) {
     ["The validator says", cell(evidence.words || NOTHING, { most: WORDS })],
     ["Validator", hashCell(evidence.validator)],
     ["Judged", cell(clock(evidence.judged_at_ms, now))],
-    ["Rows recomputed", cell(`${amount(evidence.rows_recomputed, 0)} of ${amount(evidence.rows_total, 0)}; ${share}`)],
+    ["Rows recomputed", cell(`${amount(evidence.rows_recomputed, 0)} of ${amount(evidence.rows_total, 0)}${share}`)],
     ["Environment", cell(evidence.environment || NOTHING)],
     ["Engine", cell(evidence.engine || NOTHING)],
     ["Validator's engine", cell(evidence.verifier_engine || NOTHING)],

@@ -28,14 +28,14 @@ export const WORK_COLUMNS = [
   { name: "Reason", text: true },
   { name: "Dispute" },
 ];
-export const UNBOND_COLUMNS = [{ name: "Amount", number: true }, { name: "Can be withdrawn" }];
+export const UNBOND_COLUMNS = [{ name: "Amount", number: true }, { name: "Can be withdrawn", text: true }];
 const DAYS_SHOWN = 14;
 const REASON = 400;
 
 export function myTiles(me) {
   return [
     { name: "earned, final", value: money(me.earned, ""), note: `MUST; ${money(me.claimed)} collected` },
-    { name: "ready to collect", value: me.claimable === null ? NOTHING : money(me.claimable, ""), note: "MUST; `muster worker claim`" },
+    { name: "ready to collect", value: me.claimable === null ? NOTHING : money(me.claimable, ""), note: "MUST; muster worker claim" },
     { name: "accepted, not final", value: money(me.accepted_not_final, ""), note: `MUST; ${money(me.not_judged)} not judged yet` },
     { name: "slashed", value: money(me.slashed, ""), note: `MUST; ${count(me.verdicts.forged, "forged file")}` },
   ];
@@ -120,7 +120,7 @@ export function unbondRows(stake, now) {
     cells: [
       numberCell(money(each.amount)),
       each.matures_at_ms <= now
-        ? cell("now: `muster stake withdraw`", { tone: "good" })
+        ? cell("now: muster stake withdraw", { tone: "good" })
         : cell(`from ${clock(each.matures_at_ms, now)}, in ${span((each.matures_at_ms - now) / 1000)}; until then it can be slashed`),
     ],
   }));

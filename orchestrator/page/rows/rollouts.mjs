@@ -1,6 +1,7 @@
 // Rows of the list of submitted files.
 
 import { amount, clock } from "../core/format.mjs";
+import { workLink } from "../core/place.mjs";
 import { cell, hashCell, nodeCell, numberCell } from "./cells.mjs";
 import { verdictTone, verdictWords } from "./reasons.mjs";
 
@@ -22,7 +23,7 @@ export function rolloutRow(item, now) {
   return {
     key: item.key,
     cells: [
-      hashCell(item.key),
+      item.outcome === null ? hashCell(item.key) : { ...hashCell(item.key), href: workLink(item.key) },
       nodeCell(item.node),
       numberCell(amount(item.index, 0)),
       numberCell(amount(item.version, 0)),

@@ -146,3 +146,10 @@ export function relayRows(relays, run) {
 function nodeCellOfRelay(address) {
   return { ...nodeCell(address), href: undefined };
 }
+
+/** Describes the curve of accepted files in a sentence, for screen readers. */
+export function filesWords(points) {
+  if (points.length < 2) return "There is no curve of accepted files yet.";
+  const last = points.at(-1);
+  return `Accepted files: ${amount(points[0].y, 0)} at step ${points[0].x}, ${amount(last.y, 0)} at step ${last.x}.`;
+}

@@ -40,7 +40,7 @@ function shapes(found, width) {
       shape("text", { class: "axis", x: ROOM.left - 8, y: at + 4, "text-anchor": "end" }, label),
     ]),
     ...found.along.map(({ at, label }) =>
-      shape("text", { class: "axis", x: at, y: floor + 18, "text-anchor": "middle" }, label),
+      shape("text", { class: "axis", x: at, y: floor + 18, "text-anchor": anchor(at, label, right) }, label),
     ),
     shape("path", { class: "line", d: found.line }),
     shape("circle", { class: "end", cx: found.end.x, cy: found.end.y, r: 4 }),
@@ -50,4 +50,9 @@ function shapes(found, width) {
       found.end.label,
     ),
   ];
+}
+
+/** Returns the anchor of a label, so that it does not leave the drawing at its right end. */
+function anchor(at, label, right) {
+  return at + 3.5 * label.length > right + 12 ? "end" : "middle";
 }

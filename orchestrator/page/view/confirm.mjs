@@ -7,7 +7,7 @@ import { button, element, say, show } from "./dom.mjs";
 /**
  * Shows the dialog. When the user confirms, it awaits `act(reason)`, and shows the error if that fails.
  *
- * Resolves to true if the action succeeded.
+ * An action `withoutReason` asks for none. Resolves to true if the action succeeded.
  */
 export function confirm(action, act) {
   const reason = element("input", { id: "reason", type: "text", autocomplete: "off", maxlength: LONGEST_REASON });
@@ -15,7 +15,7 @@ export function confirm(action, act) {
   const cancel = button("Cancel", () => dialog.close());
   const go = element("button", { type: "submit", class: action.grave ? "grave" : "main" }, action.label);
   const label = element("label", { for: "reason" }, action.needsReason ? "Reason (required)" : "Reason (optional)");
-  const form = element("form", {}, label, reason, fault, element("div", { class: "buttons" }, cancel, go));
+  const form = element("form", {}, ...(action.withoutReason ? [] : [label, reason]), fault, element("div", { class: "buttons" }, cancel, go));
   const dialog = element(
     "dialog",
     { "aria-labelledby": "question" },

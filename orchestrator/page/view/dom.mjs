@@ -1,7 +1,7 @@
 // Creates elements. Text always becomes a text node, so no text can add HTML, styles or event handlers.
 
 const ATTRIBUTES =
-  /^(class|id|title|href|type|for|role|scope|tabindex|autocomplete|spellcheck|autocapitalize|maxlength|rows|value|selected|disabled|hidden|open|data-[a-z]+|aria-[a-z]+)$/;
+  /^(class|id|title|href|type|for|role|scope|tabindex|autocomplete|spellcheck|autocapitalize|maxlength|min|max|rows|value|selected|disabled|hidden|open|data-[a-z]+|aria-[a-z]+)$/;
 const SHAPES = /^(viewBox|d|x|y|x1|x2|y1|y2|cx|cy|r|class|role|text-anchor|aria-[a-z]+)$/;
 const SVG = "http://www.w3.org/2000/svg";
 

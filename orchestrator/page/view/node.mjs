@@ -2,6 +2,7 @@
 
 import { nodePath } from "../core/api.mjs";
 import { actionsFor } from "../rows/actions.mjs";
+import { accountFields } from "../rows/money.mjs";
 import { HISTORY_COLUMNS, historyRow, metricRows, nodeFields } from "../rows/nodes.mjs";
 import { confirm } from "./confirm.mjs";
 import { button, element, say } from "./dom.mjs";
@@ -33,6 +34,14 @@ export function nodeView(session, address) {
   );
   const historyPanel = new Panel("History", history.element);
   const metricPanel = new Panel("Metrics", metrics.element);
+  const account = new Fields();
+  const accountPanel = new Panel("Earnings and slashes", account.element);
+  session.feed({
+    everyMs: 15_000,
+    ask: (signal) => session.api.get(nodePath(address, "account"), {}, { signal }),
+    take: (found) => (account.show(accountFields(found, session.now()), dress), accountPanel.failed(null)),
+    failed: (error) => accountPanel.failed(error),
+  });
   const log = logPanel(session, address);
   const state = { node: null, history: [], metrics: {}, shown: "" };
 
@@ -98,6 +107,7 @@ export function nodeView(session, address) {
       {},
       element("p", {}, element("a", { href: "#nodes" }, "← All nodes")),
       panel.element,
+      accountPanel.element,
       historyPanel.element,
       metricPanel.element,
       log.element,

@@ -1,6 +1,6 @@
 // First view of the page: overview of the pool and its run.
 
-import { Curve, curveWords, RELAY_COLUMNS, STEP_COLUMNS, pausedWords, relayRows, stepRows, tiles } from "../rows/run.mjs";
+import { Curve, curveWords, filesWords, RELAY_COLUMNS, STEP_COLUMNS, pausedWords, relayRows, stepRows, tiles } from "../rows/run.mjs";
 import { ANSWER_COLUMNS, answerRows, answerWords } from "../rows/answers.mjs";
 import { COLUMNS as EVENT_COLUMNS, eventRow } from "../rows/events.mjs";
 import { Chart } from "./chart.mjs";
@@ -10,6 +10,11 @@ import { Table } from "./table.mjs";
 import { Tiles } from "./tiles.mjs";
 
 const EVENTS_SHOWN = 8;
+const CURVES = [
+  ["reward", "Reward by step", (points) => curveWords(points, "reward")],
+  ["length", "Length of answers by step", (points) => curveWords(points, "length")],
+  ["files", "Accepted files by step", filesWords],
+];
 
 export function runView(session) {
   const overview = new Tiles();
@@ -19,7 +24,7 @@ export function runView(session) {
     { class: "note", hidden: true },
     "This pool has no run: the orchestrator's settings name none.",
   );
-  const chart = new Chart((points) => curveWords(points, "reward"));
+  const charts = CURVES.map(([name, title, describe]) => ({ name, title, chart: new Chart(describe) }));
   const steps = new Table({ caption: "Steps of the run", columns: STEP_COLUMNS, empty: "No step has begun." });
   const answers = new Table({
     caption: "Answers to held-out prompts, before and after",
@@ -37,7 +42,8 @@ export function runView(session) {
     columns: EVENT_COLUMNS,
     empty: "There is no event yet.",
   });
-  const curvePanel = new Panel("Reward by step", chart.element);
+  const curvePanels = charts.map(({ title, chart }) => new Panel(title, chart.element));
+  const curvePanel = curvePanels[0];
   const stepPanel = new Panel("Steps", steps.element);
   const answerPanel = new Panel("Answers", answersNote, answers.element);
   const relayPanel = new Panel("Relays", relays.element);
@@ -46,7 +52,7 @@ export function runView(session) {
     events.element,
     element("p", { class: "note" }, element("a", { href: "#events" }, "All events")),
   );
-  const ofRun = [curvePanel, stepPanel, answerPanel].map((panel) => panel.element);
+  const ofRun = [...curvePanels, stepPanel, answerPanel].map((panel) => panel.element);
   const curve = new Curve();
   const state = { run: null, relays: [], answers: {} };
 
@@ -87,7 +93,7 @@ export function runView(session) {
       say(paused, pausedWords(state.run));
       show(paused, paused.textContent !== "");
       ofRun.forEach((part) => show(part, !session.runless));
-      chart.show(curve.points("reward"));
+      for (const { name, chart } of charts) chart.show(curve.points(name));
       if (state.run) steps.show(stepRows(state.run, curve.rewards));
       answers.show(answerRows(state.answers));
       say(answersNote, answerWords(state.answers));

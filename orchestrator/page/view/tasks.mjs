@@ -1,9 +1,11 @@
 // View of the pool's tasks and their states.
 
+import { includes } from "../core/access.mjs";
 import { COLUMNS, taskRow } from "../rows/tasks.mjs";
 import { button, element, show } from "./dom.mjs";
 import { Panel } from "./panel.mjs";
 import { Table } from "./table.mjs";
+import { taskForm } from "./task_form.mjs";
 
 const PAGE = 100;
 
@@ -21,7 +23,11 @@ export function tasksView(session) {
   };
   const back = button("Previous", () => again(state.cursors.slice(0, -1)));
   const on = button("Next", () => again([...state.cursors, state.next]));
-  const panel = new Panel("Tasks", table.element, element("div", { class: "buttons" }, back, on));
+  const form = taskForm(session, (task) => {
+    session.announce(`Done: ${task.spec.name} was posted.`);
+    feed.again();
+  });
+  const panel = new Panel("Tasks", form, table.element, element("div", { class: "buttons" }, back, on));
   const feed = session.feed({
     everyMs: 5000,
     ask: (signal) => session.api.get("/v1/tasks", { limit: PAGE, cursor: state.cursors.at(-1) }, { signal }),
@@ -35,6 +41,7 @@ export function tasksView(session) {
     title: "Tasks",
     element: panel.element,
     render() {
+      show(form, includes(session.scope, "operate"));
       show(back, state.cursors.length > 1);
       show(on, state.next !== null);
       if (state.tasks !== null) table.show(state.tasks.map((task) => taskRow(task, session.now())));

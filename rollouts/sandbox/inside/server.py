@@ -80,7 +80,7 @@ def _become_user(user: int) -> None:
 
 
 class _Server:
-    def __init__(self, orders: socket.socket, *, may_read_files: bool, steady: bool) -> None:
+    def __init__(self, orders: socket.socket, *, may_read_files: bool, steady: bool = False) -> None:
         self._socket = orders
         self._steady = steady
         self._may_read_files = may_read_files

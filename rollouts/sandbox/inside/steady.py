@@ -1,7 +1,7 @@
 """Fixes the clock and the random numbers of a sandbox that runs the code of installed packages.
 
-`begin` runs in the first process, after it has imported the modules of jobs, and `seed` runs in each job. So a job gives
-the same result on every machine, also if the code reads the time or draws random numbers.
+`begin` runs in the first process, after it has imported the modules of jobs, and `seed` runs in each job. So a job
+gives the same result on every machine, also if the code reads the time or draws random numbers.
 """
 
 from __future__ import annotations
@@ -28,4 +28,4 @@ def seed() -> None:
     random.seed(0)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(0)
-    os.urandom = Random(0).randbytes
+    os.urandom = Random(0).randbytes  # noqa: S311 - equal numbers are the purpose

@@ -9,7 +9,8 @@ import pytest
 from tests.kit.browser import in_browser
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import PROVIDER
-from tests.kit.page_world import seeded
+from tests.kit.orchestrator import READER, TOKEN
+from tests.kit.page_world import MARKUP, seeded
 from tests.kit.runs import MakeRun, make_run
 
 __all__ = ["make_run"]
@@ -31,6 +32,24 @@ async def test_the_public_page(make_run: MakeRun) -> None:
     ]
     with served(app) as url:
         assert in_browser("public.test.mjs", {"url": url, "texts": texts, "summary": json.loads(published.body)}) == 7
+
+
+async def test_the_owners_page(make_run: MakeRun) -> None:
+    world = await seeded(make_run())
+    pool = world.run.pool
+    await pool.dependencies.nodes.learn(world.nodes[1].address, {"labels": json.dumps({"zone": MARKUP})})
+    await pool.beat(world.nodes[0], worker_version="0.1.0", metrics={"tokens-per-second": 5.0})
+    answers = [{"prompt": f"Write {MARKUP}", "answer": f"An answer\nof two lines {MARKUP}", "correct": True}]
+    await pool.owner("PUT", "/v1/run/answers", {"version": 0, "answers": answers})
+    task = await pool.run(name="hello", environment={"HOSTILE": MARKUP})
+    values = {"token": TOKEN, "reader": READER, "task": task, "forged": world.forged, "node": world.nodes[1].address}
+    with served(make_run().pool.app) as url:
+        assert in_browser("cockpit.test.mjs", {"url": url, **values}) == 7
+    tasks = (await pool.owner("GET", "/v1/tasks"))["tasks"]
+    posted = next(each for each in tasks if each["spec"]["name"] == "posted")
+    assert posted["spec"]["command"] == ["python", "-c", "print('a b')"]
+    assert posted["spec"]["environment"] == {"A": "b=c"}
+    assert (posted["spec"]["replicas"], posted["spec"]["priority"], posted["desired_state"]) == (2, 7, "stopped")
 
 
 async def test_the_contributors_page(make_run: MakeRun) -> None:

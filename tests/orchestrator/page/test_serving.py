@@ -131,6 +131,8 @@ async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTes
     actions = re.findall(r"^    name: \"(\w+)\",$", page_files()["rows/actions.mjs"].body.decode(), re.MULTILINE)
     known = {
         "/v1/nodes",
+        "/v1/money",
+        "/v1/money/nodes",
         "/v1/pool",
         "/v1/public",
         "/v1/me",
@@ -146,7 +148,8 @@ async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTes
         "/v1/relays",
     }
     assert asked | {"/v1/nodes"} == known <= set(paths)
-    assert {"", "history", "metrics", "logs"} == set(rests)
+    assert {"/v1/run/rollouts/{key}/evidence", "/v1/me/works/{key}/evidence", "/v1/tasks/{task_id}"} <= set(paths)
+    assert {"", "history", "metrics", "logs", "account"} == set(rests)
     for rest in rests:
         assert "get" in paths["/v1/nodes/{node}" + (f"/{rest}" if rest else "")]
     assert actions == ["restart", "drain", "resume", "ban", "unban"]

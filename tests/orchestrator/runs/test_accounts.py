@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import httpx
 
-from ledger.amounts import UNIT
+from ledger.amounts import UNIT, plain_amount
 from ledger.events.types import DisputeLost, RewardsClaimed, WorkFinal
 from orchestrator.domain.slots import SlotEvent
 from orchestrator.loops.public_summary import PublicSummaryLoop
+from orchestrator.runs.money import burn_per_day
 from orchestrator.store.accounts import Account
 from protocol.identifiers import Digest
 from protocol.identity.keys import Key
@@ -148,3 +149,49 @@ async def test_the_summary_needs_neither_run_nor_chain_and_can_be_switched_off(m
     summary = await make_pool().dependencies.public.compose()
     assert (summary.run, summary.terms, summary.active, summary.steps) == (None, None, False, ())
     assert (summary.nodes_live, summary.nodes_members) == (1, 0)
+
+
+async def test_the_owner_reads_escrow_burn_rate_gas_and_accounts_of_nodes(run: RunUnderTest) -> None:
+    key, work = await worked(run)
+    other, _ = await worked(run)
+    today = int(run.pool.clock.now().timestamp()) // DAY_S
+    for day, paid in ((today - 1, 30 * UNIT), (today - 400, UNIT)):
+        final(run, key, work, paid=paid, day=day)
+    final(run, key, work, slashed=5 * UNIT)
+    await run.sync.round()
+    found = await run.pool.owner("GET", "/v1/money")
+    assert (found["escrow"], found["reserved"], found["free"], found["claimed"]) == ("1000", "100", "900", "10")
+    assert found["burn_per_day"] == plain_amount(30 * UNIT // 6), (
+        "over the window of seven days that began six days ago"
+    )
+    assert found["days_left"] == 180
+    assert {each["role"]: each["coin"] for each in found["gas"]} == {"orchestrator": "0.25", "relayer": "0.25"}
+    account = await run.pool.owner("GET", f"/v1/nodes/{key.address}/account")
+    assert (account["earned"], account["slashed"]) == ("31", "5")
+    seen, after = [], ""
+    while page := await run.pool.owner("GET", f"/v1/money/nodes?limit=1{after}"):
+        seen += [(each["node"], each["earned"]) for each in page["accounts"]]
+        if page["next_cursor"] is None:
+            break
+        after = f"&after={page['next_cursor']}"
+    assert seen == sorted([(key.address, "31"), (other.address, "0")])
+    run.pool.ledger.down = True
+    assert (await run.pool.owner("GET", "/v1/money"))["free"] == "900", "cached for ten minutes"
+    async with run.pool.http() as http:
+        for path in ("/v1/money", "/v1/money/nodes", f"/v1/nodes/{key.address}/account"):
+            assert (await http.get(path)).status_code == 401
+
+
+def test_the_burn_rate_is_a_mean_over_seven_days_or_since_the_first_payment() -> None:
+    now = 20_000 * DAY_S + DAY_S // 2
+    cases: list[tuple[dict[int, int], int]] = [
+        ({}, 0),
+        ({20_000: 100}, 100),
+        ({19_999: 150, 20_000: 150}, 200),
+        ({19_000: 7_000}, 0),
+        ({19_000: 1, 19_994: 65}, 10),
+        ({20_001: 5}, 0),
+        ({20_000: -3}, 0),
+    ]
+    for days, expected in cases:
+        assert burn_per_day(days, now_s=now) == expected, days

@@ -7,6 +7,7 @@ import pytest
 
 from orchestrator.domain.slots import SlotEvent
 from orchestrator.runs.metrics import ReportedMetrics
+from orchestrator.store.run_rows import ReportedFile
 from orchestrator.store.runs import RunStore
 from protocol.clients import OrchestratorClient
 from protocol.identifiers import Digest
@@ -88,18 +89,19 @@ async def test_a_step_is_read_again_only_when_its_counts_change(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    page = RunStore.page
+    reports = RunStore.reports
 
-    async def counting(self: RunStore, step: int, **more: object) -> object:
+    async def counting(self: RunStore, step: int, *, limit: int) -> list[ReportedFile]:
         read.append(step)
-        return await page(self, step, **more)  # type: ignore[arg-type]
+        return await reports(self, step, limit=limit)
 
-    monkeypatch.setattr(RunStore, "page", counting)
+    monkeypatch.setattr(RunStore, "reports", counting)
     key = await run.member()
     work = await add_judged_file(run, key, 1, Outcome.ACCEPTED, reward=0.5)
     for _ in range(3):
         assert len(await reported_means(run)) == 1
-    assert read == [0]
+    assert len(await ReportedMetrics(run.leasing.store).of([0], floor=0)) == 1
+    assert read == [0], "also another instance reads the stored means"
     run.chain.happen(work, key.address, SlotEvent.DISPUTED)
     run.chain.happen(work, key.address, SlotEvent.DECIDED, Outcome.FORGED)
     await run.sync.round()
@@ -112,9 +114,7 @@ async def test_only_the_first_files_of_a_very_large_step_are_read(
     key = await run.member()
     for file in range(1, 5):
         await add_judged_file(run, key, file, Outcome.ACCEPTED, groups=1, reward=float(file))
-    monkeypatch.setattr("orchestrator.runs.metrics.MOST_SLOTS", 3)
-    monkeypatch.setattr("orchestrator.runs.metrics.SLOTS_AT_ONCE", 2)
-    assert [each.files for each in await ReportedMetrics(run.leasing.store).of([0], floor=0)] == [4]
+    monkeypatch.setattr("orchestrator.store.runs.REPORTS_AT_ONCE", 1)
     monkeypatch.setattr("orchestrator.runs.metrics.MOST_SLOTS", 2)
     assert [each.files for each in await ReportedMetrics(run.leasing.store).of([0], floor=0)] == [2]
 

@@ -11,7 +11,7 @@ import pytest
 
 from rollouts.task.program import main
 from tests.kit.own_time import OwnTime
-from tests.kit.rollout_task import TASK, Surroundings, until
+from tests.kit.rollout_task import Surroundings, until
 
 _PATIENCE_S = 90
 
@@ -21,13 +21,7 @@ async def test_the_process_delivers_files_and_exits_with_0_on_sigterm(
 ) -> None:
     around.publish(0)
     command = (sys.executable, "-m", "rollouts", "--device", "cpu", "--threads", "1")
-    environment = {
-        "MUSTER_DATA_DIR": str(around.data),
-        "MUSTER_SHARED_DIR": str(around.shared),
-        "MUSTER_BRIDGE_SOCKET": str(around.home / "s"),
-        "MUSTER_BRIDGE_TOKEN": TASK.token,
-    }
-    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **around.environment})
     try:
         await until(lambda: bool(around.queue.items()), patience_s=_PATIENCE_S)
         around.publish(1, new_tokens=240)

@@ -1,0 +1,379 @@
+"""A pool and a worker in compose: images are built, rollouts are accepted, and an upgrade in place loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from cli.devnet.containers import engine_answers
+from ledger.devchain.anvil import find_anvil
+from ledger.errors import AnvilMissing
+from protocol.identifiers import address
+from protocol.verdicts import Outcome
+from tests.kit.chain_controls import ChainControls
+from tests.kit.devnet import Said, run_muster
+from tests.kit.pool_images import COMPUTE, REDIS, SERVICES, WORKER, build_images
+from trainer.presets import devnet_base
+
+pytestmark = [pytest.mark.needs_docker, pytest.mark.needs_anvil, pytest.mark.alone, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "deploy" / "compose"
+PROGRAM = ROOT / ".tools" / "compose" / "docker-compose"
+CONFINED = (
+    "no-new-privileges:true",
+    f"seccomp={(COMPOSE / 'seccomp-sandbox.json').read_text()}",
+    "apparmor=unconfined",
+)
+ACCEPTED = int(Outcome.ACCEPTED)
+RUN_SETTINGS = """
+[orchestrator]
+relays_in_private_networks = true
+shortest_interval_s = 1.0
+discovery_every_s = 1.0
+run_groups = 4
+run_groups_per_slot = 2
+run_lease_s = 120
+storage_reserve_bytes = 0
+[validator]
+workers = 1
+poll_s = 0.5
+reserve_bytes = 0
+finalise_every_s = 3.0
+epoch_s = 60
+[trainer]
+dtype = "float32"
+device = "cpu"
+steps = 1000
+groups_per_step = 4
+learning = { optimiser = { learning_rate = 0.0002, clip = 0.1 } }
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[docker.DockerClient]:
+    """Yields a client of the local engine."""
+    if not engine_answers():
+        pytest.skip("no Docker engine answers; deploy/setup/engine.sh starts one")
+    client = docker.from_env(timeout=900)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def base(engine: docker.DockerClient) -> str:
+    return build_images(engine)
+
+
+def contained(engine: docker.DockerClient, image: str, script: str, *security: str) -> str:
+    """Runs Python in a container with the rights of the compose files; returns its output."""
+    said: bytes = engine.containers.run(
+        image,
+        entrypoint=["python3", "-c", script],
+        remove=True,
+        read_only=True,
+        tmpfs={"/tmp": ""},
+        cap_drop=["ALL"],
+        network_mode="none",
+        security_opt=list(security or ("no-new-privileges:true",)),
+        stderr=True,
+    )
+    return said.decode()
+
+
+SANDBOX = """
+from rollouts.sandbox import Isolation, JobKind, Sandboxes, SandboxSettings
+sandboxes = Sandboxes(SandboxSettings(isolation=Isolation.NAMESPACES))
+try:
+    with sandboxes.borrow(JobKind.SOLUTION):
+        print("sandboxed")
+except Exception as error:
+    print(error)
+sandboxes.close()
+"""
+RUNTIME = """
+import asyncio
+from pathlib import Path
+from worker.runtime.process import ProcessRuntime
+try:
+    print(asyncio.run(ProcessRuntime("0x" + "1" * 40, directory=Path("/tmp/x")).check()))
+except Exception as error:
+    print(error)
+"""
+
+
+def test_images_run_confined_and_have_no_tools_of_the_tests(engine: docker.DockerClient, base: str) -> None:
+    for image in (SERVICES, COMPUTE, WORKER):
+        config = engine.images.get(image).attrs["Config"]
+        assert config["User"] == "65532:65532"
+        script = (
+            "import os, sys; print(os.getuid(), os.access('/opt/code', os.W_OK)); import cli.main, importlib.util as u"
+        )
+        script += "; print([n for n in ('pytest', 'mypy', 'ruff', 'hypothesis', 'eth_tester') if u.find_spec(n)])"
+        assert contained(engine, image, script) == "65532 False\n[]\n"
+    for image in (COMPUTE, WORKER):
+        assert "namespace" in contained(engine, image, SANDBOX)  # Docker's default profile refuses them
+        assert contained(engine, image, SANDBOX, *CONFINED) == "sandboxed\n"
+    assert "proc" in contained(engine, WORKER, RUNTIME, *CONFINED)
+    assert contained(engine, WORKER, RUNTIME, *CONFINED, "systempaths=unconfined").startswith("bubblewrap")
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+@dataclass
+class Project:
+    """A project of docker compose: its files and variables."""
+
+    name: str
+    files: tuple[Path, ...]
+    variables: dict[str, str]
+
+    def __call__(self, *arguments: str, expect: int = 0) -> Said:
+        files = [word for file in self.files for word in ("-f", str(file))]
+        done = subprocess.run(
+            [str(PROGRAM), "-p", self.name, *files, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+            env={name: os.environ[name] for name in ("PATH", "DOCKER_HOST") if name in os.environ} | self.variables,
+        )
+        assert done.returncode == expect, f"{arguments} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        return Said(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass
+class Pool:
+    """A pool in compose with a development chain, and the owner's files on this machine."""
+
+    services: Project
+    worker: Project
+    owner: Path
+    rpc: str
+
+    def muster(self, *arguments: str) -> Said:
+        said = run_muster("--config", str(self.owner / "muster.toml"), *arguments)
+        assert said.code == 0, f"muster {' '.join(arguments)}: {said.out}{said.err}"
+        return said
+
+    def give_coin(self, *receivers: str) -> None:
+        async def give() -> None:
+            async with ChainControls(self.rpc) as controls:
+                for receiver in receivers:
+                    await controls.set_balance(address(receiver), 10**19)
+
+        asyncio.run(give())
+
+    def work(self) -> dict[str, int | None]:
+        """Returns the outcome of each submitted file by its work key; None before the verdict."""
+        listed = self.muster("pool", "rollouts", "--json").json()
+        return {str(one["key"]): one["outcome"] for one in listed}
+
+
+@pytest.fixture
+def pool(base: str, tmp_path: Path) -> Iterator[Pool]:
+    """Yields a pool in compose up to `init`; its services and volumes are removed at the end."""
+    if not PROGRAM.exists():
+        pytest.skip("there is no .tools/compose (deploy/setup/compose.sh makes it)")
+    try:
+        anvil = find_anvil()
+    except AnvilMissing as error:
+        pytest.skip(str(error))
+    ports = {name: str(free_port()) for name in ("CHAIN", "POOL_DISCOVERY", "POOL_ORCHESTRATOR", "POOL_RELAY")}
+    name = f"muster-test-{os.getpid()}"
+    chain = tmp_path / "chain.yml"
+    command = ["/anvil", "--host", "0.0.0.0", "--chain-id", "31337", "--block-time", "1", "--silent"]
+    command += ["--gas-limit", "300000000"]
+    services = {
+        "chain": {
+            "image": base,
+            "entrypoint": command,
+            "volumes": [f"{anvil}:/anvil:ro"],
+            "tmpfs": ["/tmp"],
+            "ports": [f"127.0.0.1:{ports['CHAIN']}:8545"],
+            "networks": ["pool"],
+        }
+    }
+    chain.write_text(json.dumps({"services": services}))
+    network = tmp_path / "network.yml"
+    network.write_text(json.dumps({"networks": {"worker": {"name": f"{name}_pool", "external": True}}}))
+    variables = {
+        "COMPOSE_PROFILES": "training",
+        "POOL_FOLDER": str(tmp_path / "pool"),
+        "POOL_BASE": str(devnet_base()),
+        "POOL_SERVICES_IMAGE": SERVICES,
+        "POOL_COMPUTE_IMAGE": COMPUTE,
+        "POOL_REDIS_IMAGE": REDIS,
+        "POOL_URL": "http://orchestrator:8002",
+        "POOL_DISCOVERY_URL": "http://discovery:8001",
+        "POOL_RELAY_URL": "http://relay:8401",
+        "POOL_ALLOW_PLAIN_HTTP": "true",
+        "POOL_CONFIRMATIONS": "0",
+        "POOL_TRAINER_MIB": "4096",
+        "POOL_VALIDATOR_MIB": "3072",
+        "WORKER_IMAGE": WORKER,
+        "WORKER_MIB": "3072",
+        **{f"{key}_PORT": port for key, port in ports.items() if key != "CHAIN"},
+    }
+    owner = tmp_path / "owner"
+    owner.mkdir()
+    rpc = f"http://127.0.0.1:{ports['CHAIN']}"
+    (owner / "muster.toml").write_text(
+        f'[chain]\nrpc = "{rpc}"\nchain_id = 31337\ndeployment = "deployment.json"\n'
+        '[keys]\ndirectory = "keys"\npassword_file = "password"\n[pool]\nid = 1\n'
+        f'orchestrator = "http://127.0.0.1:{ports["POOL_ORCHESTRATOR"]}"\ntoken_file = "token"\n'
+    )
+    found = Pool(
+        Project(name, (COMPOSE / "pool.yml", chain), variables),
+        Project(f"{name}-worker", (COMPOSE / "worker.yml", network), variables),
+        owner,
+        rpc,
+    )
+    try:
+        yield found
+    finally:
+        found.worker("--profile", "*", "down", "--volumes", "--timeout", "10")
+        found.services("--profile", "*", "down", "--volumes", "--timeout", "10")
+
+
+def found_pool(pool: Pool, folder: Path, addresses: Mapping[str, str]) -> None:
+    """Deploys the ledger and creates the pool, as an owner does who follows docs/deployment.md."""
+    for name in ("governor", "owner", "manager"):
+        pool.muster("keys", "new", name, "--light")
+    own = {
+        name: pool.muster("keys", "show", name, "--json").json()["address"] for name in ("governor", "owner", "manager")
+    }
+    pool.give_coin(*own.values(), *addresses.values())
+    pool.muster("ledger", "deploy", "--unbonding-period", "600", "--out", str(pool.owner / "deployment.json"))
+    pool.muster("ledger", "domain", "create", "letters")
+    pool.muster("ledger", "mint", own["owner"], "100000")
+    roles = [word for role in ("orchestrator", "publisher", "validator") for word in (f"--{role}", addresses[role])]
+    periods = ("--judge-period", "60", "--challenge-period", "5", "--dispute-period", "10", "--notice-period", "120")
+    pool.muster("pool", "create", *roles, "--price", "0.0001", "--verdict-fee", "0.001", *periods)
+    pool.muster("pool", "fund", "10000")
+    pool.services.variables["POOL_ID"] = "1"
+    shutil.copy(pool.owner / "deployment.json", folder / "config" / "deployment.json")
+    (folder / "config" / "deployment.json").chmod(0o644)
+    (folder / "secrets" / "chain-url").write_text("http://chain:8545\n")
+    settings = folder / "config" / "muster.toml"
+    settings.chmod(0o644)
+    settings.write_text(settings.read_text() + RUN_SETTINGS)
+    shutil.copy(folder / "secrets" / "owner-token", pool.owner / "token")
+
+
+def wait_for(pool: Pool, condition: Any, what: str, within: float = 420.0) -> None:
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, (
+            f"no {what}\n" + pool.services("logs", "--tail", "5").out + pool.muster("pool", "logs").out
+        )
+        time.sleep(1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the files of `init` belong to the users of the services")
+def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_without_loss(
+    engine: docker.DockerClient, pool: Pool
+) -> None:
+    folder = Path(pool.services.variables["POOL_FOLDER"])
+    said = pool.services("run", "--rm", "-T", "init").out
+    addresses = dict(re.findall(r"^(\w+) +(0x[0-9a-fA-F]{40})$", said, re.MULTILINE))
+    pool.services("up", "-d", "discovery", expect=1)
+    assert "POOL_ID in .env is not the number of a pool" in pool.services("logs", "preflight").out
+    pool.services("up", "-d", "chain")
+    wait_for_chain(pool)
+    found_pool(pool, folder, addresses)
+    pool.services("up", "-d", "--wait")
+
+    stake_manager = json.loads((pool.owner / "deployment.json").read_text())["contracts"]["StakeManager"]
+    init: tuple[str, ...] = (
+        "run",
+        "--rm",
+        "-T",
+        "init",
+        "http://orchestrator:8002",
+        "--rpc",
+        "http://chain:8545",
+        "--yes",
+    )
+    init += ("--ledger", stake_manager, "--allow-plain-http")
+    lacking = pool.worker(*init, expect=1)
+    (provider,) = set(re.findall(r"the provider (0x\w{40}) lacks", lacking.out + lacking.err))
+    pool.give_coin(provider)
+    pool.muster("ledger", "mint", provider, "100")
+    pool.worker(*init)
+    pool.worker("up", "-d")
+    program = ("python3", "-m", "rollouts", "--device", "cpu", "--threads", "1", "--groups", "2", "--allow-plain-http")
+    place = ("--network", "host", "--data", "/data", "--shared", "/shared", "--cpus", "1", "--memory", "2GiB")
+    pool.muster(
+        "pool",
+        "run",
+        "--name",
+        "rollouts",
+        "--image",
+        "muster/rollouts:local",
+        *place,
+        "--restart",
+        "always",
+        "--",
+        *program,
+    )
+    wait_for(pool, lambda: ACCEPTED in pool.work().values(), "accepted rollout")
+
+    before, tasks = pool.work(), pool.muster("pool", "tasks", "--json").json()
+    for image, variable in ((SERVICES, "POOL_SERVICES_IMAGE"), (COMPUTE, "POOL_COMPUTE_IMAGE")):
+        newer = image.replace(":local", ":newer")
+        engine.images.build(fileobj=io.BytesIO(f"FROM {image}\nLABEL newer=yes\n".encode()), tag=newer, rm=True)
+        pool.services.variables[variable] = newer
+    pool.services("up", "-d", "--wait")
+    running = engine.containers.list(filters={"label": f"com.docker.compose.project={pool.services.name}"})
+    upgraded = {one.labels["com.docker.compose.service"] for one in running if one.labels.get("newer") == "yes"}
+    assert upgraded == {"discovery", "orchestrator", "validator", "trainer", "origin", "relay"}
+
+    after = pool.work()
+    assert before.keys() <= after.keys()
+    assert {key for key, outcome in before.items() if outcome == ACCEPTED} <= {
+        key for key, outcome in after.items() if outcome == ACCEPTED
+    }
+    assert [one["id"] for one in pool.muster("pool", "tasks", "--json").json()] == [one["id"] for one in tasks]
+    later = set(after)
+    wait_for(
+        pool,
+        lambda: any(outcome == ACCEPTED for key, outcome in pool.work().items() if key not in later),
+        "rollout accepted after the upgrade",
+    )
+    assert set(pool.work().values()) <= {ACCEPTED, None, 0}
+
+
+def wait_for_chain(pool: Pool) -> None:
+    async def answers() -> None:
+        async with ChainControls(pool.rpc) as controls:
+            await controls.mine()
+
+    end = time.monotonic() + 60
+    while True:
+        try:
+            asyncio.run(answers())
+        except Exception:  # noqa: BLE001 - whatever a chain that is starting causes
+            assert time.monotonic() < end, "the chain does not start"
+            time.sleep(0.5)
+        else:
+            return
