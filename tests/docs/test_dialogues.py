@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from rollouts.dialogue.interface import FormatName
 from rollouts.environments import load_environment
@@ -43,7 +44,7 @@ def test_the_search_of_the_page_finds_its_answer(tmp_path: Path) -> None:
     document, question = (
         json.loads(line) for line in re.findall(r"```json\n(\{\"title.*?)```", PAGE, re.DOTALL)[0].splitlines()
     )
-    options = {}
+    options: dict[str, JsonValue] = {}
     for prefix, path, content in [("", "path", question), ("documents_", "documents", document)]:
         text = json.dumps(content)
         (tmp_path / path).write_text(text)
