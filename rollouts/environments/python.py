@@ -194,7 +194,7 @@ def _inner_facts(options: PythonOptions) -> EnvironmentFacts:
 
 
 def _interpreter() -> str:
-    """Returns the exact build of Python: its release, whose error messages are replies, and the place of None in a page.
+    """Returns the build of Python: its release, whose error messages are replies, and the place of None in a page.
 
     The order of a set with None or types depends on their addresses, of which a build determines the last digits.
     """
