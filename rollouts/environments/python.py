@@ -35,6 +35,8 @@ from rollouts.sandbox import Job, JobKind, JobLimits, JobOutcome
 
 NAME = "python"
 _DIGEST_DIGITS = 16
+_PAGE = 4096
+"""Bytes of a page of memory; a program is loaded at the beginning of a page."""
 _LONGEST_SOURCE = 16 * 1024
 NO_OUTPUT = "(no output)"
 TOO_LONG = f"error: the program has more than {_LONGEST_SOURCE} bytes"
@@ -191,12 +193,20 @@ def _inner_facts(options: PythonOptions) -> EnvironmentFacts:
     return find_family(options.problems).facts(version=None, options=options.options)
 
 
+def _interpreter() -> str:
+    """Returns the build of Python: its release, whose error messages are replies, and the place of None in a page.
+
+    The order of a set with None or types depends on their addresses, of which a build determines the last digits.
+    """
+    return f"py{platform.python_version()}-{id(None) % _PAGE:03x}"
+
+
 def _suffix(options: PythonOptions) -> str:
-    """Returns the exact interpreter, whose error messages are replies, and a digest of the problems and the options."""
+    """Returns the interpreter, and a digest of the problems and the options."""
     own = options.model_dump(mode="json", exclude_defaults=True, exclude={"problems", "options"})
     content = [options.problems, _inner_facts(options).version, own]
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return f"py{platform.python_version()}.{hashlib.sha256(canonical.encode()).hexdigest()[:_DIGEST_DIGITS]}"
+    return f"{_interpreter()}.{hashlib.sha256(canonical.encode()).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 def _rewards(options: PythonOptions) -> Rewards:

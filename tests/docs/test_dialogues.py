@@ -8,9 +8,9 @@ import re
 import shlex
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from rollouts.dialogue.interface import FormatName
 from rollouts.environments import load_environment
@@ -44,7 +44,7 @@ def test_the_search_of_the_page_finds_its_answer(tmp_path: Path) -> None:
     document, question = (
         json.loads(line) for line in re.findall(r"```json\n(\{\"title.*?)```", PAGE, re.DOTALL)[0].splitlines()
     )
-    options: dict[str, Any] = {}
+    options: dict[str, JsonValue] = {}
     for prefix, path, content in [("", "path", question), ("documents_", "documents", document)]:
         text = json.dumps(content)
         (tmp_path / path).write_text(text)

@@ -192,7 +192,7 @@ class _Guard(ast.NodeTransformer):
         self.generic_visit(node)
         if not isinstance(node.op, ast.Pow):
             return node
-        return ast.copy_location(_guarded("__power__", node.left, node.right), node)
+        return ast.copy_location(_guarded("*power*", node.left, node.right), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         self.generic_visit(node)
@@ -200,16 +200,17 @@ class _Guard(ast.NodeTransformer):
             return node
         if not isinstance(node.target, ast.Name):
             raise _Refused("**= is possible for a plain name only; write x = x ** y")
-        power = _guarded("__power__", ast.Name(node.target.id, ast.Load()), node.value)
+        power = _guarded("*power*", ast.Name(node.target.id, ast.Load()), node.value)
         return ast.copy_location(ast.Assign([node.target], power), node)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         self.generic_visit(node)
-        node.body.insert(0, ast.copy_location(ast.Expr(_guarded("__check_memory__")), node))
+        node.body.insert(0, ast.copy_location(ast.Expr(_guarded("*check_memory*")), node))
         return node
 
 
 def _guarded(name: str, *arguments: ast.expr) -> ast.Call:
+    """Returns a call of a function of this module, whose name no program can write."""
     return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
 
 
@@ -222,7 +223,7 @@ def _shows_last(tree: ast.Module) -> ast.Module:
     """Prints the value of the last line if it is an expression, as an interactive interpreter does."""
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = tree.body[-1]
-        last.value = ast.copy_location(_guarded("__show__", last.value), last.value)
+        last.value = ast.copy_location(_guarded("*show*", last.value), last.value)
     return tree
 
 
@@ -261,18 +262,22 @@ def _seed(value: int | float | str | bytes) -> None:
 
 
 def _attribute(found: object, name: str, *default: object) -> object:
-    _check_name(str(name))
-    return getattr(found, name, *default)
+    return getattr(found, _plain_name(name), *default)
 
 
 def _has_attribute(found: object, name: str) -> bool:
-    _check_name(str(name))
-    return hasattr(found, name)
+    return hasattr(found, _plain_name(name))
 
 
 def _set_attribute(found: object, name: str, value: object) -> None:
-    _check_name(str(name))
-    setattr(found, name, value)
+    setattr(found, _plain_name(name), value)
+
+
+def _plain_name(name: object) -> str:
+    if type(name) is not str:  # a subclass could show another name here
+        raise TypeError("the name of an attribute is a text")
+    _check_name(name)
+    return name
 
 
 def _names() -> dict[str, object]:
@@ -285,9 +290,9 @@ def _names() -> dict[str, object]:
     power = _rounding(pow)
     return found | {
         "__import__": _import,
-        "__power__": power,
-        "__check_memory__": _check_memory,
-        "__show__": _show,
+        "*power*": power,
+        "*check_memory*": _check_memory,
+        "*show*": _show,
         "pow": power,
         "abs": _rounding(abs),
         "complex": complex,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rollouts.dialogue.formats import FormatName
 from rollouts.dialogue.play import Dialogue, PlayedDialogue, play
 from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Completion, FinishReason, SampleRequest
@@ -24,11 +26,12 @@ from rollouts.engines.torch.engine import TorchEngine
 from rollouts.environments.errors import EnvironmentFault
 from rollouts.files.schema import read_rollouts, write_rollouts
 from rollouts.models.facts import read_model
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
-from rollouts.recipe import Recipe
+from rollouts.recipe import DialogueChoice, Recipe
 from tests.kit.dialogues import SEED, VERSION, check_by_prefill, dialogue_recipe, file_of, talking_folder
 from tests.kit.dialogues import replying_dialogues as dialogues_of
-from tests.kit.tiny_model import CONTEXT, VOCABULARY, tiny_folder
+from tests.kit.tiny_model import CONTEXT, VOCABULARY, rewrite_json, tiny_folder
 
 CPU = torch.device("cpu")
 RECIPE = dialogue_recipe()
@@ -87,6 +90,29 @@ def test_one_prefill_of_the_whole_dialogue_replays_and_proves_its_drawn_tokens(
     write_rollouts(path, file)
     file = read_rollouts(path)
     check_by_prefill(file, folder, RECIPE)
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("name", [FormatName.CHATML, FormatName.TEMPLATE])
+def test_dialogues_of_chats_are_proved_and_replayed(name: FormatName, tmp_path: Path) -> None:
+    folder = talking_folder(tmp_path / "model", max_position_embeddings=512)
+    for file in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
+        file.write_text(file.read_text().replace("<end>", "<|im_end|>").replace("<begin>", "<|im_start|>"))
+    rewrite_json(folder / "tokenizer_config.json", chat_template=CHATML)
+    choice = DialogueChoice(format=name, turns=4, reply_tokens=64)
+    recipe = dialogue_recipe(new_tokens=60).model_copy(update={"dialogue": choice, "max_prompt_tokens": 64})
+    found = played(engine_of(folder), dialogues_of(folder, recipe), recipe)
+    assert sum(len(one.turns) for one in found) > 2 * len(found)
+    one = FolderTokenizer(folder)
+    for turn in [turn for each in found for turn in each.turns if len(turn.given)]:
+        given = "".join(one.token_text(token) for token in turn.given.tolist())
+        assert re.fullmatch(r"\n<\|im_start\|>user\n.*<\|im_end\|>\n<\|im_start\|>assistant\n", given, re.DOTALL)
+    check_by_prefill(file_of(found, folder, recipe), folder, recipe)
 
 
 @pytest.mark.parametrize("max_batch", [1, 5, 64])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 
 import pytest
 from pydantic import JsonValue
@@ -71,6 +73,11 @@ OUTPUTS = {
         "Error: the name __hash__",
     ),
     "no special names in patterns": ("match 1:\n case object(__hash__=h): h", "Error: the name __hash__ can't"),
+    "no special names of other types": (
+        "class S(str):\n def __str__(self): return 'a'\ngetattr(1, S('__hash__'))",
+        "TypeError: the name of an attribute is a text",
+    ),
+    "guards can't be replaced": ("def __power__(a, b): return 7\n2 ** 0.5", "1.41421356237"),
     "no frames": ("g = (x for x in [])\ng.gi_frame", "Error: the name gi_frame can't be used here"),
     "a long program": ("#" * 17_000, TOO_LONG),
 }
@@ -124,7 +131,9 @@ def test_the_version_names_interpreter_and_problems() -> None:
     choices: list[dict[str, JsonValue]] = [{}, {"problems": "letters"}, {"options": {"digits": 2}}, {"most_calls": 3}]
     versions = [family.facts(version=None, options=options).version for options in choices]
     assert len(set(versions)) == 4
-    assert all(each.startswith(f"1+py{platform.python_version()}.") for each in versions)
+    assert all(each.startswith(f"1+py{platform.python_version()}-") for each in versions)
+    place = subprocess.run([sys.executable, "-c", "print(f'{id(None) % 4096:03x}')"], capture_output=True, check=True)
+    assert f"-{place.stdout.decode().strip()}." in versions[0], "another process has the same version"
 
 
 @pytest.mark.parametrize(
