@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the missing ones of the programs named as arguments (redis, node, docker, sandbox, nginx). For each program that it
+# Installs the missing ones of the programs named as arguments (redis, node, docker, sandbox, nginx, browser). For each program that it
 # can't install, prints one line about what is skipped without it. Exits 0 unless MUSTER_REQUIRE names a missing program.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -62,6 +62,7 @@ for name in "$@"; do
     docker) need docker dockerd docker.io "tasks run in the process sandbox and Docker tests are skipped" || true ;;
     sandbox) need sandbox bwrap bubblewrap "tasks without Docker and untrusted scoring are not available" || true ;;
     nginx) need nginx nginx nginx-light "tests of the nginx configuration are skipped" || true ;;
+    browser) need browser chromium chromium "browser tests of the pages are skipped" || true ;;
     *) fail "unknown program '$name'; one of redis, node, docker, sandbox, nginx" ;;
   esac
 done

@@ -84,7 +84,13 @@ def replay(case: CheckInput, row: int, prompt: Prompt) -> ReplayedDialogue:
             break
     if fault is None or conversation.limited:
         return ReplayedDialogue(reward=planner.dialogue_reward(conversation), fault=None)
-    if not conversation.over and not why and stop == len(drawn) and not sample.task_reward and planner.dialogue_reward(conversation).limited:
+    if (
+        not conversation.over
+        and not why
+        and stop == len(drawn)
+        and not sample.task_reward
+        and planner.dialogue_reward(conversation).limited
+    ):
         fault = replace(fault, ends_at_limit=True)
     return ReplayedDialogue(reward=None, fault=fault)
 

@@ -10,7 +10,7 @@ from protocol.errors import InvalidInput
 from rollouts.checks.check_input import CheckInput
 from rollouts.checks.dialogue_replay import DialogueFault, replay
 from rollouts.checks.result import Figure
-from rollouts.environments import Prompt
+from rollouts.environments import Prompt, Reward
 from rollouts.environments.errors import BadDataset
 from rollouts.files.samples import Sample
 
@@ -91,18 +91,20 @@ class RowScorer:
             SandboxUnavailable: This machine has no sandbox for scoring answers.
         """
         sample = self._case.file.samples[row]
+        planner, is_dialogue = self._case.version.planner, self._case.version.recipe.dialogue is not None
+        reward: Reward | None = None
         fault: DialogueFault | None = None
         try:
             prompt = self._prompt_of(sample.prompt_index, sample.target_length)
+            if not is_dialogue:
+                reward = planner.reward(prompt, sample.output_tokens.tolist(), sample.finish)
         except BadDataset:  # an `InvalidInput` too, but of this machine: its data set is missing or changed
             raise
         except InvalidInput:
             return None
-        if self._case.version.recipe.dialogue is not None:
+        if is_dialogue:
             replayed = replay(self._case, row, prompt)
             reward, fault = replayed.reward, replayed.fault
-        else:
-            reward = self._case.version.planner.reward(prompt, sample.output_tokens.tolist(), sample.finish)
         if reward is None:
             return RowScore(length_penalty=0.0, limited=fault is not None and fault.ends_at_limit, fault=fault)
         return RowScore(

@@ -17,12 +17,15 @@ import numpy as np
 
 from rollouts.dialogue.formats import DialogueFormat
 from rollouts.engines.interface import FinishReason
-from rollouts.environments.dialogue import Episode
+from rollouts.environments.dialogue import Episode, GivenMessage
 from rollouts.environments.interface import Score
+from rollouts.errors import BadVersionFolder
 from rollouts.turns import Turn
 
 TOO_LONG = "error: the reply is too long"
 """Text of each message of a reply with more tokens than the recipe allows."""
+NOT_ENCODABLE = "error: the reply can't be shown"
+"""Text of each message of a reply that the version's tokenizer or template can't encode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,8 @@ class Conversation:
         """The drawn tokens."""
         self.turns: list[Turn] = []
         self.over = False
+        self.limited = False
+        """Whether a limit of time or memory ended the dialogue, so that another machine may get another end."""
 
     @property
     def room(self) -> int:
@@ -99,7 +104,6 @@ class Conversation:
         Raises:
             ValueError: The tokens are not those of a turn.
             EnvironmentFault: The environment breaks its contract.
-            BadVersionFolder: The reply can't be encoded.
         """
         fault = self.fault_of(drawn)
         if fault:
@@ -111,9 +115,8 @@ class Conversation:
         reply = self._episode.reply(self._format.read(text, self._episode.tools, finished=finished))
         given: list[int] = []
         if finished and not reply.done and reply.messages and len(self.turns) + 1 < self._limits.turns:
-            given = self._format.give(reply.messages)
-            if len(given) > self._limits.reply_tokens:
-                given = self._format.give([replace(message, text=TOO_LONG) for message in reply.messages])
+            given = self._given(reply.messages)
+        self.limited = reply.limited
         left = self.room - len(given)
         if (
             not given
@@ -124,6 +127,23 @@ class Conversation:
             self.over, given = True, []
         self.tokens += given
         self.turns.append(Turn(len(drawn), np.array(given, np.int32)))
+
+    def _given(self, messages: Sequence[GivenMessage]) -> list[int]:
+        """Returns the tokens of a reply, or of an error text in its place; none if neither can be given.
+
+        The model's messages influence replies, so a reply that can't be encoded must not be an error of the machine.
+        """
+        text = TOO_LONG
+        try:
+            given = self._format.give(messages)
+            if len(given) <= self._limits.reply_tokens:
+                return given
+        except BadVersionFolder:
+            text = NOT_ENCODABLE
+        try:
+            return self._format.give([replace(message, text=text) for message in messages])
+        except BadVersionFolder:
+            return []
 
     def fault_of(self, drawn: Sequence[int]) -> str:
         """Returns why these tokens can't be the next turn; empty if they can."""

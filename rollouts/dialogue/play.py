@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -29,6 +30,9 @@ from rollouts.environments.rewards import Reward
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import TOPLOC
 from rollouts.turns import Turn
+
+_POLL = timedelta(seconds=1)
+"""Interval at which `should_stop` is polled while a reply is awaited."""
 
 
 class DrawsAnswers(Protocol):
@@ -174,8 +178,7 @@ def play(
         dialogues: The dialogues, with distinct sample numbers.
         parameters: Sampling parameters.
         replies: Executor that runs the environment's code.
-        should_stop: Polled at least once a second, except while a reply is awaited; dialogues stop when it returns
-            true.
+        should_stop: Polled at least once a second; dialogues stop when it returns true.
 
     Raises:
         GenerationStopped: `should_stop` returned true.
@@ -254,12 +257,26 @@ class _Joining:
         """Yields the dialogues as they end; the first error ends all."""
         try:
             for _ in self._dialogues:
-                event = self._events.get()
-                if isinstance(event, BaseException):
-                    raise event
-                yield event
+                yield self._next()
         finally:
             self._given_up.set()
+
+    def _next(self) -> PlayedDialogue:
+        """Waits for the next dialogue, also while a reply takes long.
+
+        Raises:
+            GenerationStopped: `should_stop` returned true.
+        """
+        while True:
+            try:
+                event = self._events.get(timeout=_POLL.total_seconds())
+            except Empty:
+                if self._stopped():
+                    raise GenerationStopped("stopped while a dialogue was going on") from None
+                continue
+            if isinstance(event, BaseException):
+                raise event
+            return event
 
     def _ask(self, dialogues: Sequence[Dialogue]) -> None:
         requests = tuple(one.request() for one in dialogues)

@@ -96,10 +96,13 @@ class Reply:
     Args:
         messages: Messages for the model; not encoded if the dialogue is over.
         done: Whether the dialogue is over.
+        limited: Whether the dialogue is over because a time or memory limit ended a call, so that another machine may
+            get another reply; `done` is then set too.
     """
 
     messages: Sequence[GivenMessage] = field(default=())
     done: bool = False
+    limited: bool = False
 
 
 @runtime_checkable
@@ -119,8 +122,8 @@ class Episode(Protocol):
 
         Must return in bounded time for any text, and must not raise an exception because of its content: tool errors,
         unknown tools and arguments that can't be parsed are replies with fixed texts. Limits that decide are counted
-        (turns, calls, bytes), never timed. If a time or memory limit ends a call all the same, the dialogue is done,
-        and `score` has the part `undecided` with value 1.
+        (turns, calls, bytes), never timed. If a time or memory limit ends a call all the same, the reply is `limited`
+        and `done`, and `score` has the part `undecided` with value 1.
         """
 
     def score(self) -> Score:

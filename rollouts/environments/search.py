@@ -51,6 +51,9 @@ _MOST_OF_A_WORD = 3
 _COMMON = 8
 """A word that is in more than one of so many documents is ignored, if there are `_MANY` documents or more."""
 _MANY = 64
+_LONGEST_QUERY = 1000
+"""Maximum characters of a query; the rest is ignored. Normalising a text with many accents takes time in proportion to
+the square of its length."""
 _LONGEST_ANSWER = 1000
 _WORD = re.compile(r"\w+")
 _ARTICLES = frozenset({"a", "an", "the"})
@@ -143,7 +146,7 @@ class Documents:
         """
         scores: Counter[int] = Counter()
         total = len(self._texts)
-        for word in list(dict.fromkeys(words(query)))[:_MOST_QUERY_WORDS]:
+        for word in list(dict.fromkeys(words(query[:_LONGEST_QUERY])))[:_MOST_QUERY_WORDS]:
             postings = self._words.get(word)
             if postings is None or (total >= _MANY and len(postings.documents) * _COMMON > total):
                 continue
@@ -249,10 +252,7 @@ class Search:
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of the text's first 1,000 characters without regard to case.
-
-    Normalising takes time in proportion to the square of the text's length.
-    """
+    """Returns the words of a text without regard to case; callers bound texts of the model, see `_LONGEST_QUERY`."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 

@@ -83,7 +83,7 @@ class ToolEpisode:
             replies = [self._run(number, call) for number, call in enumerate(message.calls)]
         except ToolLimitError:
             self._undecided = True
-            return Reply(done=True)
+            return Reply(done=True, limited=True)
         return Reply(messages=replies)
 
     def score(self) -> Score:

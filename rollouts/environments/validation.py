@@ -114,9 +114,7 @@ class CheckedEnvironment:
         partial = isinstance(found, Score) and _is_figure(found.task) and Rewards.UNIT.allows(found.task)
         return allowed + ("; a family with partial credit declares rewards=Rewards.UNIT" if partial else "")
 
-    def asked(
-        self, what: str, ask: Callable[[], object], *, passes: tuple[type[MusterError], ...] = ()
-    ) -> object:
+    def asked(self, what: str, ask: Callable[[], object], *, passes: tuple[type[MusterError], ...] = ()) -> object:
         """Calls a method of the environment; reports its exceptions as faults of the environment.
 
         Args:

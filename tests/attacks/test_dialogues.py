@@ -22,6 +22,7 @@ from protocol.wire.audits import CheckState
 from protocol.wire.slots import SlotGrant
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.environments.dialogue import Episode, GivenMessage, Reply, Role
+from rollouts.environments.errors import NoSuchPrompt
 from rollouts.environments.interface import Score
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.precision import Dtype
@@ -33,7 +34,7 @@ from tests.kit.talking_family import EPISODES, RECIPE, registered, talking_versi
 from tests.kit.tiny_model import tiny_folder
 from validator.audit.draw import RowDraw
 from validator.examination.channel import Order
-from validator.examination.interface import Conclusion
+from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.procedure import Procedure
 
 CHEATS = {name: attack for name, attack in ATTACKS.items() if attack.dialogues}
@@ -83,9 +84,13 @@ def made(node: AttackHarness, trick: Trick, *, groups: int = 2) -> HandedIn:
     return work
 
 
-def judge(procedure: Procedure, node: AttackHarness, work: HandedIn) -> Conclusion:
+def examined(procedure: Procedure, node: AttackHarness, work: HandedIn) -> Conclusion | NotJudged:
     order = Order(facts=work.facts, file=work.path, folder=node.version.folder, draw=RowDraw(seed=None, share=1.0))
-    found = procedure.examine(order, is_copy=lambda _: False)
+    return procedure.examine(order, is_copy=lambda _: False)
+
+
+def judge(procedure: Procedure, node: AttackHarness, work: HandedIn) -> Conclusion:
+    found = examined(procedure, node, work)
     assert isinstance(found, Conclusion), found
     return found
 
@@ -202,7 +207,7 @@ class Limited(EpisodeWrapper):
 
     def _limit(self, _: int, reply: Reply) -> Reply:
         self._ended = self._ended or self._hit()
-        return Reply(done=True) if self._ended else reply
+        return Reply(done=True, limited=True) if self._ended else reply
 
     def score(self) -> Score:
         score = super().score()
@@ -262,6 +267,39 @@ def test_an_environment_that_answers_differently_each_time_penalises_nobody(
     found = judge(procedure, node, made(node, Trick()))
     assert found.outcome is Outcome.ACCEPTED, found.words
     assert any(row.reward is None for row in found.rows)
+
+
+def forged_replies(reward: float) -> Changed:
+    def forged(_: int, __: Reply) -> Reply:
+        return Reply(messages=[GivenMessage(role=Role.USER, text="forged")])
+
+    change = DialogueChange(episode=lambda episode: EpisodeWrapper(episode, forged))
+    return Changed(lambda sample: replace(sample, task_reward=reward, reward=reward), change_of=change)
+
+
+def test_a_row_that_this_machine_cant_replay_is_not_accepted(node: AttackHarness, procedure: Procedure) -> None:
+    def sloppy(_: int, __: Reply) -> Reply:
+        raise NoSuchPrompt("the environment looked up a row that does not exist")
+
+    work = made(node, forged_replies(1.0))
+    EPISODES.append(lambda episode: EpisodeWrapper(episode, sloppy))
+    found = examined(procedure, node, work)
+    assert isinstance(found, NotJudged)
+    assert found.code == "environment-fault"
+    assert "raised NoSuchPrompt" in found.why
+
+
+def test_forged_turns_after_an_answer_without_a_decision_are_forged(node: AttackHarness, procedure: Procedure) -> None:
+    """Only a limit in a reply excuses what follows; an undecided score of the answer does not."""
+
+    class Answer(EpisodeWrapper):
+        def score(self) -> Score:
+            return Score(task=0.0, parts={"undecided": 1.0})
+
+    work = made(node, forged_replies(0.0))
+    EPISODES.append(lambda episode: Answer(episode, lambda _, __: Reply(done=True)))
+    found = judge(procedure, node, work)
+    assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.DIALOGUE_END), found.words
 
 
 def test_a_finding_names_turn_place_and_both_replies(node: AttackHarness, procedure: Procedure) -> None:

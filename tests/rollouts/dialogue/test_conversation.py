@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from rollouts.dialogue.conversation import TOO_LONG, Conversation, DialogueLimits
+from rollouts.dialogue.conversation import NOT_ENCODABLE, TOO_LONG, Conversation, DialogueLimits
 from rollouts.dialogue.formats import FormatName, open_format
 from rollouts.engines.interface import FinishReason
 from rollouts.environments import load_environment
+from rollouts.errors import BadVersionFolder
 from rollouts.turns import Turn, drawn_places, interleave, turns_fault
 
 END = 0
@@ -90,6 +92,24 @@ def test_tool_errors_are_replies() -> None:
     assert bytes(talk.turns[-1].given.tolist()).decode() == "error: there is no such tool"
     talk.add(said("get(zz)"))
     assert bytes(talk.turns[-1].given.tolist()).decode() == "=?;"
+
+
+@pytest.mark.parametrize(("fails", "given"), [(1, NOT_ENCODABLE), (2, None)], ids=["the reply", "its error text too"])
+def test_a_reply_that_cant_be_encoded_is_no_error_of_the_machine(
+    fails: int, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = itertools.count(fails, -1)
+
+    def encode_answer(_: Bytes, text: str) -> Sequence[int]:
+        if next(left) > 0:
+            raise BadVersionFolder("the text has all marks")
+        return [*text.encode()]
+
+    monkeypatch.setattr(Bytes, "encode_answer", encode_answer)
+    talk = conversation(reply_tokens=40)
+    talk.add(said("get(a)"))
+    assert talk.over == (given is None)
+    assert bytes(talk.turns[-1].given.tolist()).decode() == (given or "")
 
 
 WRONG = {
