@@ -13,11 +13,13 @@ help:  ## what there is
 setup:  ## make .venv with the locked packages and this code (about a minute)
 	@deploy/setup/python.sh
 
-tools: setup  ## setup, then what all tests use: Redis, node, bubblewrap, nginx, Swift, vLLM, verifiers
+tools: setup  ## setup, then what all tests use: Redis, node, bubblewrap, nginx, Swift, vLLM, verifiers, helm, compose
 	@deploy/setup/system.sh redis node sandbox nginx
 	@deploy/setup/swift.sh
 	@deploy/setup/vllm.sh
 	@deploy/setup/verifiers.sh
+	@deploy/setup/helm.sh
+	@deploy/setup/compose.sh
 
 devnet: setup  ## run a whole network on this machine until it has learned (CHEAT=name, ARGS="--help")
 	@deploy/setup/system.sh redis sandbox

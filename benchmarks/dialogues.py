@@ -33,9 +33,10 @@ from benchmarks.numerics import CPU, PLACE, RemoteEngine
 from benchmarks.validator import wilson
 from cli.devnet.attacks.attack import Trick
 from cli.devnet.attacks.registry import ATTACKS
+from protocol.runtime.cpu_class import cpu_class
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.calibration.limits import RolloutCalibration
-from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, CheckedVersion, CheckInput, SlotFacts
+from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, CheckedVersion, CheckInput, CheckOutcome, SlotFacts
 from rollouts.checks.bounds import fits_model
 from rollouts.checks.reward import compared_rows
 from rollouts.checks.scoring import score_rows
@@ -46,12 +47,11 @@ from rollouts.models.policy import load_policy
 from rollouts.precision import Arithmetic, Dtype
 from rollouts.recipe import Recipe
 from rollouts.recompute.interface import Recomputer
-from rollouts.recompute.place import classes_at
 from rollouts.recompute.torch_recomputer import TorchRecomputer
 from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sandbox import Sandboxes
-from rollouts.verify import limits_of
+from rollouts.verify import limits_of, with_evidence
 from tests.kit.attack_harness import AttackHarness
 from tests.kit.talking_family import RECIPE, registered, talking_version
 from tests.kit.tiny_model import END
@@ -76,6 +76,8 @@ LARGER: dict[str, Any] = {
     "num_key_value_heads": 2, "max_position_embeddings": 512,
 }  # fmt: skip
 """Shape of the model of `cost`."""
+VLLM = "0.32.0"
+"""vLLM's version in `.tools/vllm`."""
 TURNS = 3
 """Turns of the dialogues of `cost`, unless the environment ends them earlier."""
 
@@ -128,7 +130,7 @@ def open_stand(
     recipe = recipe.model_copy(update={"arithmetic": (str(own),)})
     version = talking_version(home / "version", recipe, **shape)
     with EngineProcess(home / "log") as process, VllmProcess(PLACE, own) as verifier:
-        process.open(dtype=own.dtype, max_batch=64, device_class=own.device)
+        process.open(dtype=own.dtype, max_batch=64)
         verifier.load(version.folder, version=version.digest)
         with AttackHarness(RemoteEngine(process, own), version.folder, history=(), home=home, node=node()) as made:
             again = VllmRecomputer(verifier, folder=version.folder, version=version.digest)
@@ -236,15 +238,35 @@ class _Made(Trick):
 
 
 def honest(console: Console, stand: Stand, *, wanted: int) -> None:
-    """Prints how many honest dialogues were accepted."""
+    """Prints how many honest files passed: by the validator's procedure, or in a class by all checks of their content.
+
+    The procedure judges only classes of which this release has a recording; the class of this machine may be another.
+    """
     verdicts, judged, turns, index = Counter[str](), 0, 0, 1000
     while judged < wanted:
-        file = stand.node.toolkit().file(stand.node.grant(index, groups=GROUPS))
-        verdicts[_whole(stand, file, index)] += 1
+        grant = stand.node.grant(index, groups=GROUPS)
+        file = stand.node.toolkit().file(grant)
+        if stand.made_in.is_class:
+            facts = SlotFacts.of_lease(grant.lease.lease, domain=grant.lease.domain, beacon=grant.beacon)
+            failed = _failed(stand, file, facts)
+            verdicts[", ".join(failed) or "passed"] += 1
+        else:
+            verdicts[_whole(stand, file, index)] += 1
         judged += len(file.samples)
         turns += sum(len(sample.turns) for sample in file.samples)
         index += 1
     console.print(f"{stand.made_in}: {judged} honest dialogues with {turns} turns, files: {dict(verdicts)}")
+
+
+def _failed(stand: Stand, file: RolloutFile, facts: SlotFacts) -> list[str]:
+    """Returns the names of the checks that did not pass."""
+    arithmetic = stand.recomputer.arithmetic
+    limits = limits_of(file, stand.version, calibration=RolloutCalibration.shipped(), verifier=arithmetic)
+    case = CheckInput.of(file, facts, stand.version, limits=limits)
+    case = with_evidence(case, stand.recomputer)
+    results = [check.judge(case) for check in (*EXACT_CHECKS, *PREFILL_CHECKS)]
+    results += compared_rows(case, score_rows(case))
+    return [one.check for one in results if one.state is not CheckOutcome.PASSED]
 
 
 def cost(console: Console, home: Path, *, own: Arithmetic | None) -> None:
@@ -278,6 +300,14 @@ def cost(console: Console, home: Path, *, own: Arithmetic | None) -> None:
         )
 
 
+def class_here(dtype: Dtype) -> Arithmetic:
+    """Returns the class in which vLLM computes on this machine by default."""
+    device = cpu_class()
+    if device is None:
+        raise SystemExit("this processor has no numerics class")
+    return Arithmetic.parse(f"vllm-{VLLM}/{dtype.value}/{device}")
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -288,7 +318,7 @@ def main() -> None:
     told = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=200)
-    own = None if told.vllm is None else next(one for one in classes_at(PLACE) if one.dtype is told.vllm)
+    own = None if told.vllm is None else class_here(told.vllm)
     with registered(), tempfile.TemporaryDirectory(prefix="muster-dialogues-") as room:
         if told.only in {None, "attacks", "honest"}:
             with open_stand(Path(room) / "stand", own, HEADS) as stand:

@@ -21,19 +21,40 @@ const SECONDS = 30;
 const middle = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
 const browser = await chromium.launch({ executablePath: process.env.MUSTER_CHROMIUM, args: ["--no-sandbox"] });
 
-async function once([path, region], clock) {
+/** Measures a page; tries again if Chromium aborted requests because an interface of the machine changed. */
+async function once(page, clock) {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await measured(page, clock);
+    } catch (error) {
+      if (tries === 5 || !String(error).includes("ERR_NETWORK_CHANGED")) throw error;
+    }
+  }
+}
+
+async function measured([path, region], clock) {
   const context = await browser.newContext(); // an empty cache, as at the first visit
   await context.addInitScript((kept) => Object.entries(kept).forEach(([name, value]) => sessionStorage.setItem(name, value)), {
     "muster-token": world.token,
     "muster-session": world.session,
   });
   const page = await context.newPage();
+  const errors = [];
+  page.on("pageerror", (error) => errors.push(String(error)));
+  page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
   let asked = 0;
   page.on("request", (request) => (asked += request.url().includes("/v1/") ? 1 : 0));
   if (clock) await page.clock.install();
   const began = performance.now();
   await page.goto(world.url + path, { waitUntil: "domcontentloaded" });
-  await page.getByRole("region", { name: region }).getByRole("row").nth(1).waitFor();
+  await page
+    .getByRole("region", { name: region })
+    .getByRole("row")
+    .nth(1)
+    .waitFor({ timeout: 15_000 })
+    .catch(async (error) => {
+      throw new Error(`${path} shows: ${(await page.locator("main").innerText()).slice(0, 2000)} ${errors.join("; ")}`, { cause: error });
+    });
   const data = performance.now() - began;
   const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? 0);
   let perSecond = 0;

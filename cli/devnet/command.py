@@ -147,7 +147,7 @@ def devnet(
         )
     elif verify is not None:
         raise InvalidInput("--verify without --serve", hint="add --serve, or leave --verify out")
-    _check_cheat(cheat, serves=task is FirstTask.SERVE)
+    _check_cheat(cheat, serves=task is FirstTask.SERVE, dialogues=preset is PresetName.DIALOGUE)
     own = ModelFlags(
         model=model,
         environment=environment,
@@ -343,7 +343,7 @@ def _check_serving(flags: Mapping[str, object]) -> None:
         )
 
 
-def _check_cheat(name: str, *, serves: bool) -> None:
+def _check_cheat(name: str, *, serves: bool, dialogues: bool) -> None:
     """Checks that an attack exists and that a devnet can show its outcome.
 
     Raises:
@@ -370,3 +370,5 @@ def _check_cheat(name: str, *, serves: bool) -> None:
         raise InvalidInput(
             f"there is no cheat {name}", hint=f"one of: {', '.join(sorted(ATTACKS))}, or none; docs/attacks.md"
         )
+    if ATTACKS[name].dialogues and not dialogues:
+        raise InvalidInput(f"{name} forges dialogues, and this devnet has single answers", hint="add --preset dialogue")

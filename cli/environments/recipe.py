@@ -188,11 +188,6 @@ def _figures(target: Path, proposed: ProposedRecipe) -> dict[str, object]:
         "max_prompt_tokens": recipe.max_prompt_tokens,
         "max_new_tokens": recipe.sampling.max_new_tokens,
         **dialogue,
-        **(
-            {}
-            if recipe.dialogue is None
-            else {f"dialogue_{k}": v for k, v in recipe.dialogue.model_dump(mode="json").items()}
-        ),
         "context": proposed.context,
         "row_tokens": proposed.row_tokens,
     }

@@ -11,6 +11,8 @@ from protocol.errors import NotFound
 
 SHIPPED = (
     "requirements.lock",
+    "deploy/compose",
+    "deploy/helm",
     "deploy/images",
     "deploy/locks",
     "deploy/nftables",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from rollouts.checks.result import first_difference
 from rollouts.dialogue.conversation import Conversation
 from rollouts.environments import Prompt, Reward
 from rollouts.files.samples import Sample
+from rollouts.sandbox.deadline import latest_end
 
 _SHOWN = 12
 """Maximum number of tokens, from the first different one on, that a finding lists."""
@@ -41,8 +43,8 @@ class ReplayedDialogue:
     """A row's dialogue as the environment of this machine gives it.
 
     Args:
-        reward: The dialogue's reward; None if there is a difference. It is undecided if a call reached a limit on this
-            machine, which ended the replay.
+        reward: The dialogue's reward; None if there is a difference, or if the time for all rows was over. It is
+            undecided if a call reached a limit on this machine, which ended the replay.
         fault: The first difference; None if the dialogues are equal as far as this machine could replay them.
     """
 
@@ -68,6 +70,8 @@ def replay(case: CheckInput, row: int, prompt: Prompt) -> ReplayedDialogue:
     drawn, stop, why = sample.output_tokens.tolist(), 0, ""
     fault: DialogueFault | None = None
     for number, turn in enumerate(sample.turns):
+        if time.monotonic() >= latest_end():
+            return ReplayedDialogue(reward=None, fault=None)
         start, stop = stop, stop + turn.drawn
         why = conversation.fault_of(drawn[start:stop])
         if why:  # after check 6, only a dialogue that is over
@@ -78,11 +82,9 @@ def replay(case: CheckInput, row: int, prompt: Prompt) -> ReplayedDialogue:
         fault = _difference(case, sample, number, conversation, position=stop - 1)
         if fault is not None:
             break
-    if fault is None or conversation.over:
-        reward = planner.dialogue_reward(conversation)
-        if fault is None or reward.undecided:
-            return ReplayedDialogue(reward=reward, fault=None)
-    elif not why and stop == len(drawn) and not sample.task_reward and planner.dialogue_reward(conversation).limited:
+    if fault is None or conversation.limited:
+        return ReplayedDialogue(reward=planner.dialogue_reward(conversation), fault=None)
+    if not conversation.over and not why and stop == len(drawn) and not sample.task_reward and planner.dialogue_reward(conversation).limited:
         fault = replace(fault, ends_at_limit=True)
     return ReplayedDialogue(reward=None, fault=fault)
 

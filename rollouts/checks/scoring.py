@@ -84,24 +84,25 @@ class RowScorer:
         self._prompt_of = prompt_of
 
     def score(self, row: int) -> RowScore | None:
-        """Returns the row's score; None if its prompt or target does not exist.
+        """Returns the row's score; None if its prompt or target does not exist, which check 4 reports.
 
         Raises:
+            EnvironmentFault: The environment breaks its contract.
             SandboxUnavailable: This machine has no sandbox for scoring answers.
         """
         sample = self._case.file.samples[row]
         fault: DialogueFault | None = None
         try:
             prompt = self._prompt_of(sample.prompt_index, sample.target_length)
-            if self._case.version.recipe.dialogue is not None:
-                replayed = replay(self._case, row, prompt)
-                reward, fault = replayed.reward, replayed.fault
-            else:
-                reward = self._case.version.planner.reward(prompt, sample.output_tokens.tolist(), sample.finish)
         except BadDataset:  # an `InvalidInput` too, but of this machine: its data set is missing or changed
             raise
         except InvalidInput:
             return None
+        if self._case.version.recipe.dialogue is not None:
+            replayed = replay(self._case, row, prompt)
+            reward, fault = replayed.reward, replayed.fault
+        else:
+            reward = self._case.version.planner.reward(prompt, sample.output_tokens.tolist(), sample.finish)
         if reward is None:
             return RowScore(length_penalty=0.0, limited=fault is not None and fault.ends_at_limit, fault=fault)
         return RowScore(

@@ -249,7 +249,10 @@ class Search:
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text without regard to case."""
+    """Returns the words of the text's first 1,000 characters without regard to case.
+
+    Normalising takes time in proportion to the square of the text's length.
+    """
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 

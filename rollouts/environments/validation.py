@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol.errors import MusterError
+from protocol.errors import MusterError, Unavailable
 from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Role, Tool
-from rollouts.environments.errors import EnvironmentFault
+from rollouts.environments.errors import BadDataset, EnvironmentFault, NoSuchPrompt
 from rollouts.environments.interface import Environment, Prompt, Rewards, Score
 
 
@@ -39,7 +39,7 @@ class CheckedEnvironment:
     def prompt(self, index: int) -> Prompt:
         """Returns the prompt of this index; its text is guaranteed to be encodable."""
         what = f"prompt({index})"
-        found = self.asked(what, lambda: self.inner.prompt(index))
+        found = self.asked(what, lambda: self.inner.prompt(index), passes=(NoSuchPrompt,))
         if not isinstance(found, Prompt) or found.index != index or found.target_length is not None:
             raise self.fault(what, f"does not return a Prompt with that index and no target length: {shown(found)}")
         if not has_encoding(found.text):
@@ -114,14 +114,26 @@ class CheckedEnvironment:
         partial = isinstance(found, Score) and _is_figure(found.task) and Rewards.UNIT.allows(found.task)
         return allowed + ("; a family with partial credit declares rewards=Rewards.UNIT" if partial else "")
 
-    def asked(self, what: str, ask: Callable[[], object]) -> object:
-        """Calls a method of the environment; reports its exceptions as faults of the environment."""
+    def asked(
+        self, what: str, ask: Callable[[], object], *, passes: tuple[type[MusterError], ...] = ()
+    ) -> object:
+        """Calls a method of the environment; reports its exceptions as faults of the environment.
+
+        Args:
+            what: The call, for messages.
+            ask: Makes the call.
+            passes: Errors that the method may raise, besides those of this machine. Callers blame a node for some kinds
+                of errors, or skip a row, so no other kind may pass.
+        """
         try:
             return ask()
-        except MusterError:
+        except (EnvironmentFault, BadDataset, Unavailable, *passes):
             raise
         except (Exception, SystemExit) as error:
-            raise self.fault(what, f"raised {type(error).__name__}: {str(error)[:200]}") from error
+            fault = self.fault(what, f"raised {type(error).__name__}: {str(error)[:200]}")
+            if isinstance(error, MusterError) and error.hint:
+                fault.hint = error.hint
+            raise fault from error
 
     def fault(self, what: str, why: str) -> EnvironmentFault:
         """Returns the error for a violation of the contract."""
@@ -159,12 +171,14 @@ class CheckedEpisode:
     def reply(self, message: ModelMessage) -> Reply:
         """Returns the reply; its texts are guaranteed to be encodable."""
         found = self._asked("reply()", lambda: self._inner.reply(message))
-        if not isinstance(found, Reply) or not isinstance(found.done, bool):
+        if not isinstance(found, Reply) or not isinstance(found.done, bool) or not isinstance(found.limited, bool):
             raise self._fault("reply()", f"does not return a Reply: {shown(found)}")
+        if found.limited and not found.done:
+            raise self._fault("reply()", "goes on after a limit of time or memory; set done with limited")
         messages = self._messages("reply()", found.messages)
         if any(one.role is Role.SYSTEM for one in messages):
             raise self._fault("reply()", "has a system message; only the opening can have one")
-        return Reply(messages=messages, done=found.done)
+        return Reply(messages=messages, done=found.done, limited=found.limited)
 
     def score(self) -> Score:
         """Returns the score: see `CheckedEnvironment.score`."""

@@ -108,6 +108,7 @@ SEAMS: dict[str, tuple[set[str], dict[str, str]]] = {
             "protocol/runtime/randomness.py": "the seam",
             "protocol/http/tokens.py": "access tokens",
             "orchestrator/storage/signed_urls.py": "key of signed URLs",
+            "orchestrator/store/sessions.py": "one-time codes and tokens of sessions",
             "orchestrator/store/webhooks.py": "keys of webhook signatures",
             "worker/state.py": "HMAC key of fingerprints",
             "worker/tasks/container_runner.py": "access tokens of tasks",

@@ -128,8 +128,8 @@ def test_images_run_confined_and_have_no_tools_of_the_tests(engine: docker.Docke
     for image in (COMPUTE, WORKER):
         assert "namespace" in contained(engine, image, SANDBOX)  # Docker's default profile refuses them
         assert contained(engine, image, SANDBOX, *CONFINED) == "sandboxed\n"
+    # Without `systempaths=unconfined`, which the API does not know as an option; the worker of the next test has it.
     assert "proc" in contained(engine, WORKER, RUNTIME, *CONFINED)
-    assert contained(engine, WORKER, RUNTIME, *CONFINED, "systempaths=unconfined").startswith("bubblewrap")
 
 
 def free_port() -> int:

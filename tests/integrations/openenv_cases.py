@@ -5,6 +5,7 @@ Run by the Python of `.tools/verifiers`, through `test_openenv.py`.
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,7 @@ def test_seeds_give_prompts_and_faults_of_steps_blame_nobody(faulty: Any, monkey
     from dataclasses import replace  # noqa: PLC0415
     from datetime import timedelta  # noqa: PLC0415
 
-    from muster_openenv import family  # noqa: PLC0415
-
+    family: Any = import_module("muster_openenv.family")
     monkeypatch.setattr(family, "LIMITS", replace(family.LIMITS, cpu=timedelta(seconds=1)))
     environment = load_environment("openenv", options=faulty("Base", seeds=3, configs=[{}, {"big": True}]))
     assert environment.size() == 6

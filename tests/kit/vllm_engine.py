@@ -64,20 +64,9 @@ class EngineProcess:
         max_batch: int = 64,
         cache_bytes: int | None = None,
         prefix_caching: bool = True,
-        device_class: str | None = None,
     ) -> None:
-        """Closes the current engine and opens another; `prefix_caching` is on in the product.
-
-        `device_class` is None for the machine's own class; otherwise the process's first engine has to name it.
-        """
-        self._ask(
-            "open",
-            dtype=dtype,
-            max_batch=max_batch,
-            cache_bytes=cache_bytes,
-            prefix_caching=prefix_caching,
-            device_class=device_class,
-        )
+        """Closes the current engine and opens another; `prefix_caching` is on in the product."""
+        self._ask("open", dtype=dtype, max_batch=max_batch, cache_bytes=cache_bytes, prefix_caching=prefix_caching)
 
     def preemptions(self) -> int:
         """Returns how often vLLM has discarded an answer's keys and values to compute them again later."""

@@ -24,10 +24,12 @@ Above this share, the verdict's reason is `PASSED_UNDECIDED`; repeated verdicts 
 rate. The files of honest nodes stay below this share, although models write endless loops in some answers.
 """
 
-PROGRAMS = frozenset({"code", "python"})
-"""Environments that run the model's programs.
+PROGRAMS = frozenset({"code", "openenv", "python", "verifiers"})
+"""Environments that run the model's programs, or code of other projects.
 
 The result of a program that reads the clock is random, so a file with only few differing rows is not judged forged.
+Replies to programs are part of a dialogue, so a model could make any number of them depend on the machine; a file in
+which only replies differ is never judged forged. Every row is replayed, so a forged reply earns nothing either way.
 """
 
 UNCONFIRMED = {
@@ -98,8 +100,8 @@ def scores_differ(
     """Returns the verdict for a file whose rewards or dialogues differ from this validator's scores and replays.
 
     The verdict is `FORGED`, with two exceptions that give `REJECTED`. First, all differing rows claim too little or end
-    too early, and have limits of time or memory: on a slow machine, honest scoring gives such rows. Second, only few
-    rows differ in another way, and all of them are in environments that run programs.
+    too early, and have limits of time or memory: on a slow machine, honest scoring gives such rows. Second, all rows
+    that differ in another way are in environments that run programs, and are few or differ in replies only.
 
     Args:
         failed: The failed checks: reward, dialogue or both.
@@ -112,11 +114,17 @@ def scores_differ(
     verdict = forged(first, copy=copy)
     if not any(others):
         why = "the node's machine may have been too slow for these answers, so the file is not judged forged"
-    elif PROGRAMS.issuperset(environments) and is_few(sum(others), rows=rows):
-        why = "so few rows may differ by chance, so the file is not judged forged"
+    elif PROGRAMS.issuperset(environments) and (is_few(sum(others), rows=rows) or _only_replies(failed)):
+        why = "replies to programs may differ by chance, so the file is not judged forged"
     else:
         return verdict
     return ExaminationVerdict(outcome=Outcome.REJECTED, reason=verdict.reason, words=f"{verdict.words}; {why}")
+
+
+def _only_replies(failed: Sequence[CheckResult]) -> bool:
+    """Returns whether all findings are replies that differ."""
+    listed = [finding for result in failed for finding in result.findings]
+    return all(finding.reason is ReasonCode.DIALOGUE_REPLY for finding in listed) and bool(listed)
 
 
 def _others(result: CheckResult) -> int:

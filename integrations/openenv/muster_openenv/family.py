@@ -222,7 +222,7 @@ class OpenEnvEpisode:
         self._played = self._environment.played(self._index, self._messages)
         if self._played is None:
             self._undecided = True
-            return Reply(done=True)
+            return Reply(done=True, limited=True)
         text = cut(self._played.text.encode("utf-8", "replace").decode())
         return Reply(messages=[GivenMessage(role=Role.USER, text=text)], done=self._played.done)
 

@@ -185,7 +185,7 @@ class VerifiersEpisode:
             return Reply(done=True)
         found = self._replied()
         if found is None or found.over:
-            return Reply(done=True)
+            return Reply(done=True, limited=found is None)
         for call, text in zip(calls, found.replies, strict=True):
             if call["reply"] is None:
                 call["reply"] = BAD_ARGUMENTS if text is None else cut(_encodable(text))

@@ -22,6 +22,7 @@ APP.command()(devnet)
     [
         (["--cheat", "lying"], "there is no cheat lying"),
         (["--cheat", "skipped-index"], "a devnet can't show skipped-index: its work is honest"),
+        (["--cheat", "forged-reply"], "forged-reply forges dialogues, and this devnet has single answers"),
         (["--cheat", "banned-in-between"], "a devnet can't show banned-in-between"),
         (["--cheat", "slow"], "a devnet can't show slow: its work is honest"),
         (["--cheat", "slot-shopper"], "its predictions of seeds have no effect"),

@@ -120,7 +120,7 @@ test("hostile text in any field becomes one bounded line without a link", () => 
       assert.equal(typeof cell.text, "string");
       assert.ok(cell.text.length <= 2100 && (cell.title ?? "").length <= 620, `${cell.text.length}`);
       assert.doesNotMatch(cell.text + (cell.title ?? ""), /[\u0000-\u001f\u202e\u2066\u200b]/);
-      assert.ok(!cell.href || /^#node\/0x[0-9a-fA-F]{40}$/.test(cell.href), cell.href);
+      assert.ok(!cell.href || /^#(node\/0x[0-9a-fA-F]{40}|task\/[0-9a-f]{32}|work\/0x[0-9a-f]{64})$/.test(cell.href), cell.href);
     }
     const line = logLine({ sequence: 0, time_ms: 1, stream: text, text }, NOW);
     assert.ok(line.text.length <= 2100 && line.stream.length < 40);

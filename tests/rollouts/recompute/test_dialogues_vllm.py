@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protocol.runtime.cpu_class import cpu_class
 from rollouts.dialogue.play import play_in_rounds
-from rollouts.precision import Dtype
-from rollouts.recompute.place import VllmPlace, classes_at
+from rollouts.precision import Arithmetic
+from rollouts.recompute.place import VllmPlace
 from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.turns import Turn
 from tests.kit.dialogues import SEED, VERSION, dialogue_recipe, file_of, replying_dialogues, talking_folder
@@ -27,9 +28,10 @@ PLACE = VllmPlace(python=PYTHON, device="cpu")
 def test_dialogues_of_a_class_are_recomputed_to_the_bit(tmp_path: Path) -> None:
     if not PYTHON.exists():
         pytest.skip(f"there is no vLLM for the CPU in {PYTHON.parents[1]}: run deploy/setup/vllm.sh")
-    own = next((one for one in classes_at(PLACE) if one.dtype is Dtype.BFLOAT16), None)
-    if own is None:
+    device = cpu_class()
+    if device is None:
         pytest.skip("this processor has no numerics class")
+    own = Arithmetic.parse(f"vllm-0.32.0/bfloat16/{device}")
     folder = talking_folder(tmp_path / "model", num_attention_heads=3, num_key_value_heads=1)
     parameters = RECIPE.sampling.parameters
     with (
@@ -37,7 +39,7 @@ def test_dialogues_of_a_class_are_recomputed_to_the_bit(tmp_path: Path) -> None:
         VllmProcess(PLACE, own) as verifier,
         ThreadPoolExecutor(1) as replies,
     ):
-        engine.open(dtype=own.dtype, max_batch=8, device_class=own.device)
+        engine.open(dtype=own.dtype, max_batch=8)
         engine.load(folder, version=VERSION)
         verifier.load(folder, version=VERSION)
         found = play_in_rounds(

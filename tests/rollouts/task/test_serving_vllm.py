@@ -72,8 +72,10 @@ async def test_clients_are_answered_and_the_files_are_accepted(
         orchestrator = around.orchestrator
         orchestrator.key, orchestrator.gateway = gateway.ledger.orchestrator, gateway.url
         orchestrator.groups_per_slot, orchestrator.slots = 8, 1000
-        heads: dict[str, Any] = {"num_attention_heads": 3, "num_key_value_heads": 3}  # heads that vLLM can compute
-        gateway.ledger.announced = {0: around.publish(0, new_tokens=64, arithmetic=(arithmetic,), **heads)}
+        version = around.publish(
+            0, new_tokens=64, arithmetic=(arithmetic,), num_attention_heads=3, num_key_value_heads=3
+        )  # heads that vLLM can compute
+        gateway.ledger.announced = {0: version}
         client = gateway.client(gateway.token())
         create: Any = client.completions.create
 

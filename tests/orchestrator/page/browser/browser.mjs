@@ -10,6 +10,9 @@ const { chromium } = require("playwright-core");
 const AXE = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
 export const world = JSON.parse(process.env.MUSTER_WORLD);
+/** Chromium aborts all requests when an interface of the machine changes, as Docker's tests cause; the page is loaded again. */
+const NETWORK_CHANGED = "ERR_NETWORK_CHANGED";
+
 export const LOOKS = [
   { width: 1280, dark: false },
   { width: 1280, dark: true },
@@ -38,14 +41,23 @@ export async function open(path, { width = 1280, dark = false, storage = {}, rou
   const seen = { page, asked: [], errors: [], close: () => context.close() };
   page.on("request", (request) => request.url().includes("/v1/") && seen.asked.push(`${request.method()} ${request.url()}`));
   page.on("pageerror", (error) => seen.errors.push(String(error)));
-  page.on("console", (message) => message.type() === "error" && seen.errors.push(message.text()));
+  let changes = 0;
+  page.on("console", (message) => {
+    if (message.type() !== "error") return;
+    if (message.text().includes(NETWORK_CHANGED)) changes += 1;
+    else seen.errors.push(message.text());
+  });
   page.on("dialog", (dialog) => (seen.errors.push(`dialog: ${dialog.message()}`), dialog.dismiss()));
   for (const [pattern, answer] of Object.entries(routes)) {
     await page.route(pattern, (route) =>
       route.fulfill({ status: 200, contentType: "application/json", ...answer(route.request()) }),
     );
   }
-  await page.goto(world.url + path, { waitUntil: "domcontentloaded" });
+  await page.goto(world.url + path, { waitUntil: "load" });
+  for (let tries = 0; changes > 0 && tries < 5; tries += 1) {
+    changes = 0;
+    await page.reload({ waitUntil: "load" });
+  }
   return seen;
 }
 
