@@ -131,7 +131,7 @@ def test_a_compressed_file_is_reported_as_compressed(
 
 
 def test_an_endless_row_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_LONGEST_ROW", 1000)
+    monkeypatch.setattr(datasets, "LONGEST_ROW", 1000)
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + "x" * 2000)
     with pytest.raises(BadDataset, match=r"rows.jsonl: row 1 has more than 1000 bytes"):
