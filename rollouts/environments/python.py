@@ -5,8 +5,8 @@ the sandbox, and gets the program's output, with the value of an expression in t
 
 The output is part of the dialogue and is compared by every verifier, so it must be the same on every machine: see
 `rollouts.sandbox.inside.repeatable`. Every program runs twice, in processes with different addresses and different
-limits of memory. A program with two different outputs, like one that reaches a limit of time or memory, ends the dialogue as undecided: it has no
-reward, and nobody is blamed.
+limits of memory. A program with two different outputs, like one that reaches a limit of time or memory, ends the
+dialogue as undecided: it has no reward, and nobody is blamed.
 """
 
 from __future__ import annotations

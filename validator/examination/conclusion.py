@@ -28,6 +28,9 @@ PROGRAMS = frozenset({"code", "python"})
 """Environments that run the model's programs.
 
 The result of a program that reads the clock is random, so a file with only few differing rows is not judged forged.
+The guards of `python` make outputs repeatable, but not against a program that is written to bypass them. Many differing
+rows are judged forged nevertheless: honest answers contain few such programs, and if any number of rows were excused,
+a node could invent all replies of the tool without losing stake.
 """
 
 UNCONFIRMED = {

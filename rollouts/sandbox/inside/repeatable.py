@@ -193,6 +193,7 @@ def _described(error: BaseException) -> str:
     try:
         said = str(error)[:_LONGEST_ERROR]
     except Exception:  # noqa: BLE001 - the program may define the text
+        _check_memory()
         said = ""
     line, trace = (error.lineno, None) if isinstance(error, SyntaxError) else (None, error.__traceback__)
     while trace is not None:

@@ -88,7 +88,7 @@ OUTPUTS = {
         "TypeError: the name of an attribute is a plain text",
     ),
     "formats": ("'{0.real:>{1}} {x[k]}'.format(1, 3, x={'k': 2}), '{a}'.format_map({'a': 1})", "('  1 2', '1')"),
-    "formats by name": ("[*map(str.format, '{}')], getattr('{}', 'format')(1)", "IndexError"),
+    "formats by name": ("[*map(str.format, ['{}'], [1])], getattr('{}', 'format')(2)", "(['1'], '2')"),
     "another format": (CLASS + "def format(self, x): return x\nC().format('{0.__x__}')", "'{0.__x__}'"),
     "no special names in formats": ("'{0.__class__.__init__.__globals__}'.format(1)", "Error: the name __globals__"),
     "nor in widths": ("str.format('{0:{0.__hash__}}', 1)", "Error: the name __hash__"),
@@ -99,19 +99,25 @@ OUTPUTS = {
     "no writes to modules": ("import enum\nenum.global_enum", "AttributeError"),
     "no positions in patterns": ("match 1:\n case int(x): pass", "Error: a pattern of a class needs names"),
     "no wrapped functions": (
-        "import functools, math\nclass W:\n def __setattr__(self, name, value): print(name)\n"
-        "functools.wraps(math.sin)(W())\n"
-        "functools.update_wrapper(W(), math.sin, ('__wrapped__', '__globals__'), ())",
+        (
+            "import functools, math\nclass W:\n def __setattr__(self, name, value): print(name)\n"
+            "functools.wraps(math.sin)(W())\n"
+            "functools.update_wrapper(W(), math.sin, ('__wrapped__', '__globals__'), ())"
+        ),
         "__name__\n__qualname__\n__doc__\nTypeError",
     ),
     "decorators": (
-        "import functools\ndef d(f):\n @functools.wraps(f)\n def g(x): return f(x) + 1\n return g\n"
-        "@d\ndef f(x):\n 'doc'\n return x\nf(1), f.__name__, f.__doc__",
+        (
+            "import functools\ndef d(f):\n @functools.wraps(f)\n def g(x): return f(x) + 1\n return g\n"
+            "@d\ndef f(x):\n 'doc'\n return x\nf(1), f.__name__, f.__doc__"
+        ),
         "(2, 'f', 'doc')",
     ),
     "data classes": (
-        "from dataclasses import *\n@dataclass(order=True)\nclass P:\n 'doc'\n x: int\n y: float = 2 ** .5\n"
-        "replace(P(1), x=2), asdict(P(1, 2)), P.__doc__",
+        (
+            "from dataclasses import *\n@dataclass(order=True)\nclass P:\n 'doc'\n x: int\n y: float = 2 ** .5\n"
+            "replace(P(1), x=2), asdict(P(1, 2)), P.__doc__"
+        ),
         "(P(x=2, y=1.41421356237), {'x': 1, 'y': 2}, 'doc')",
     ),
     "no source in fields": (
@@ -119,8 +125,10 @@ OUTPUTS = {
         "Error: the name of a field is an identifier",
     ),
     "powers in a class that maps names": (
-        "class M(type): pass\nM2 = type('M2', (type,), {'__prepare__': lambda *a: {'power ': lambda a, b: 7}})\n"
-        "class A(metaclass=M2): x = 2 ** .5\nA.x",
+        (
+            "class M(type): pass\nM2 = type('M2', (type,), {'__prepare__': lambda *a: {'power ': lambda a, b: 7}})\n"
+            "class A(metaclass=M2): x = 2 ** .5\nA.x"
+        ),
         "1.41421356237",
     ),
     "the line of an error in a block": (
@@ -147,12 +155,11 @@ UNDECIDED = {
     "too much time": "while True: pass",
     "too much memory": "x = [0] * 10**10",
     "too much memory, caught": "try: x = [0] * 10**10\nexcept BaseException: print('caught')",
-    "too much memory in the second argument": "print([0] * 10**10 if 0 else 1, bytearray(4 << 30))",
     "too much memory, with a guard of its own": f"check_memory = print\ntry: {MUCH}\nexcept MemoryError: print('hit')",
     "too much memory, dropped at the end": f"def f():\n try: {MUCH}\n finally: return 'hit'\nf()",
     "too much memory, and a handler that ends": f"try: {MUCH}\nexcept exit(): pass",
     "too much memory, and a handler that floods": f"try: {MUCH}\nexcept print('x' * 999): pass",
-    "too much memory, replaced": f"def f():\n try: {MUCH}\n except g(): pass\ndef g(): 1/0\ntry: f()\nexcept Exception: 1",
+    "too much memory, replaced": f"def f():\n try: {MUCH}\n except 1/0: pass\ntry: f()\nexcept Exception: print('hit')",
     "too much memory, in a group": f"try:\n try: {MUCH}\n except* OSError: pass\nexcept BaseException: print('hit')",
     "too much memory, suppressed": CLASS
     + f"def __enter__(self): pass\n def __exit__(self, *a): return True\nwith C(): {MUCH}\nprint('hit')",
