@@ -77,7 +77,7 @@ _STATISTICS = (
     "fmean mean median median_grouped median_high median_low mode multimode pstdev pvariance quantiles stdev variance"
 )
 _OPERATOR = (
-    "abs add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert is_ is_not itemgetter le "
+    "add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert is_ is_not itemgetter le "
     "lshift lt mod mul ne neg not_ or_ pos rshift sub truediv truth xor"
 )
 _TYPING = "Any Callable Dict Iterable Iterator List NamedTuple Optional Sequence Set Tuple Union"
@@ -124,6 +124,10 @@ _INTERNALS = frozenset(
 )
 """Attributes that lead from a generator, an exception, an enumeration or a type hint out of the program."""
 _FORMATS = frozenset({"format", "format_map"})
+_EARLIER: list[Callable[[BaseException], BaseException | None]] = [
+    vars(BaseException)[name].__get__ for name in ("__context__", "__cause__")
+]
+_GROUPED: Callable[[BaseException], tuple[BaseException, ...]] = vars(BaseExceptionGroup)["exceptions"].__get__
 _POWER, _CHECK_MEMORY, _SHOW, _ATTRIBUTE = "power ", "check memory", "show ", "attribute "
 """Names of the guards. No source can spell them, so a program can't bind them."""
 
@@ -349,10 +353,10 @@ def _end_without_memory(error: BaseException | None) -> None:
         if isinstance(each, MemoryError):
             os._exit(OUT_OF_MEMORY)
         seen.add(id(each))
-        # The class of an error may define attributes of the same names.
-        left += [BaseException.__context__.__get__(each), BaseException.__cause__.__get__(each)]  # type: ignore[attr-defined]  # descriptors
+        # The class of an error may define attributes of the same names, so the descriptors read them.
+        left += [read(each) for read in _EARLIER]
         if isinstance(each, BaseExceptionGroup):
-            left += BaseExceptionGroup.exceptions.__get__(each)  # type: ignore[attr-defined]  # a descriptor
+            left += _GROUPED(each)
 
 
 def _show(value: object) -> None:
@@ -522,7 +526,7 @@ _CHOSEN: dict[str, Callable[[], dict[str, object]]] = {
     "random": lambda: _chosen(random, _RANDOM.split()) | {"seed": _seed},
     "string": lambda: _chosen(string, _STRING.split()),
     "statistics": lambda: _chosen(statistics, _STATISTICS.split()),
-    "operator": lambda: _chosen(operator, _OPERATOR.split()) | {"pow": _rounding(operator.pow)},
+    "operator": lambda: _chosen(operator, _OPERATOR.split()) | {"abs": _rounding(abs), "pow": _rounding(operator.pow)},
     "typing": lambda: _chosen(typing, _TYPING.split()),
 }
 """Modules of which a program can use only some names, which a function returns."""
