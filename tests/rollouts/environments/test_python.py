@@ -13,7 +13,7 @@ from rollouts.environments.errors import BadOptions
 from rollouts.environments.python import NO_OUTPUT, TOO_LONG
 from rollouts.environments.registry import find_family
 from rollouts.environments.validation import CheckedEnvironment
-from rollouts.sandbox import Sandboxes
+from rollouts.sandbox import Job, JobKind, JobOutcome, Sandboxes
 
 OBJECTS = "class A: pass\n"
 CLASS = "class C:\n "
@@ -97,6 +97,14 @@ OUTPUTS = {
     "no evaluation of annotations": ("import functools\nfunctools.singledispatch", "AttributeError"),
     "no members from modules": ("import enum\nenum.Enum._convert_", "Error: the name _convert_"),
     "no writes to modules": ("import enum\nenum.global_enum", "AttributeError"),
+    "no internals through fields": (
+        (
+            "from dataclasses import *\n@dataclass\nclass E(Exception):\n a: int = 1\n"
+            "fields(E)[0].name = '__traceback__'\ntry: raise E\nexcept E as e: replace(e)"
+        ),
+        "Error: the name __traceback__",
+    ),
+    "rounded sizes": ("import operator\n[abs(1 + 1j), operator.abs(1 + 1j)]", "[1.41421356237, 1.41421356237]"),
     "no positions in patterns": ("match 1:\n case int(x): pass", "Error: a pattern of a class needs names"),
     "no wrapped functions": (
         (
@@ -166,6 +174,8 @@ UNDECIDED = {
     "too much memory, suppressed by the first of two": CLASS
     + "def __init__(self, x): self.x = x\n def __enter__(self): bytearray(self.x)\n"
     + " def __exit__(self, *a): return True\nwith C(0), C(4 << 30): pass\nprint('hit')",
+    "too much memory, when a generator is closed": "def g():\n try: yield 1\n"
+    f" finally: {MUCH}\nx = g()\nnext(x)\ndel x\nprint('hit')",
     "too much memory, ignored": f"C = type('C', (), {{'__del__': lambda self: {MUCH}}})\nC()\nprint('hit')",
     "too much memory, in the text of an error": f"class E(Exception):\n def __str__(self): {MUCH}\nraise E",
     "memory near the limit": "x = 0\ntry:\n while True: x = bytearray(len(x) + (1 << 20)) if x else bytearray(1)\n"
@@ -182,6 +192,19 @@ def test_a_program_that_another_machine_may_run_otherwise_decides_nothing(progra
     reply = episode.reply(ModelMessage(text="", calls=(ToolCall("python", {"code": program}),)))
     assert (reply.done, reply.messages) == (True, ())
     assert (episode.score().task, episode.score().parts["undecided"]) == (0.0, 1.0)
+
+
+def test_the_second_run_may_have_more_memory(sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+    started = sandboxes.run
+
+    def observed(kind: JobKind, job: Job) -> JobOutcome:
+        limits.append(job.limits.memory_bytes)
+        return started(kind, job)
+
+    monkeypatch.setattr(sandboxes, "run", observed)
+    assert run(python(sandboxes, memory_mib=256), "1").messages[0].text == "1"
+    assert limits == [256 << 20, 288 << 20]
 
 
 def test_calls_are_counted_over_the_dialogue(sandboxes: Sandboxes) -> None:
