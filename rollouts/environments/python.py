@@ -4,9 +4,9 @@ The message without a call is the answer, which the other environment scores. Ev
 the sandbox, and gets the program's output, with the value of an expression in the last line.
 
 The output is part of the dialogue and is compared by every verifier, so it must be the same on every machine: see
-`rollouts.sandbox.inside.repeatable`. Every program runs twice, in processes with different addresses. A program with
-two different outputs, like one that reaches a limit of time or memory, ends the dialogue as undecided: it has no
-reward, and nobody is blamed.
+`rollouts.sandbox.inside.repeatable`. Every program runs twice, in processes with different addresses and different
+limits of memory. A program with two different outputs, like one that reaches a limit of time or memory, ends the
+dialogue as undecided: it has no reward, and nobody is blamed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self
@@ -41,6 +42,8 @@ _LONGEST_SOURCE = 16 * 1024
 NO_OUTPUT = "(no output)"
 TOO_LONG = f"error: the program has more than {_LONGEST_SOURCE} bytes"
 _CUT = " … (cut off)"
+_MORE_MEMORY = 1.125
+"""The second run may have so many times the memory, so that an output that depends on the limit differs."""
 _EXPRESSION = re.compile(r"\d+(?: ?[-+*] ?\d+)+")
 TOOL = Tool(
     name=NAME,
@@ -67,7 +70,8 @@ class PythonOptions(Options):
     cpu_seconds: Annotated[int, Field(ge=1, le=60)] = 5
     """CPU seconds of a program; the wall-clock limit is three times as long plus 5 s."""
     memory_mib: Annotated[int, Field(ge=128, le=16384)] = 512
-    """Address space of a program's process in MiB, including about 100 MiB for the interpreter."""
+    """Address space of a program's process in MiB, including about 100 MiB for the interpreter; the second
+    run may have an eighth more."""
 
     @field_validator("problems")
     @classmethod
@@ -171,7 +175,10 @@ class PythonProblems:
             "characters": self._options.output_characters,
             "shift": kind is JobKind.TOOL_AGAIN,
         }
-        job = Job(module="inside.repeatable", payload=payload, keep_output=False, limits=self._limits)
+        limits = self._limits
+        if kind is JobKind.TOOL_AGAIN:
+            limits = replace(limits, memory_bytes=int(limits.memory_bytes * _MORE_MEMORY))
+        job = Job(module="inside.repeatable", payload=payload, keep_output=False, limits=limits)
         outcome = self._sandboxes().run(kind, job)
         if not outcome.succeeded:
             raise ToolLimitError

@@ -4,11 +4,19 @@ The program can import a few modules without clocks, files and unseeded random n
 addresses. Functions of the C library, such as `sin` and powers of fractions, differ in the last digits between
 processors, so their results are rounded to 12 digits. The value of an expression in the last line is printed.
 
+The sandbox is the security border. The guards here protect only against outputs that differ between machines:
+
+- Every identifier of the program is checked (`_Guard.visit`), and names given as texts (`getattr`, `str.format`).
+- The guarded operations call functions by names that no source can spell, and that class bodies read as globals.
+- A program ends when its memory limit was reached, before any of its handlers, `finally` blocks or `__exit__` runs.
+- Modules have no function that evaluates text or reads attributes by names that the program gives.
+
 The job writes one JSON object to descriptor 3: `{"output": "…", "error": "…", "cut": false}`.
 """
 
 from __future__ import annotations
 
+import abc
 import ast
 import bisect
 import builtins
@@ -36,10 +44,11 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from .program import OUT_OF_MEMORY
 
+_T = TypeVar("_T")
 _RESULT = 3
 _FILE = "program"
 _DIGITS = 12
@@ -68,34 +77,59 @@ _STATISTICS = (
     "fmean mean median median_grouped median_high median_low mode multimode pstdev pvariance quantiles stdev variance"
 )
 _OPERATOR = (
-    "abs add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert is_ is_not itemgetter le "
+    "add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert is_ is_not itemgetter le "
     "lshift lt mod mul ne neg not_ or_ pos rshift sub truediv truth xor"
 )
 _TYPING = "Any Callable Dict Iterable Iterator List NamedTuple Optional Sequence Set Tuple Union"
+_COLLECTIONS = "ChainMap Counter OrderedDict UserDict UserList defaultdict deque namedtuple"
+"""Not `UserString`, whose `format` calls the unguarded one."""
+_DATACLASSES = "FrozenInstanceError InitVar KW_ONLY field fields is_dataclass"
+_ENUM = "Enum Flag IntEnum IntFlag StrEnum auto unique"
+"""Not `global_enum`, which writes into other modules."""
+_FUNCTOOLS = "cache cached_property cmp_to_key lru_cache partial reduce total_ordering"
+"""Not `singledispatch`, which evaluates annotations given as texts."""
+_STRING = (
+    "Template ascii_letters ascii_lowercase ascii_uppercase capwords digits hexdigits octdigits printable punctuation "
+    "whitespace"
+)
 _WHOLE = {
     "bisect": bisect,
-    "collections": collections,
     "collections.abc": collections.abc,
     "copy": copy,
-    "dataclasses": dataclasses,
     "decimal": decimal,
-    "enum": enum,
     "fractions": fractions,
-    "functools": functools,
     "heapq": heapq,
     "itertools": itertools,
     "json": json,
     "numbers": numbers,
     "re": re,
-    "string": string,
     "textwrap": textwrap,
 }
 _DUNDERS = frozenset({"__class__", "__doc__", "__init__", "__name__"})
-_FRAMES = frozenset(
-    {f"{kind}_{part}" for kind in ("ag", "cr", "gi") for part in ("code", "frame")}
-    | {"f_back", "f_builtins", "f_globals", "f_locals", "tb_frame", "tb_next"}
+_ARITHMETIC = "add and divmod floordiv lshift matmul mod mul or pow rshift sub truediv xor"
+_METHODS = frozenset(
+    f"__{name}__"
+    for name in (
+        "abs bool bytes call ceil class_getitem complex contains copy deepcopy delattr delete delitem enter eq exit "
+        "float floor format ge get getattr getitem gt hash index init init_subclass int invert iter le len lt missing "
+        "ne neg new next pos post_init repr reversed round set set_name setattr setitem str trunc "
+        + " ".join(f"{name} r{name} i{name}" for name in _ARITHMETIC.split())
+    ).split()
 )
-"""Attributes that lead from a generator or an exception to the names of this module."""
+"""Methods that a class may define. Not `__del__`: the collector's time and its errors are not part of the program."""
+_INTERNALS = frozenset(
+    {f"{kind}_{part}" for kind in ("ag", "cr", "gi") for part in ("code", "frame")}
+    | {"f_back", "f_builtins", "f_code", "f_globals", "f_locals", "tb_frame", "tb_next"}
+    | {"_convert_", "_evaluate"}
+)
+"""Attributes that lead from a generator, an exception, an enumeration or a type hint out of the program."""
+_FORMATS = frozenset({"format", "format_map"})
+_EARLIER: list[Callable[[BaseException], BaseException | None]] = [
+    vars(BaseException)[name].__get__ for name in ("__context__", "__cause__")
+]
+_GROUPED: Callable[[BaseException], tuple[BaseException, ...]] = vars(BaseExceptionGroup)["exceptions"].__get__
+_POWER, _CHECK_MEMORY, _SHOW, _ATTRIBUTE = "power ", "check memory", "show ", "attribute "
+"""Names of the guards. No source can spell them, so a program can't bind them."""
 
 
 class _Refused(Exception):
@@ -123,6 +157,7 @@ class _Printed:
 
     def finish(self, error: str, *, cut: bool = False) -> NoReturn:
         """Writes the result and ends the process."""
+        _check_memory()
         result = {"output": _shown("".join(self._parts)), "error": _shown(error), "cut": cut}
         data = json.dumps(result).encode()
         while data:
@@ -137,14 +172,16 @@ def run(payload: dict[str, Any]) -> int:  # noqa: RET503 - `finish` does not ret
     sys.stdout = printed
     random.seed(0)
     sys.setrecursionlimit(1000)
+    sys.unraisablehook = _check_ignored
     try:
-        tree = _Guard().visit(ast.parse(payload["source"], _FILE))
+        tree = ast.parse(payload["source"], _FILE)
+        _Guard().visit(tree)
         code = compile(ast.fix_missing_locations(_shows_last(tree)), _FILE, "exec", dont_inherit=True)
         exec(code, {"__builtins__": _names(), "__name__": "__main__"})  # noqa: S102 - this process's purpose
     except MemoryError:
         return OUT_OF_MEMORY
     except SystemExit:
-        pass
+        _check_memory()
     except BaseException as error:  # noqa: BLE001 - a program may raise anything
         printed.finish(_described(error))
     del kept
@@ -160,6 +197,7 @@ def _described(error: BaseException) -> str:
     try:
         said = str(error)[:_LONGEST_ERROR]
     except Exception:  # noqa: BLE001 - the program may define the text
+        _check_memory()
         said = ""
     line, trace = (error.lineno, None) if isinstance(error, SyntaxError) else (None, error.__traceback__)
     while trace is not None:
@@ -173,26 +211,45 @@ def _described(error: BaseException) -> str:
 
 
 class _Guard(ast.NodeTransformer):
-    """Refuses names that lead out of the program, and replaces powers and handlers of exceptions by guarded ones."""
+    """Refuses names that lead out of the program, and replaces operations by guarded ones."""
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        _check_name(node.id)
+    def __init__(self) -> None:
+        self._methods: set[ast.AST] = set()
+
+    def visit(self, node: ast.AST) -> object:
+        """Checks all identifiers of a node, whatever its kind, and guards it."""
+        if not isinstance(node, ast.Constant):
+            for _, value in ast.iter_fields(node):
+                for name in value if isinstance(value, list) else [value]:
+                    if isinstance(name, str) and not (node in self._methods and name in _METHODS):
+                        _check_identifier(name)
+        return super().visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self._methods.update(part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef))
+        self.generic_visit(node)
+        # A class body reads other names from a mapping that the program may provide.
+        start = 0 if ast.get_docstring(node, clean=False) is None else 1
+        node.body.insert(start, ast.copy_location(ast.Global([_POWER, _CHECK_MEMORY, _ATTRIBUTE]), node.body[0]))
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        _check_name(node.attr)
-        return self.generic_visit(node)
+        self.generic_visit(node)
+        if node.attr not in _FORMATS or not isinstance(node.ctx, ast.Load):
+            return node
+        return ast.copy_location(_guarded(_ATTRIBUTE, node.value, ast.Constant(node.attr)), node)
 
     def visit_MatchClass(self, node: ast.MatchClass) -> ast.AST:
-        for name in node.kwd_attrs:
-            _check_name(name)
+        # Positions and the guarded attributes would be read by names that are known only at run time.
+        if node.patterns or _FORMATS.intersection(node.kwd_attrs):
+            raise _Refused("a pattern of a class needs names of attributes, as in case Point(x=0, y=1)")
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
         if not isinstance(node.op, ast.Pow):
             return node
-        return ast.copy_location(_guarded("*power*", node.left, node.right), node)
+        return ast.copy_location(_guarded(_POWER, node.left, node.right), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         self.generic_visit(node)
@@ -200,22 +257,71 @@ class _Guard(ast.NodeTransformer):
             return node
         if not isinstance(node.target, ast.Name):
             raise _Refused("**= is possible for a plain name only; write x = x ** y")
-        power = _guarded("*power*", ast.Name(node.target.id, ast.Load()), node.value)
+        power = _guarded(_POWER, ast.Name(node.target.id, ast.Load()), node.value)
         return ast.copy_location(ast.Assign([node.target], power), node)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         self.generic_visit(node)
-        node.body.insert(0, ast.copy_location(ast.Expr(_guarded("*check_memory*")), node))
+        node.body.insert(0, ast.copy_location(ast.Expr(_guarded(_CHECK_MEMORY)), node))
+        return node
+
+    def visit_Try(self, node: ast.Try) -> ast.AST:
+        self.generic_visit(node)
+        return _with_checked_end(node)
+
+    def visit_TryStar(self, node: ast.TryStar) -> ast.AST:
+        self.generic_visit(node)
+        return _with_checked_end(node)
+
+    def visit_With(self, node: ast.With) -> ast.AST:
+        return self._visit_with(node)
+
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AST:
+        return self._visit_with(node)
+
+    def _visit_with(self, node: ast.With | ast.AsyncWith) -> ast.AST:
+        self.generic_visit(node)
+        node.body = [_checked(node.body)]
+        # The other managers of the statement also see errors of the managers after them.
+        for item in reversed(node.items[1:]):
+            inner = ast.copy_location(type(node)([item], node.body), node)
+            node.body = [_checked([inner])]
+        del node.items[1:]
         return node
 
 
+def _with_checked_end(node: ast.Try | ast.TryStar) -> ast.AST:
+    """Checks the memory before a `finally` block, which may drop the error."""
+    if not node.finalbody:
+        return node
+    final, node.finalbody = node.finalbody, []
+    body: list[ast.stmt] = [node] if node.handlers else node.body
+    checked = _checked(body)
+    checked.finalbody = final
+    return checked
+
+
+def _checked(body: list[ast.stmt]) -> ast.Try:
+    """Returns statements after whose errors the memory is checked."""
+    handler = ast.ExceptHandler(None, None, [ast.Expr(_guarded(_CHECK_MEMORY)), ast.Raise()])
+    return ast.copy_location(ast.Try(body, [handler], [], []), body[0])
+
+
 def _guarded(name: str, *arguments: ast.expr) -> ast.Call:
-    """Returns a call of a function of this module, whose name no program can write."""
     return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
 
 
-def _check_name(name: str) -> None:
-    if name in _FRAMES or (name.startswith("__") and name.endswith("__") and name not in _DUNDERS):
+def _check_identifier(name: str) -> None:
+    for part in name.split("."):
+        _check_name(part)
+
+
+def _check_name(name: object) -> None:
+    if type(name) is not str:
+        raise TypeError("the name of an attribute is a plain text")
+    if name in _INTERNALS or (
+        name.startswith("__") and name.endswith("__") and name.strip("_") and name not in _DUNDERS
+    ):
         raise _Refused(f"the name {name} can't be used here")
 
 
@@ -223,14 +329,34 @@ def _shows_last(tree: ast.Module) -> ast.Module:
     """Prints the value of the last line if it is an expression, as an interactive interpreter does."""
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = tree.body[-1]
-        last.value = ast.copy_location(_guarded("*show*", last.value), last.value)
+        last.value = ast.copy_location(_guarded(_SHOW, last.value), last.value)
     return tree
 
 
 def _check_memory() -> None:
     """Ends the job if its memory limit was reached: the program must not go on after that, as on another machine."""
-    if isinstance(sys.exc_info()[1], MemoryError):
-        os._exit(OUT_OF_MEMORY)
+    _end_without_memory(sys.exc_info()[1])
+
+
+def _check_ignored(ignored: sys.UnraisableHookArgs) -> None:
+    """Checks an error that the interpreter ignores, such as one of a generator that is closed."""
+    _end_without_memory(ignored.exc_value)
+
+
+def _end_without_memory(error: BaseException | None) -> None:
+    """Ends the job if an error, one of its group or one before it says that there is no memory."""
+    left, seen = [error], set()
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        if isinstance(each, MemoryError):
+            os._exit(OUT_OF_MEMORY)
+        seen.add(id(each))
+        # The class of an error may define attributes of the same names, so the descriptors read them.
+        left += [read(each) for read in _EARLIER]
+        if isinstance(each, BaseExceptionGroup):
+            left += _GROUPED(each)
 
 
 def _show(value: object) -> None:
@@ -248,11 +374,22 @@ def _rounded(value: object) -> object:
 
 
 def _rounding(function: Callable[..., object]) -> Callable[..., object]:
-    @functools.wraps(function)
     def call(*arguments: object, **named: object) -> object:
         return _rounded(function(*arguments, **named))
 
+    return _named(call, function)
+
+
+def _named(call: _T, function: object) -> _T:
+    """Gives a function the names and the text of another, but no reference to it, as `functools.wraps` does."""
+    for name in ("__name__", "__qualname__", "__doc__"):
+        if hasattr(function, name):
+            setattr(call, name, getattr(function, name))
     return call
+
+
+def _wraps(function: object) -> Callable[[_T], _T]:
+    return lambda call: _named(call, function)
 
 
 def _seed(value: int | float | str | bytes) -> None:
@@ -262,22 +399,75 @@ def _seed(value: int | float | str | bytes) -> None:
 
 
 def _attribute(found: object, name: str, *default: object) -> object:
-    return getattr(found, _plain_name(name), *default)
+    _check_name(name)
+    value = getattr(found, name, *default)
+    method = type(value) is types.BuiltinMethodType and value.__name__ in _FORMATS and isinstance(value.__self__, str)
+    if not method and value is not str.format and value is not str.format_map:
+        return value
+
+    def call(*arguments: object, **named: object) -> object:
+        template = value.__self__ if method else arguments[0] if arguments else ""
+        if isinstance(template, str):
+            _check_template(str.__add__("", template))
+        return value(*arguments, **named)
+
+    return _named(call, value)
+
+
+def _check_template(template: str) -> None:
+    """Checks the attributes that a format reads."""
+    try:
+        fields = list(string.Formatter().parse(template))
+    except ValueError:
+        return  # the format raises the same
+    for _, field, inner, _ in fields:
+        for part in re.split(r"[.\[\]]", field or ""):
+            _check_name(part)
+        if inner:
+            _check_template(inner)
 
 
 def _has_attribute(found: object, name: str) -> bool:
-    return hasattr(found, _plain_name(name))
+    _check_name(name)
+    return hasattr(found, name)
 
 
 def _set_attribute(found: object, name: str, value: object) -> None:
-    setattr(found, _plain_name(name), value)
-
-
-def _plain_name(name: object) -> str:
-    if type(name) is not str:  # a subclass could show another name here
-        raise TypeError("the name of an attribute is a text")
     _check_name(name)
-    return name
+    setattr(found, name, value)
+
+
+def _dataclass(found: type | None = None, /, **options: bool) -> type | Callable[[type], type]:
+    def made(found: type) -> type:
+        _check_fields(found)
+        return dataclasses.dataclass(**options)(found)
+
+    return made if found is None else made(found)
+
+
+def _check_fields(found: type) -> None:
+    """Checks the names of fields, which `dataclasses` compiles and reads as attributes."""
+    if type(found) not in (type, abc.ABCMeta):
+        raise _Refused("a dataclass can't have a metaclass here")
+    for base in found.__mro__:
+        annotations, fields = (vars(base).get(name, {}) for name in ("__annotations__", "__dataclass_fields__"))
+        if type(annotations) is not dict or type(fields) is not dict:
+            raise _Refused("the fields of a dataclass can't be replaced here")
+        for name in (*annotations, *fields, *(getattr(each, "name", None) for each in fields.values())):
+            _check_name(name)
+            if not name.isidentifier():
+                raise _Refused("the name of a field is an identifier")
+
+
+def _of_fields(function: Callable[..., object]) -> Callable[..., object]:
+    """Returns a function of `dataclasses` that reads the fields of an instance."""
+
+    def call(found: object, /, **options: object) -> object:
+        if dataclasses.is_dataclass(found):
+            _check_fields(type(found))
+        return function(found, **options)
+
+    return _named(call, function)
 
 
 def _names() -> dict[str, object]:
@@ -290,9 +480,10 @@ def _names() -> dict[str, object]:
     power = _rounding(pow)
     return found | {
         "__import__": _import,
-        "*power*": power,
-        "*check_memory*": _check_memory,
-        "*show*": _show,
+        _POWER: power,
+        _CHECK_MEMORY: _check_memory,
+        _SHOW: _show,
+        _ATTRIBUTE: _attribute,
         "pow": power,
         "abs": _rounding(abs),
         "complex": complex,
@@ -323,10 +514,19 @@ def _math() -> dict[str, object]:
 
 
 _CHOSEN: dict[str, Callable[[], dict[str, object]]] = {
+    "collections": lambda: _chosen(collections, _COLLECTIONS.split()),
+    "dataclasses": lambda: (
+        _chosen(dataclasses, _DATACLASSES.split())
+        | {"dataclass": _dataclass}
+        | {each.__name__: _of_fields(each) for each in (dataclasses.asdict, dataclasses.astuple, dataclasses.replace)}
+    ),
+    "enum": lambda: _chosen(enum, _ENUM.split()),
+    "functools": lambda: _chosen(functools, _FUNCTOOLS.split()) | {"wraps": _wraps, "update_wrapper": _named},
     "math": _math,
     "random": lambda: _chosen(random, _RANDOM.split()) | {"seed": _seed},
+    "string": lambda: _chosen(string, _STRING.split()),
     "statistics": lambda: _chosen(statistics, _STATISTICS.split()),
-    "operator": lambda: _chosen(operator, _OPERATOR.split()) | {"pow": _rounding(operator.pow)},
+    "operator": lambda: _chosen(operator, _OPERATOR.split()) | {"abs": _rounding(abs), "pow": _rounding(operator.pow)},
     "typing": lambda: _chosen(typing, _TYPING.split()),
 }
 """Modules of which a program can use only some names, which a function returns."""
