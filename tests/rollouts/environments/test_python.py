@@ -77,7 +77,7 @@ OUTPUTS = {
     "no special names in patterns": ("match 1:\n case object(__hash__=h): h", "Error: the name __hash__ can't"),
     "no special names of other types": (
         "class S(str):\n def __str__(self): return 'a'\ngetattr(1, S('__hash__'))",
-        "TypeError: the name of an attribute is a text",
+        "TypeError: the name of an attribute is a plain text",
     ),
     "guards can't be replaced": ("def __power__(a, b): return 7\n2 ** 0.5", "1.41421356237"),
     "no frames": ("g = (x for x in [])\ng.gi_frame", "Error: the name gi_frame can't be used here"),
