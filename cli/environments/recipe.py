@@ -40,7 +40,12 @@ def init(
     version: Version = None,
     option: OptionList = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest answer in tokens; default: 512, at most half of the context.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Longest answer, or all messages of a dialogue together, in tokens; default: 512, at most half of "
+            "the context.",
+        ),
     ] = None,
     max_prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt in tokens; default: twice the longest measured one.")
