@@ -205,7 +205,7 @@ def _cautions(proposed: ProposedRecipe) -> Iterator[str]:
         return
     from trainer.learning.settings import LearningSettings  # noqa: PLC0415 - loads torch
 
-    longest, row_tokens = min(proposed.row_tokens, proposed.context), LearningSettings().row_tokens
+    longest, row_tokens = proposed.row_tokens, LearningSettings().row_tokens
     if longest > row_tokens:
         yield (
             f"a prompt and its answer may have {longest} tokens, and the trainer's rows hold {row_tokens}: "
