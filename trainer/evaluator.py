@@ -310,9 +310,9 @@ class _Tally:
 
     def add(self, planned: PlannedPrompt, answer: EvaluatedAnswer) -> None:
         prompt, place = planned.group.prompt, answer.place
-        reward = answer.reward or planned.planner.text_reward(
-            prompt, answer.text, tokens=answer.tokens, finished=answer.finished
-        )
+        reward = answer.reward
+        if reward is None:
+            reward = planned.planner.text_reward(prompt, answer.text, tokens=answer.tokens, finished=answer.finished)
         self.solved[place] += reward.solved
         self.tokens += answer.tokens + answer.finished
         self.finished += answer.finished

@@ -155,7 +155,9 @@ def _check_hooks(task: vf.Task) -> None:
         _check_scorer(function)
     for function in stops:
         if any(word in str(inspect.signature(function)) for word in ("Request", "Response")):
-            raise NotReproducibleError(f"the stop {function.__name__} reads requests or responses; only the trace is rebuilt")
+            raise NotReproducibleError(
+                f"the stop {function.__name__} reads requests or responses; only the trace is rebuilt"
+            )
     for function in [*rewards, *metrics, *stops]:
         _check_code(function)
 
