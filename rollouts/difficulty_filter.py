@@ -20,9 +20,9 @@ from protocol.errors import InvalidInput
 from rollouts.engines.errors import PromptTooLong
 from rollouts.engines.interface import Engine, SampleRequest
 from rollouts.environments.errors import EnvironmentFault
-from rollouts.environments.interface import Environment
 from rollouts.environments.pass_rate_journal import JournalSubject, PassJournal, PromptPasses
 from rollouts.environments.rewards import Reward
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import BadVersionFolder
 from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt, play_planned
 from rollouts.precision import arithmetic_name
@@ -69,7 +69,7 @@ class DifficultyFilter:
         should_stop: Polled at least once a second; the measurement stops when it returns true. None never stops.
     """
 
-    environment: Environment
+    environment: CheckedEnvironment
     engine: Engine
     tokenizer: Tokenizer
     recipe: Recipe

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from protocol.errors import InvalidInput
 from rollouts.dialogue.conversation import Conversation, DialogueLimits
@@ -20,8 +20,8 @@ from rollouts.dialogue.formats import DialogueFormat, DialogueTokenizer, open_fo
 from rollouts.dialogue.play import Dialogue, PlayedDialogue, play_in_rounds
 from rollouts.engines.errors import NothingLoaded
 from rollouts.engines.interface import Engine, FinishReason, SampleRequest
-from rollouts.environments import Environment, Prompt, Reward, is_held_out, reward_of
-from rollouts.environments.dialogue import DialogueEnvironment, Episode
+from rollouts.environments import Prompt, Reward, is_held_out, reward_of
+from rollouts.environments.dialogue import Episode
 from rollouts.environments.errors import NoSuchPrompt
 from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import BadVersionFolder
@@ -101,18 +101,18 @@ class SlotPlanner:
     """
 
     def __init__(
-        self, *, recipe: Recipe, eligible: Sequence[int], environment: Environment, tokenizer: Tokenizer
+        self, *, recipe: Recipe, eligible: Sequence[int], environment: CheckedEnvironment, tokenizer: Tokenizer
     ) -> None:
         self._recipe = recipe
         self._eligible = eligible
         self._environment = environment
         self._tokenizer = tokenizer
-        if recipe.dialogue is None and _is_dialogue(environment):
+        if recipe.dialogue is None and environment.is_dialogue:
             raise BadVersionFolder(
                 f"environment {environment.name} has several turns, but the recipe has no field dialogue",
                 hint='set dialogue in the recipe, such as {"format": "template", "turns": 4}',
             )
-        if recipe.dialogue is not None and not _is_dialogue(environment):
+        if recipe.dialogue is not None and not environment.is_dialogue:
             raise BadVersionFolder(
                 f"environment {environment.name} has single answers, but the recipe has the field dialogue",
                 hint="remove dialogue from the recipe, or choose an environment with several turns",
@@ -204,9 +204,7 @@ class SlotPlanner:
         Raises:
             EnvironmentFault: The environment breaks its contract.
         """
-        environment: Any = self._environment  # the constructor has checked that it has dialogues
-        episode: Episode = environment.begin(prompt)
-        return episode
+        return self._environment.begin(prompt)
 
     def converse(self, prompt: Prompt, tokens: Sequence[int], *, model: ModelFacts) -> Conversation:
         """Begins the dialogue of a planned prompt.
@@ -297,12 +295,6 @@ class SlotPlanner:
         return reward_of(score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=tokens)
 
 
-def _is_dialogue(environment: Environment) -> bool:
-    if isinstance(environment, CheckedEnvironment):
-        return environment.is_dialogue
-    return isinstance(environment, DialogueEnvironment)
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedPrompt:
     """A prompt to be measured outside a slot: its group of samples, their seed, and the planner that scores them."""
@@ -313,7 +305,7 @@ class PlannedPrompt:
 
 
 def plan_prompt(
-    index: int, *, tag: bytes, recipe: Recipe, environment: Environment, tokenizer: Tokenizer
+    index: int, *, tag: bytes, recipe: Recipe, environment: CheckedEnvironment, tokenizer: Tokenizer
 ) -> PlannedPrompt:
     """Plans the samples of one prompt, whose seed depends on the prompt's index only.
 

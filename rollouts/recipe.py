@@ -252,10 +252,11 @@ class Recipe(_RecipeModel):
         """Maximum number of tokens that the environment gives between the turns of a sample."""
         return 0 if self.dialogue is None else (self.dialogue.turns - 1) * self.dialogue.reply_tokens
 
-    @property
-    def most_tokens(self) -> int:
-        """Maximum number of tokens of a sample with its prompt; the model's context may be shorter."""
-        return self.max_prompt_tokens + self.sampling.max_new_tokens + self.most_given_tokens
+    def row_tokens(self, context: int) -> int:
+        """Returns the maximum number of tokens of a sample with its prompt, for a model with this context."""
+        if self.gateway is not None:
+            return context
+        return min(context, self.max_prompt_tokens + self.sampling.max_new_tokens + self.most_given_tokens)
 
     @property
     def length_reward(self) -> LengthReward | None:
@@ -353,11 +354,7 @@ def check_classes(recipe: Recipe, model: ModelFacts, *, folder: Path) -> None:
     Raises:
         BadVersionFolder: The recipe allows rows that are longer than one of its classes can reproduce.
     """
-    longest = model.context
-    if recipe.gateway is None:
-        longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens
-        if recipe.dialogue is not None:
-            longest = min(longest + recipe.most_given_tokens, model.context)
+    longest = recipe.row_tokens(model.context)
     width = model.config.get("head_dim") or model.hidden // (model.config.get("num_attention_heads") or 1)
     for name in recipe.arithmetic:
         arithmetic = Arithmetic.parse(name)

@@ -112,7 +112,7 @@ class ProposedRecipe:
     @property
     def row_tokens(self) -> int:
         """Returns the tokens of the longest prompt and answer or dialogue, which a row of the trainer must hold."""
-        return self.recipe.most_tokens
+        return self.recipe.row_tokens(self.context)
 
 
 def propose_recipe(folder: Path, choices: RecipeChoices) -> ProposedRecipe:

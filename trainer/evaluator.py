@@ -16,6 +16,7 @@ from protocol.errors import InvalidInput
 from rollouts.dialogue.transcript import transcript
 from rollouts.engines.interface import Engine, FinishReason, SampleRequest
 from rollouts.environments import Environment, Reward, is_held_out
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.plan import PlannedPrompt, Tokenizer, plan_prompt, play_planned
 from rollouts.recipe import Recipe
 from rollouts.sampling.parameters import SamplingParameters
@@ -220,7 +221,7 @@ class Evaluator:
         samples: Number of sampled answers per prompt, in addition to the greedy answer.
     """
 
-    environment: Environment
+    environment: CheckedEnvironment
     recipe: Recipe
     tokenizer: Tokenizer
     indices: Sequence[int]
@@ -310,9 +311,9 @@ class _Tally:
 
     def add(self, planned: PlannedPrompt, answer: EvaluatedAnswer) -> None:
         prompt, place = planned.group.prompt, answer.place
-        reward = answer.reward or planned.planner.text_reward(
-            prompt, answer.text, tokens=answer.tokens, finished=answer.finished
-        )
+        reward = answer.reward
+        if reward is None:
+            reward = planned.planner.text_reward(prompt, answer.text, tokens=answer.tokens, finished=answer.finished)
         self.solved[place] += reward.solved
         self.tokens += answer.tokens + answer.finished
         self.finished += answer.finished

@@ -144,7 +144,7 @@ class Trial:
         self.recipe = read_recipe(base) if recipe is None else recipe
         device = torch.device(settings.device)
         model, facts = open_model(base, device=device)
-        longest = min(self.recipe.most_tokens, facts.context)
+        longest = self.recipe.row_tokens(facts.context)
         if longest > settings.learning.row_tokens:
             raise BadSettings(
                 f"prompt and answer may have {longest} tokens, and rows have {settings.learning.row_tokens}",

@@ -212,7 +212,7 @@ def _sized(
         InvalidInput: This machine has too little memory or disk.
     """
     rate = default_learning_rate(facts.parameters) if choices.learning_rate is None else choices.learning_rate
-    row = min(facts.context, recipe.most_tokens)
+    row = recipe.row_tokens(facts.context)
     rows = default_rows_at_once(row, vocabulary=facts.vocabulary)
     small = facts.parameters <= SMALL_MODEL
     groups = choices.groups or (16 if small else 8)

@@ -156,6 +156,11 @@ def play(
         rows += [("model", turn.message), *((given.role.value, given.text) for given in turn.replies)]
     show_table(MESSAGES, rows, empty="no messages")
     note("score: " + ", ".join(f"{figure} {value:g}" for figure, value in played.score.items()))
+    if played.not_played:
+        note(
+            f"a limit of time or memory ended the dialogue, so it is undecided; later messages were not played: "
+            f"{played.not_played}"
+        )
 
 
 @app.command()

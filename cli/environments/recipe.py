@@ -40,7 +40,12 @@ def init(
     version: Version = None,
     option: OptionList = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest answer in tokens; default: 512, at most half of the context.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Longest answer, or all messages of a dialogue together, in tokens; default: 512, at most half of "
+            "the context.",
+        ),
     ] = None,
     max_prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt in tokens; default: twice the longest measured one.")
@@ -200,7 +205,7 @@ def _cautions(proposed: ProposedRecipe) -> Iterator[str]:
         return
     from trainer.learning.settings import LearningSettings  # noqa: PLC0415 - loads torch
 
-    longest, row_tokens = min(proposed.row_tokens, proposed.context), LearningSettings().row_tokens
+    longest, row_tokens = proposed.row_tokens, LearningSettings().row_tokens
     if longest > row_tokens:
         yield (
             f"a prompt and its answer may have {longest} tokens, and the trainer's rows hold {row_tokens}: "

@@ -166,7 +166,7 @@ def _settings(
     values["device"] = str(find_device(values.get("device")))
     learning = dict(values.get("learning", {}))
     facts, used = read_model(folder), recipe or read_recipe(folder)
-    row = learning.setdefault("row_tokens", min(facts.context, used.most_tokens))
+    row = learning.setdefault("row_tokens", used.row_tokens(facts.context))
     if isinstance(row, int) and row > 0:
         learning.setdefault("rows_at_once", default_rows_at_once(row, vocabulary=facts.vocabulary))
     evaluation = default_evaluation(facts.parameters)

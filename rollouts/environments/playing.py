@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from protocol.errors import InvalidInput
 from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool, ToolCall
 from rollouts.environments.interface import Prompt
+from rollouts.environments.rewards import is_undecided
 from rollouts.environments.tools import plain_calls
 from rollouts.environments.validation import CheckedEnvironment
 
@@ -24,11 +25,19 @@ class PlayedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedMessages:
-    """A dialogue; the score has the task's score and its parts."""
+    """A dialogue.
+
+    Args:
+        opening: Messages before the model's first one.
+        turns: Messages of the model, with the replies.
+        score: The task's score and its parts.
+        not_played: Number of messages left over after a limit of time or memory ended the dialogue.
+    """
 
     opening: tuple[GivenMessage, ...]
     turns: tuple[PlayedTurn, ...]
     score: dict[str, float]
+    not_played: int
 
 
 def play_messages(environment: CheckedEnvironment, prompt: Prompt, texts: Sequence[str]) -> PlayedMessages:
@@ -41,9 +50,15 @@ def play_messages(environment: CheckedEnvironment, prompt: Prompt, texts: Sequen
             `arguments`. If empty, the environment's demonstration.
 
     Raises:
-        EnvironmentFault: The environment has no dialogues, or breaks its contract.
-        InvalidInput: There are no messages, or there are messages after the end.
+        EnvironmentFault: The environment breaks its contract.
+        InvalidInput: The environment has single answers, there are no messages, or there are messages after the end of
+            a dialogue that no limit of time or memory ended.
     """
+    if not environment.is_dialogue:
+        raise InvalidInput(
+            f"environment {environment.name} has single answers and no dialogues",
+            hint=f"use `muster env score {environment.name} {prompt.index}`",
+        )
     episode = environment.begin(prompt)
     texts = texts or environment.demonstration_turns(prompt) or ()
     if not texts:
@@ -51,11 +66,18 @@ def play_messages(environment: CheckedEnvironment, prompt: Prompt, texts: Sequen
     turns: list[PlayedTurn] = []
     for text in texts:
         if turns and turns[-1].done:
-            raise InvalidInput(f"the dialogue ends after {len(turns)} messages", hint="leave out the other ones")
+            break
         reply = episode.reply(ModelMessage(text=text, calls=_calls(text, episode.tools), tokens=len(text)))
         turns.append(PlayedTurn(message=text, replies=tuple(reply.messages), done=reply.done))
-    score = episode.score()
-    return PlayedMessages(opening=episode.opening, turns=tuple(turns), score={"task": score.task, **score.parts})
+    score, not_played = episode.score(), len(texts) - len(turns)
+    if not_played and not is_undecided(score):
+        raise InvalidInput(f"the dialogue ends after {len(turns)} messages", hint="leave out the other ones")
+    return PlayedMessages(
+        opening=episode.opening,
+        turns=tuple(turns),
+        score={"task": score.task, **score.parts},
+        not_played=not_played,
+    )
 
 
 def _calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:

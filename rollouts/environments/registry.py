@@ -42,6 +42,12 @@ BUILT_IN = {
 }
 """Built-in families and the modules that define them as `family`; imported on demand."""
 
+_INTEGRATIONS = {
+    "openenv": "pip install --no-deps ./integrations/openenv openenv-core==0.3.0",
+    "verifiers": "pip install ./integrations/verifiers",
+}
+"""Commands that install the families of the directory `integrations`, by name of the family."""
+
 
 def load_environment(
     name: str,
@@ -96,6 +102,11 @@ def find_family(name: str) -> Family[Any]:
         )
     if registered:
         return _checked(name, _load(registered[0]))
+    if name in _INTEGRATIONS:
+        raise UnknownEnvironment(
+            f"environment {name} needs the package muster-{name}, which is not installed here",
+            hint=f"in a checkout of Muster: {_INTEGRATIONS[name]} (docs/{name}.md)",
+        )
     close = difflib.get_close_matches(name, environment_names(), n=1)
     raise UnknownEnvironment(
         f"there is no environment called {name[:80]!r}",

@@ -20,7 +20,7 @@ from protocol.runtime.clock import Clock
 from protocol.wire.slots import SlotGrant
 from rollouts.dialogue.play import PlayedDialogue, play
 from rollouts.engines.interface import Completion, SampleRequest
-from rollouts.environments import Environment, Reward, load_environment
+from rollouts.environments import Reward, load_environment
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
@@ -106,7 +106,7 @@ class SlotGenerator:
         check_classes(self._recipe, self._facts, folder=policy.folder)
         self.choose_arithmetic(())
         choice = self._recipe.environment
-        self._environment: Environment = load_environment(choice.name, version=choice.version, options=choice.options)
+        self._environment = load_environment(choice.name, version=choice.version, options=choice.options)
         self._planner = SlotPlanner(
             recipe=self._recipe,
             eligible=eligible_prompts(policy.folder, self._recipe),

@@ -77,10 +77,22 @@ def test_a_dialogue_is_shown_and_played() -> None:
     assert "=2;" in run_muster("env", "play", "lookup", "3", called).out
 
 
+def test_messages_after_a_tools_limit_are_not_played() -> None:
+    messages = ["python([0] * 10**10)", "python(1)", "2"]
+    found = run_muster("env", "play", "python", "0", *messages)
+    assert found.code == 0, found.err
+    assert messages[0] in found.out
+    assert messages[1] not in found.out
+    said = " ".join(found.err.split())
+    assert "score: task 0, calls 1, undecided 1" in said
+    assert said.endswith("later messages were not played: 2")
+    assert run_muster("env", "play", "python", "0", *messages, "--json").json()["not_played"] == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["play", "letters", "0"], "has no dialogues"),
+        (["play", "letters", "0"], "use `muster env score letters 0`"),
         (["play", "lookup", "0", "1", "2"], "the dialogue ends after 1 messages"),
         (["show", "leters"], "did you mean letters"),
         (["show", "letters", "-o", "filler"], "write key=value"),

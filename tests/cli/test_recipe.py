@@ -115,7 +115,7 @@ def test_a_dialogue_gets_the_first_format_that_suits_the_model(
     chat = recipe.chat.model_dump(exclude_defaults=True) if isinstance(recipe.chat, ChatFormat) else recipe.chat
     assert (recipe.dialogue.format, chat) == expected
     assert recipe.dialogue.turns == shown.json()["dialogue_turns"] == 6, "twice the longest demonstration"
-    assert shown.json()["row_tokens"] == recipe.most_tokens
+    assert shown.json()["row_tokens"] == recipe.row_tokens(2048)
     check_recipe(folder, recipe)
     (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
     if recipe.dialogue.format != "plain":
@@ -125,9 +125,13 @@ def test_a_dialogue_gets_the_first_format_that_suits_the_model(
 
 def test_limits_of_dialogues_are_written_or_refused(model: Path) -> None:
     options = ["--turns", "3", "--reply-tokens", "20", "--dialogue-format", "plain", "--max-new-tokens", "20"]
-    assert run_muster("recipe", "init", str(model), "--environment", "lookup", *options).code == 0
+    found = run_muster("recipe", "init", str(model), "--environment", "lookup", *options, "--json").json()
+    assert found["row_tokens"] == found["max_prompt_tokens"] + 20 + 2 * 20 < CONTEXT
     written = read_recipe(model)
     assert written.dialogue == DialogueChoice(format=FormatName.PLAIN, turns=3, reply_tokens=20)
+    options[3] = "200"
+    wide = run_muster("recipe", "init", str(model), "--environment", "lookup", *options, "--json", "--force").json()
+    assert wide["row_tokens"] == CONTEXT < 2 * wide["dialogue_reply_tokens"]
     refused = run_muster("recipe", "init", str(model), "--environment", "letters", "--turns", "3", "--force")
     assert "letters has single answers" in refused.err
     refused = run_muster(

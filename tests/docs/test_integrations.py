@@ -16,7 +16,7 @@ from tests.kit.verifiers_client import PYTHON, ROOT
 pytestmark = pytest.mark.needs_verifiers
 
 EXPECTED = {
-    "verifiers": ['"sha256"', "facts_lookup", "reward looked_up", "reproducible"],
+    "verifiers": ["facts_lookup", "reward looked_up", "reproducible"],
     "openenv": ["Find the exit", "current_position", "steps", "reproducible"],
 }
 MODULES = {"muster": "cli", "muster-verifiers": "muster_verifiers.export", "muster-openenv": "muster_openenv.code"}

@@ -144,7 +144,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ("Base", {"total": "mean"}, "total"),
     ],
 )
-def test_what_cant_be_exact_is_refused_by_name(faulty: Any, name: str, changes: dict[str, Any], expected: str) -> None:
+def test_what_cant_be_reproduced_is_refused_by_name(
+    faulty: Any, name: str, changes: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(BadOptions, match=expected):
         load_environment("openenv", options=faulty(name, **changes))
 

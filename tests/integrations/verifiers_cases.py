@@ -390,7 +390,7 @@ REAL_REFUSALS = {
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *REAL_REFUSALS])
-def test_what_cant_be_exact_is_refused_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cant_be_reproduced_is_refused_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in REAL_REFUSALS:
         module, expected = name, REAL_REFUSALS[name]
     else:
@@ -403,10 +403,11 @@ def test_what_cant_be_exact_is_refused_by_name(name: str, tmp_path: Path, monkey
     assert "docs/verifiers.md" in (refused.value.hint or "")
 
 
-def test_a_file_written_by_hand_for_a_taskset_that_cant_be_exact_is_refused(tmp_path: Path) -> None:
+def test_a_file_written_by_hand_for_a_taskset_that_cant_be_reproduced_is_refused(tmp_path: Path) -> None:
     """`muster-verifiers export` refuses it first, but nodes do not trust the owner's machine."""
     options = written("gsm8k", tmp_path, [{"prompt": "1+1", "answer": "2"}])
-    with pytest.raises(BadOptions, match="the taskset gsm8k can't be used: NotExactError: GSM8KTask overrides setup"):
+    refusal = "the taskset gsm8k can't be used: NotReproducibleError: GSM8KTask overrides setup"
+    with pytest.raises(BadOptions, match=refusal):
         opened(options)
 
 
@@ -419,7 +420,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows_that_cant_be_exact_are_refused(name: str, tmp_path: Path) -> None:
+def test_rows_that_cant_be_reproduced_are_refused(name: str, tmp_path: Path) -> None:
     row, expected = ROWS[name]
     with pytest.raises(BadDataset, match=expected):
         opened(written("echo_v1", tmp_path, [{"prompt": "p", "answer": "a"}, row]))

@@ -15,6 +15,7 @@ from rollouts.dialogue.formats import FormatName
 from rollouts.dialogue.play import Dialogue, PlayedDialogue
 from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Role, Tool, score_of_one
 from rollouts.environments.interface import Prompt, Score
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.models.facts import read_model
 from rollouts.models.policy import load_policy
@@ -73,6 +74,10 @@ class _Replying:
         return Score(task=float(len(self._heard) % 2), parts={"messages": float(len(self._heard))})
 
 
+REPLIES = CheckedEnvironment("lookup", "1", Replies())
+"""`Replies`, as `load_environment` returns environments."""
+
+
 def talking_folder(folder: Path, **config: Any) -> Path:
     """Writes a tiny model that often ends its messages; `config` changes its config."""
     return tiny_folder(folder, eos_token_id=ENDS, **config)
@@ -93,7 +98,12 @@ def dialogue_recipe(*, turns: int = 6, new_tokens: int = 120, each: int = 4, rep
 def replying_planner(recipe: Recipe, folder: Path) -> SlotPlanner:
     """Plans slots of `Replies`."""
     tokenizer = FolderTokenizer(folder)
-    return SlotPlanner(recipe=recipe, eligible=range(100), environment=Replies(), tokenizer=tokenizer)
+    return SlotPlanner(
+        recipe=recipe,
+        eligible=range(100),
+        environment=REPLIES,
+        tokenizer=tokenizer,
+    )
 
 
 def replying_dialogues(folder: Path, recipe: Recipe, *, groups: int = 3) -> list[Dialogue]:

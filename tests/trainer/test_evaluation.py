@@ -18,7 +18,7 @@ from rollouts.environments import is_held_out, load_environment
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
-from tests.kit.dialogues import Replies, dialogue_recipe, talking_folder
+from tests.kit.dialogues import REPLIES, dialogue_recipe, talking_folder
 from trainer.evaluator import Evaluation, Evaluator, held_out_prompts, pass_at
 from trainer.presets import devnet_base
 
@@ -97,9 +97,9 @@ def test_dialogues_are_evaluated_by_their_rewards_and_shown_turn_by_turn(tmp_pat
     def evaluated(max_batch: int) -> Evaluation:
         engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device="cpu", max_batch=max_batch)
         engine.load(folder, version=ZERO_DIGEST)
-        indices = held_out_prompts(Replies(), recipe, count=6)
+        indices = held_out_prompts(REPLIES, recipe, count=6)
         tokenizer = FolderTokenizer(folder)
-        evaluator = Evaluator(environment=Replies(), recipe=recipe, tokenizer=tokenizer, indices=indices, samples=3)
+        evaluator = Evaluator(environment=REPLIES, recipe=recipe, tokenizer=tokenizer, indices=indices, samples=3)
         return evaluator.evaluate(engine)
 
     found = evaluated(64)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.environments import Environment, is_held_out, load_environment
+from rollouts.environments import is_held_out, load_environment
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
 from tests.trainer.conftest import character_model
@@ -40,7 +41,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FolderTokenizer:
 
 
 def corpus(
-    tokenizer: FolderTokenizer, *, recipe: Recipe = RECIPE, environment: Environment = LETTERS
+    tokenizer: FolderTokenizer, *, recipe: Recipe = RECIPE, environment: CheckedEnvironment = LETTERS
 ) -> EnvironmentCorpus:
     return EnvironmentCorpus(
         environment, recipe, tokenizer=tokenizer, model=character_model(), end=END, indices=range(50, 250)

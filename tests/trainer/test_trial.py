@@ -12,7 +12,7 @@ from rollouts.environments import load_environment
 from rollouts.models.facts import read_model
 from rollouts.recipe import EnvironmentChoice, PromptRange, read_recipe
 from tests.kit.devnet import run_muster
-from tests.kit.dialogues import Replies, dialogue_recipe, talking_folder
+from tests.kit.dialogues import REPLIES, dialogue_recipe, talking_folder
 from tests.kit.tiny_model import tiny_folder
 from trainer.errors import BadSettings
 from trainer.learning.settings import LearningSettings
@@ -103,7 +103,7 @@ def test_a_trial_trains_on_a_mixture_and_reports_each_environment(tmp_path: Path
 
 
 def test_a_trial_trains_on_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.trial.load_environment", lambda *_, **__: Replies())
+    monkeypatch.setattr("trainer.trial.load_environment", lambda *_, **__: REPLIES)
     recipe = dialogue_recipe(new_tokens=60).model_copy(update={"held_out": 0.2})
     base = talking_folder(tmp_path / "base")
     settings = TrialSettings.model_validate(SMALL | {"learning": LearningSettings(row_tokens=256)})

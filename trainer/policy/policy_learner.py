@@ -44,7 +44,7 @@ class PolicyLearner(Learner):
         mesh: DeviceMesh | None = None,
     ) -> None:
         recipe = base.recipe
-        longest = min(recipe.most_tokens, base.facts.context)
+        longest = recipe.row_tokens(base.facts.context)
         if longest > learning.row_tokens:
             raise BadSettings(
                 f"prompt and answer may have {longest} tokens, and rows have {learning.row_tokens}",

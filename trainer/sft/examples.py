@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from rollouts.dialogue.conversation import Conversation
 from rollouts.dialogue.formats import DialogueFormat, check_end, open_format
-from rollouts.environments import Environment, Prompt, is_held_out
+from rollouts.environments import Prompt, is_held_out
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import ModelFacts
 from rollouts.models.tokenizer import FolderTokenizer
@@ -111,7 +112,7 @@ class EnvironmentCorpus:
 
     def __init__(
         self,
-        environment: Environment,
+        environment: CheckedEnvironment,
         recipe: Recipe,
         *,
         tokenizer: FolderTokenizer,
@@ -157,8 +158,7 @@ class EnvironmentCorpus:
 
     def _played(self, conversation: Conversation, prompt: Prompt) -> Example | None:
         """Returns a demonstrated dialogue."""
-        environment: Any = self._environment  # the planner has checked that it has dialogues
-        texts: Sequence[str] | None = environment.demonstration_turns(prompt)
+        texts = self._environment.demonstration_turns(prompt)
         if texts is None:
             return None
         for text in texts:

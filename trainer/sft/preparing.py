@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollouts.environments import Environment, is_held_out, load_environment
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.models.facts import ModelFacts
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import PromptRange, PromptTable, Recipe
@@ -39,7 +40,7 @@ def start_of(settings: WarmUpSettings, work: Path) -> Path:
     return folder
 
 
-def environment_of(recipe: ResultRecipe | None) -> Environment | None:
+def environment_of(recipe: ResultRecipe | None) -> CheckedEnvironment | None:
     """Returns the recipe's environment; None without a recipe."""
     if recipe is None:
         return None
@@ -73,7 +74,7 @@ def _indices(environment: Environment, first: int, count: int | None, *, what: s
 
 def corpus_of(
     settings: WarmUpSettings,
-    environment: Environment | None,
+    environment: CheckedEnvironment | None,
     recipe: Recipe | None,
     *,
     tokenizer: FolderTokenizer,
@@ -106,7 +107,7 @@ def corpus_of(
 
 
 def evaluator_of(
-    settings: WarmUpSettings, environment: Environment | None, recipe: Recipe | None, tokenizer: FolderTokenizer
+    settings: WarmUpSettings, environment: CheckedEnvironment | None, recipe: Recipe | None, tokenizer: FolderTokenizer
 ) -> Evaluator | None:
     """Returns the evaluator of held-out prompts; None without held-out prompts or if evaluation is off."""
     wanted = settings.evaluation

@@ -44,7 +44,7 @@ from rollouts.sandbox import (
 LIMITS = JobLimits(cpu=timedelta(seconds=10), wall=timedelta(seconds=60), memory_bytes=3 << 30, output_bytes=1 << 20)
 """Limits of one job, which repeats all steps of a dialogue."""
 _MODULE = "muster_openenv.job"
-_INSTALL = "install it with the environment: pip install muster-openenv"
+_INSTALL = "install it as in docs/openenv.md: pip install --no-deps ./integrations/openenv openenv-core==0.3.0"
 _MOST_CONFIG = 16 * 1024
 """Maximum characters of the configurations; a sandbox's server gets them in one packet."""
 _CLASS = r"^[A-Za-z_][\w.]{0,127}:[A-Za-z_]\w{0,63}$"
@@ -103,7 +103,7 @@ class OpenEnv:
     """The `openenv` environment; see the module docstring.
 
     Raises:
-        BadOptions: The package is missing, has other code than the options name, or can't be exact.
+        BadOptions: The package is missing, has other code than the options name, or is not reproducible.
         SandboxUnavailable: This machine can't run the environment in a sandbox.
     """
 

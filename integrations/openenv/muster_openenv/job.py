@@ -36,7 +36,7 @@ BAD_ACTION = "error: the message is not an action of this environment"
 _SERVERS = ("gradio_theme", "gradio_ui", "http_server", "mcp_environment", "web_interface")
 
 
-class NotExactError(Exception):
+class NotReproducibleError(Exception):
     """The environment can't be used, because results could differ from machine to machine."""
 
 
@@ -73,18 +73,18 @@ def prepare(payload: dict[str, Any]) -> object:
     """Loads the classes, and makes the first environment.
 
     Raises:
-        Exception: The environment can't be exact, or its code raises an exception.
+        Exception: The environment is not reproducible, or its code raises an exception.
     """
     environment, action = _found(payload["environment"]), _found(payload["action"])
     if Environment not in getattr(environment, "__mro__", ()):
-        raise NotExactError(f"{payload['environment']} is not a class with OpenEnv's interface Environment")
+        raise NotReproducibleError(f"{payload['environment']} is not a class with OpenEnv's interface Environment")
     for name in ("reset_async", "step_async"):
         if getattr(environment, name) is not getattr(Environment, name):
-            raise NotExactError(f"{environment.__name__} overrides {name}, so it is no in-process environment")
+            raise NotReproducibleError(f"{environment.__name__} overrides {name}, so it is no in-process environment")
     if payload["seeds"] > 1 and not _takes(environment.reset, "seed"):
-        raise NotExactError(f"{environment.__name__}.reset takes no seed, so the option seeds must be 1")
+        raise NotReproducibleError(f"{environment.__name__}.reset takes no seed, so the option seeds must be 1")
     if payload["field"] and payload["field"] not in action.model_fields:
-        raise NotExactError(f"{action.__name__} has no field {payload['field']}")
+        raise NotReproducibleError(f"{action.__name__} has no field {payload['field']}")
     prepared = _Prepared(environment, action, payload["field"], payload["show"])
     for config in payload["configs"]:
         _played({"config": config, "seed": 0, "messages": []}, prepared)

@@ -3,7 +3,7 @@
 family      the environment family `verifiers`, and its episodes
 tasks_file  the file with the tasks of a taskset
 export      the command that writes this file
-taskset     loads a taskset, and refuses what can't be exact
+taskset     loads a taskset, and refuses what is not reproducible
 job         runs tools and rewards, inside a sandbox
 loop        event loop without input and output, whose clock never waits
 

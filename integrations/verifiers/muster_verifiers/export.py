@@ -46,8 +46,8 @@ def export_taskset(taskset: str, file: Path, *, config: dict[str, Any], items: i
     """Writes the tasks of a taskset to a file; returns the options `path` and `sha256` of the environment.
 
     Raises:
-        BadOptions: The taskset can't be exact, or its configuration is invalid.
-        BadDataset: A task can't be exact.
+        BadOptions: The taskset is not reproducible, or its configuration is invalid.
+        BadDataset: A task is not reproducible.
         InvalidInput: A number or file is invalid.
     """
     if items < 1:
@@ -76,7 +76,10 @@ def _tasks(taskset: str, config: dict[str, Any], items: int) -> tuple[list[dict[
     try:
         from muster_verifiers import taskset as loading  # noqa: PLC0415 - verifiers takes seconds to import
     except ImportError as error:
-        raise BadOptions(f"verifiers can't be imported: {error}", hint="pip install muster-verifiers") from error
+        raise BadOptions(
+            f"verifiers can't be imported: {error}",
+            hint="install it as in docs/verifiers.md: pip install ./integrations/verifiers",
+        ) from error
     try:
         loading.load(taskset, config, None)
         made = loading.make(taskset, config)

@@ -36,7 +36,7 @@ LIMITS = JobLimits(cpu=timedelta(seconds=10), wall=timedelta(seconds=60), memory
 """Limits of one job, which calls all tools of a dialogue again."""
 _MODULE = "muster_verifiers.job"
 _MOST_NESTED = 32
-_INSTALL = "install it with the taskset: pip install muster-verifiers"
+_INSTALL = "install it as in docs/verifiers.md: pip install ./integrations/verifiers"
 
 
 class VerifiersOptions(FileOptions):
@@ -77,7 +77,7 @@ class Verifiers:
 
     Raises:
         BadDataset: The tasks file is missing, has another digest, or has malformed rows.
-        BadOptions: The taskset is missing, has other code than the file names, or can't be exact.
+        BadOptions: The taskset is missing, has other code than the file names, or is not reproducible.
         SandboxUnavailable: This machine can't run the taskset in a sandbox.
     """
 

@@ -66,7 +66,7 @@ def prepare(payload: dict[str, Any]) -> object:
     """Loads a taskset, and runs the set-up of its tool servers.
 
     Raises:
-        Exception: The taskset can't be exact, or its code raises an exception.
+        Exception: The taskset is not reproducible, or its code raises an exception.
     """
     found = load(payload["taskset"], payload["config"], payload["task_config"])
     for toolset in [*found.shared, *found.own]:

@@ -34,7 +34,7 @@ _NETWORK = frozenset(
 """Modules by which code reaches other machines or starts programs."""
 
 
-class NotExactError(Exception):
+class NotReproducibleError(Exception):
     """The taskset can't be used, because results could differ from machine to machine."""
 
 
@@ -53,7 +53,7 @@ class TaskTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTaskset:
-    """A taskset that can be exact.
+    """A taskset that is reproducible.
 
     Args:
         task: Its class of tasks.
@@ -73,7 +73,7 @@ class LoadedTaskset:
         """Returns the tools by name.
 
         Raises:
-            NotExactError: Two tools have the same name.
+            NotReproducibleError: Two tools have the same name.
         """
         found: dict[str, TaskTool] = {}
         for toolset in [*self.shared, *self.own]:
@@ -81,11 +81,11 @@ class LoadedTaskset:
                 own_name = getattr(method, "tool_name", None) or method.__name__
                 name = f"{toolset.server_name}_{own_name}" if toolset.server_name else own_name
                 if not _NAME.fullmatch(name):
-                    raise NotExactError(
+                    raise NotReproducibleError(
                         f"the tool's name {name[:80]!r} has other characters than letters, digits, _ and -"
                     )
                 if name in found:
-                    raise NotExactError(f"two tools have the name {name}")
+                    raise NotReproducibleError(f"two tools have the name {name}")
                 description = inspect.cleandoc(method.__doc__ or "")
                 found[name] = TaskTool(name=name, tool=Tool.from_function(method, name=name, description=description))
         return found
@@ -100,7 +100,7 @@ def load(name: str, config: Mapping[str, Any], task_config: Mapping[str, Any] | 
         task_config: Configuration of its tasks; None for the one in `config`.
 
     Raises:
-        NotExactError: The taskset can't be exact.
+        NotReproducibleError: The taskset is not reproducible.
     """
     importlib.import_module(name)  # names a missing import; verifiers would say that the taskset is missing
     taskset = loaders.taskset_class(name)
@@ -125,37 +125,39 @@ def load(name: str, config: Mapping[str, Any], task_config: Mapping[str, Any] | 
 def _check_module(name: str) -> None:
     environment = loaders.environment_class(name)
     if environment is not vf.SingleAgentEnv:
-        raise NotExactError(f"it has a run loop of its own, the environment class {environment.__name__}")
+        raise NotReproducibleError(f"it has a run loop of its own, the environment class {environment.__name__}")
     if loaders.default_harness_id(name) == name:
-        raise NotExactError("it has a harness of its own")
+        raise NotReproducibleError("it has a harness of its own")
 
 
 def _check_task(task: type[vf.Task], config: Any) -> None:  # noqa: ANN401 - a taskset's own class
     if task.NEEDS_CONTAINER:
-        raise NotExactError(f"{task.__name__} needs a container")
+        raise NotReproducibleError(f"{task.__name__} needs a container")
     for name in _OF_THE_RUN:
         if getattr(task, name) is not getattr(vf.Task, name):
-            raise NotExactError(f"{task.__name__} overrides {name}, which may use a container or the network")
+            raise NotReproducibleError(f"{task.__name__} overrides {name}, which may use a container or the network")
     if config.judges:
-        raise NotExactError("its rewards come from a judge, a model that other machines can't ask again")
+        raise NotReproducibleError("its rewards come from a judge, a model that other machines can't ask again")
     plugged = {**config.stops, **config.metrics, **config.rewards}
     if outside := sorted(name for name, choice in plugged.items() if choice.fn):
-        raise NotExactError(f"its configuration plugs in functions from elsewhere: {', '.join(outside)}")
+        raise NotReproducibleError(f"its configuration plugs in functions from elsewhere: {', '.join(outside)}")
     _check_hooks(task(task.data_type().model_construct(), config))
 
 
 def _check_hooks(task: vf.Task) -> None:
     """Refuses rewards, metrics and stops that need more than the trace."""
     if found := discover_decorated(task, "intercept"):
-        raise NotExactError(f"it changes messages between model and tools: {_names(found)}")
+        raise NotReproducibleError(f"it changes messages between model and tools: {_names(found)}")
     rewards, metrics, stops = (task.hooks(kind) for kind in ("reward", "metric", "stop"))
     if not rewards:
-        raise NotExactError(f"{type(task).__name__} has no rewards")
+        raise NotReproducibleError(f"{type(task).__name__} has no rewards")
     for function in [*rewards, *metrics]:
         _check_scorer(function)
     for function in stops:
         if any(word in str(inspect.signature(function)) for word in ("Request", "Response")):
-            raise NotExactError(f"the stop {function.__name__} reads requests or responses; only the trace is rebuilt")
+            raise NotReproducibleError(
+                f"the stop {function.__name__} reads requests or responses; only the trace is rebuilt"
+            )
     for function in [*rewards, *metrics, *stops]:
         _check_code(function)
 
@@ -164,28 +166,28 @@ def _check_scorer(function: Callable[..., Any]) -> None:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.default is inspect.Parameter.empty and parameter.name not in {"task", "trace"}:
             what = "a runtime" if parameter.name == "runtime" else parameter.name
-            raise NotExactError(f"the reward or metric {function.__name__} needs {what}")
+            raise NotReproducibleError(f"the reward or metric {function.__name__} needs {what}")
     if not inspect.iscoroutinefunction(inspect.unwrap(function)):
-        raise NotExactError(f"the reward or metric {function.__name__} is not async, which verifiers requires")
+        raise NotReproducibleError(f"the reward or metric {function.__name__} is not async, which verifiers requires")
 
 
 def _check_toolset(toolset: vf.Toolset, state: type[vf.State]) -> None:
     name, config = type(toolset).__name__, toolset.config
     if getattr(config, "url", None):
-        raise NotExactError(f"the tools of {name} are on another machine: {config.url}")
+        raise NotReproducibleError(f"the tools of {name} are on another machine: {config.url}")
     if getattr(config, "colocated", False):
-        raise NotExactError(f"{name} shares the model's container (colocated)")
+        raise NotReproducibleError(f"{name} shares the model's container (colocated)")
     if not isinstance(config.runtime, SubprocessConfig):
-        raise NotExactError(f"{name} needs the runtime {config.runtime.type}")
+        raise NotReproducibleError(f"{name} needs the runtime {config.runtime.type}")
     if type(toolset).register is not vf.Toolset.register:
-        raise NotExactError(f"{name} overrides register")
+        raise NotReproducibleError(f"{name} overrides register")
     its_state = state_cls(type(toolset))
     if its_state is not vf.State and its_state is not state:
-        raise NotExactError(f"{name} has the state {its_state.__name__}, but the tasks have {state.__name__}")
+        raise NotReproducibleError(f"{name} has the state {its_state.__name__}, but the tasks have {state.__name__}")
     for method in discover_decorated(toolset, "tool"):
         tool = Tool.from_function(method)
         if tool.context_kwarg is not None or tool.resolved_params:
-            raise NotExactError(f"the tool {method.__name__} needs a connection to its client")
+            raise NotReproducibleError(f"the tool {method.__name__} needs a connection to its client")
         _check_code(method)
     for method in (toolset.setup, toolset.setup_task):
         _check_code(method)
@@ -199,9 +201,9 @@ def _check_code(function: Callable[..., Any]) -> None:
     for name, found in _uses(inspect.unwrap(function), set()):
         module = found.__name__ if isinstance(found, types.ModuleType) else getattr(found, "__module__", None) or ""
         if module in _NETWORK or module.partition(".")[0] in _NETWORK:
-            raise NotExactError(f"{function.__name__} uses {name}, which reaches other machines or programs")
+            raise NotReproducibleError(f"{function.__name__} uses {name}, which reaches other machines or programs")
         if name == "Judge" or (isinstance(found, type) and issubclass(found, vf.Judge)):
-            raise NotExactError(f"{function.__name__} asks a judge, a model that other machines can't ask again")
+            raise NotReproducibleError(f"{function.__name__} asks a judge, a model that other machines can't ask again")
 
 
 def _uses(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any callable of a taskset

@@ -1,8 +1,8 @@
 """Job that runs a program whose output must be the same on every machine.
 
 The program can import a few modules without clocks, files and unseeded random numbers, and has no builtins that show
-addresses. Functions of the C library, such as `sin` and powers of fractions, differ in the last digits between
-processors, so their results are rounded to 12 digits. The value of an expression in the last line is printed.
+addresses. Functions of the C library, such as `sin` and powers with a float as result, differ in the last digits
+between processors, so their results are rounded to 12 digits. The value of an expression in the last line is printed.
 
 The sandbox is the security border. The guards here protect only against outputs that differ between machines:
 

@@ -18,10 +18,11 @@ from rollouts.engines.interface import Engine
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.environments import Prompt, Score, load_environment
 from rollouts.environments.pass_rate_journal import PassJournal, PromptPasses
+from rollouts.environments.validation import CheckedEnvironment
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, eligible_prompts, read_recipe
-from tests.kit.dialogues import Replies, dialogue_recipe, talking_folder
+from tests.kit.dialogues import REPLIES, dialogue_recipe, talking_folder
 
 RECIPE = Recipe(
     environment=EnvironmentChoice(name="arithmetic", version="1", options={"digits": 1, "operations": ["+"]}),
@@ -76,7 +77,7 @@ def test_dialogues_are_measured_alike_in_any_batch(tmp_path: Path) -> None:
         engine = TorchEngine(dtype=Dtype.FLOAT32, max_batch=max_batch)
         engine.load(folder, version=digest(bytes(32)))
         measuring = DifficultyFilter(
-            environment=Replies(),
+            environment=REPLIES,
             engine=engine,
             tokenizer=FolderTokenizer(folder),
             recipe=dialogue_recipe(),
@@ -112,7 +113,12 @@ class EvenLengths:
 def test_the_filter_counts_answers_that_solve_the_prompt(engine: Engine, qwen2: Path, tmp_path: Path) -> None:
     recipe = RECIPE.model_copy(update={"sampling": SamplingChoice(max_new_tokens=3)})
     counting = DifficultyFilter(
-        environment=EvenLengths(), engine=engine, tokenizer=FolderTokenizer(qwen2), recipe=recipe, samples=16, block=2
+        environment=CheckedEnvironment("even-lengths", "1", EvenLengths()),
+        engine=engine,
+        tokenizer=FolderTokenizer(qwen2),
+        recipe=recipe,
+        samples=16,
+        block=2,
     )
     journal = PassJournal(tmp_path / "journal", counting.measured([5, 90]))
     list(counting.run([5, 90], journal))

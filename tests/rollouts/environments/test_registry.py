@@ -101,6 +101,8 @@ def test_a_package_that_registers_an_invalid_object_is_reported(name: str, said:
     [
         ("leters", None, {}, UnknownEnvironment, "did you mean letters"),
         ("zzz", None, {}, UnknownEnvironment, "known are: arithmetic"),
+        ("verifiers", None, {}, UnknownEnvironment, "pip install ./integrations/verifiers"),
+        ("openenv", None, {}, UnknownEnvironment, "--no-deps ./integrations/openenv openenv-core==0.3.0"),
         ("letters", "2", {}, UnknownEnvironmentVersion, "has no version '2' here, but 1"),
         ("letters", "1+0000000000000000", {}, UnknownEnvironmentVersion, "but 1 is installed"),
         ("arithmetic", None, {"digit": 3}, BadOptions, "its options are: operations, digits"),

@@ -41,7 +41,7 @@ from rollouts.seeds import slot_seed
 from rollouts.task.base import MOST_ENGINE_FAILURES
 from rollouts.task.loop import MOST_SLOTS, RolloutTask
 from rollouts.task.policies import HeldPolicy
-from tests.kit.dialogues import Replies, dialogue_recipe, replying_planner
+from tests.kit.dialogues import REPLIES, dialogue_recipe, replying_planner
 from tests.kit.own_time import OwnTime
 from tests.kit.rollout_task import BEACON, DOMAIN, NODE, PATIENCE_S, POOL, RUN, SALT, Surroundings, until
 from worker.delivery.work_signing import LEASED_WORK, LeasedWork
@@ -112,7 +112,7 @@ async def test_slots_of_dialogues_share_the_batch_and_become_files(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each dialogue equals the one that is played alone, and its work units are the drawn tokens."""
-    monkeypatch.setattr("rollouts.task.generator.load_environment", lambda *_, **__: Replies())
+    monkeypatch.setattr("rollouts.task.generator.load_environment", lambda *_, **__: REPLIES)
     around.orchestrator.slots = 3
     digest = around.publish(0, dialogues=(recipe := dialogue_recipe(new_tokens=60, each=2)))
     task = await around.task()
