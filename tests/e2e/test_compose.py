@@ -132,6 +132,11 @@ def test_images_run_confined_and_have_no_tools_of_the_tests(engine: docker.Docke
     assert "proc" in contained(engine, WORKER, RUNTIME, *CONFINED)
 
 
+def newer(image: str) -> str:
+    """Returns the tag of an image's next release."""
+    return image.replace(":local", ":newer")
+
+
 def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -190,7 +195,7 @@ class Pool:
 
 
 @pytest.fixture
-def pool(base: str, tmp_path: Path) -> Iterator[Pool]:
+def pool(engine: docker.DockerClient, base: str, tmp_path: Path) -> Iterator[Pool]:
     """Yields a pool in compose up to `init`; its services and volumes are removed at the end."""
     if not PROGRAM.exists():
         pytest.skip("there is no .tools/compose (deploy/setup/compose.sh makes it)")
@@ -253,6 +258,9 @@ def pool(base: str, tmp_path: Path) -> Iterator[Pool]:
     finally:
         found.worker("--profile", "*", "down", "--volumes", "--timeout", "10")
         found.services("--profile", "*", "down", "--volumes", "--timeout", "10")
+        for image in (SERVICES, COMPUTE):
+            if engine.images.list(name=newer(image)):
+                engine.images.remove(newer(image), force=True)
 
 
 def found_pool(pool: Pool, folder: Path, addresses: Mapping[str, str]) -> None:
@@ -340,9 +348,8 @@ def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_without
 
     before, tasks = pool.work(), pool.muster("pool", "tasks", "--json").json()
     for image, variable in ((SERVICES, "POOL_SERVICES_IMAGE"), (COMPUTE, "POOL_COMPUTE_IMAGE")):
-        newer = image.replace(":local", ":newer")
-        engine.images.build(fileobj=io.BytesIO(f"FROM {image}\nLABEL newer=yes\n".encode()), tag=newer, rm=True)
-        pool.services.variables[variable] = newer
+        engine.images.build(fileobj=io.BytesIO(f"FROM {image}\nLABEL newer=yes\n".encode()), tag=newer(image), rm=True)
+        pool.services.variables[variable] = newer(image)
     pool.services("up", "-d", "--wait")
     running = engine.containers.list(filters={"label": f"com.docker.compose.project={pool.services.name}"})
     upgraded = {one.labels["com.docker.compose.service"] for one in running if one.labels.get("newer") == "yes"}
