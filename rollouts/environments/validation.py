@@ -123,9 +123,10 @@ class CheckedEnvironment:
             passes: Errors that the method may raise, besides those of this machine. Callers blame a node for some kinds
                 of errors, or skip a row, so no other kind may pass.
         """
+        known: tuple[type[MusterError], ...] = (EnvironmentFault, BadDataset, Unavailable, *passes)
         try:
             return ask()
-        except (EnvironmentFault, BadDataset, Unavailable, *passes):
+        except known:
             raise
         except (Exception, SystemExit) as error:
             fault = self.fault(what, f"raised {type(error).__name__}: {str(error)[:200]}")
@@ -169,7 +170,7 @@ class CheckedEpisode:
     def reply(self, message: ModelMessage) -> Reply:
         """Returns the reply; its texts are guaranteed to be encodable."""
         found = self._asked("reply()", lambda: self._inner.reply(message))
-        if not isinstance(found, Reply) or not isinstance(found.done, bool) or not isinstance(found.limited, bool):
+        if not isinstance(found, Reply) or not {type(found.done), type(found.limited)} <= {bool}:
             raise self._fault("reply()", f"does not return a Reply: {shown(found)}")
         if found.limited and not found.done:
             raise self._fault("reply()", "goes on after a limit of time or memory; set done with limited")
