@@ -19,6 +19,7 @@ from statistics import NormalDist
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from rollouts.task.loop import MOST_SLOTS
 
 BATCH = 32
@@ -134,4 +135,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -21,6 +21,7 @@ import redis as sync_redis
 from fastapi import FastAPI
 from redis.client import Pipeline
 
+from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import node_keys, redis_server
 from ledger.amounts import UNIT
 from orchestrator.app import build_orchestrator
@@ -202,4 +203,5 @@ def main(nodes: int = NODES, files: int = FILES) -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main(*map(int, sys.argv[1:3]))

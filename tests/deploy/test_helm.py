@@ -413,7 +413,8 @@ def test_a_missing_npm_skips_the_tests_unless_they_are_required(tmp_path: Path) 
     for name in ("helm.sh", "say.sh"):
         shutil.copy(ROOT / "deploy/setup" / name, tmp_path / "copy/deploy/setup" / name)
     (tmp_path / "copy/deploy/locks").mkdir()
-    shutil.copy(ROOT / "deploy/locks/kubernetes-validate.lock", tmp_path / "copy/deploy/locks")
+    for name in ("kubernetes-validate.lock", "sbom.lock"):
+        shutil.copy(ROOT / "deploy/locks" / name, tmp_path / "copy/deploy/locks")
     for required, code in (("", 0), ("redis,helm", 1)):
         done = subprocess.run(
             [str(tmp_path / "copy/deploy/setup/helm.sh")],
