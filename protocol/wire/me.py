@@ -26,7 +26,9 @@ MOST_WORKS = 100
 MOST_FINDINGS = 200
 """Maximum number of findings, and of rows, in the evidence of one verdict."""
 
-LoginCode = Annotated[str, StringConstraints(pattern=r"^mlc_[A-Za-z0-9_-]{43}$")]
+LoginCode = Annotated[
+    str, StringConstraints(pattern=r"^mlc_[A-Za-z0-9_-]{43}$"), Field(examples=["mlc_" + "Ab3_" * 10 + "x-9"])
+]
 """A one-time code of 256 random bits, which a browser exchanges for a session."""
 
 
