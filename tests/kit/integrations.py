@@ -28,6 +28,7 @@ def install(name: str, target: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(map(str, (target, FIXTURES / name, ROOT))),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
+        "PYTEST_ADDOPTS": "",
     }
 
 
