@@ -48,6 +48,7 @@ LEAVES: tuple[Any, ...] = (
     *("x", "stdout", False, 1, 0.5, True, "0" * 32, "0x" + "0b" * 32, "0b" * 32, KEY.address, "/data", "python:3.11"),
     *("https://pool.example", "1", "0x" + "0b" * 65, "sha256:" + "0b" * 32, "vllm-0.32.0/bfloat16/cpu-avx512_bf16"),
     *("float32", "application/json", "2026-01-01T00:00:00Z", {}, 2, 1 << 24, "1-1", "node.joined", OBJECT),
+    "mlc_" + "0" * 43,
 )
 
 

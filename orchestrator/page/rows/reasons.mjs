@@ -23,6 +23,7 @@ export const REASONS = {
   503: "bounds units",
   504: "bounds arithmetic",
   505: "bounds environment",
+  506: "bounds turns",
   600: "termination early",
   601: "termination late",
   602: "termination unlikely",
@@ -36,6 +37,8 @@ export const REASONS = {
   903: "sampling budget",
   1000: "log probabilities differ",
   1001: "log probabilities unconfirmed",
+  1100: "dialogue reply",
+  1101: "dialogue end",
   60000: "infrastructure",
   60001: "resolved by hand",
 };
