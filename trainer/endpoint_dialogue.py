@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from rollouts.dialogue.conversation import TOO_LONG
-from rollouts.dialogue.tool_calls import MOST_PARSED, chat_turns, read_calls, tools_as_json
+from rollouts.dialogue.tool_calls import MOST_PARSED, chat_turns, parse_object, read_calls, tools_as_json
 from rollouts.dialogue.transcript import DRAWN, GIVEN, marked
 from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Role, ToolCall
 from rollouts.environments.rewards import Reward, reward_of
@@ -155,11 +155,7 @@ def read_message(
 
 def _call(call: dict[str, Any]) -> ToolCall:
     function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        arguments = None
-    return ToolCall(function["name"], arguments if isinstance(arguments, dict) else None)
+    return ToolCall(function["name"], parse_object(function["arguments"]))
 
 
 def _said(message: EndpointMessage) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def read_calls(text: str) -> tuple[ToolCall, ...]:
         whole = text.strip()
         if not whole.startswith("{"):
             return ()
-        found = _parsed(whole)
+        found = parse_object(whole)
         is_call = (
             found is not None
             and isinstance(found.get("name"), str)
@@ -55,7 +55,7 @@ def read_calls(text: str) -> tuple[ToolCall, ...]:
     place = text.find(_BEGIN)
     while place >= 0 and len(calls) < MOST_PARSED:
         end = text.find(_END, place)
-        calls.append(_call(_parsed(text[place + len(_BEGIN) : end if end >= 0 else len(text)].strip())))
+        calls.append(_call(parse_object(text[place + len(_BEGIN) : end if end >= 0 else len(text)].strip())))
         place = text.find(_BEGIN, end) if end >= 0 else -1
     return tuple(calls)
 
@@ -124,7 +124,7 @@ def _call(found: dict[str, JsonValue] | None) -> ToolCall:
     )
 
 
-def _parsed(text: str) -> dict[str, JsonValue] | None:
+def parse_object(text: str) -> dict[str, JsonValue] | None:
     """Returns a JSON object; None if the text is none, or is too long or nested too deeply."""
     if len(text) > _LONGEST_CALL or _depth(text) > _DEEPEST:
         return None

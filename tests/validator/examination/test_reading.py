@@ -150,7 +150,7 @@ def test_a_file_within_its_lease_but_above_this_machines_limits_is_not_judged(
     for most, said in (
         (ReadLimits(file_bytes=100), (f"{size} bytes", "file_most_bytes (now 100)")),
         (ReadLimits(rows=3), (f"{len(honest.samples)} rows", "file_most_rows (now 3)")),
-        (ReadLimits(tokens=3), ("tokens in one row", "file_most_tokens (now 3)")),
+        (ReadLimits(tokens=3), ("values in one row", "file_most_tokens (now 3)")),
         (ReadLimits(decoded_bytes=100), ("decoded columns have", "file_decoded_bytes (now 100)")),
     ):
         found = LimitedReader(sandboxes, most=most).read(path, sha256=submitted(path), lease=LEASE)
