@@ -152,11 +152,12 @@ print("class:", engine.arithmetics[0])
 
 
 def test_a_node_proves_its_class_with_its_own_vllm(place: VllmPlace, own_class: Arithmetic) -> None:
-    if Path(reference.__file__).with_name("recordings") != reference.RECORDINGS:
-        pytest.skip("this release has no recording of this processor's class")
+    """Without a recording of the processor's class in this release, the node's files name no class."""
+    has_recording = Path(reference.__file__).with_name("recordings") == reference.RECORDINGS
+    expected = str(own_class) if has_recording else "vllm/bfloat16"
     command = [str(PYTHON), "-c", _PROVE]
     done = subprocess.run(command, cwd=ROOT, env=place.environment(), capture_output=True, text=True, check=True)
-    assert f"class: {own_class}" in done.stdout
+    assert f"class: {expected}\n" in done.stdout
 
 
 def test_rows_longer_than_a_prefills_tile_and_rows_that_share_a_prompt_have_no_difference(
