@@ -61,7 +61,8 @@ def scored(case: CheckInput, *, budget: timedelta) -> ScoredFile:
                 score = UNSCORED  # the time limit for all rows ended the job, not the row's own time limit
             if score is not None:
                 scores[row] = score
-    if len(scores) < len(case.file.samples):  # check 4 has found all prompts, so this machine has changed since
+    served = case.version.recipe.gateway is not None  # its prompts come from clients, and its rows have no reward
+    if len(scores) < len(case.file.samples) and not served:  # check 4 has found all prompts: this machine has changed
         note = f"{len(case.file.samples) - len(scores)} rows have no score, because their prompts do not exist here"
         return ScoredFile(results=tuple(unknown(check.name, note) for check in score_checks(case.version)))
     return ScoredFile(results=compared_rows(case, scores), environments=differing_environments(case, scores))
