@@ -8,7 +8,7 @@ from rollouts.dialogue.formats import DialogueTokenizer
 from rollouts.turns import Turn
 
 DRAWN, GIVEN = "> ", "< "
-"""Marks before a message of the model, and before one that it read."""
+"""Marks before a message of the model, and before a message that the model read."""
 
 
 def transcript(drawn: Sequence[int], turns: Sequence[Turn], tokenizer: DialogueTokenizer) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from protocol.errors import InvalidInput
 from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool, ToolCall
 from rollouts.environments.interface import Prompt
-from rollouts.environments.rewards import is_undecided
 from rollouts.environments.tools import plain_calls
 from rollouts.environments.validation import CheckedEnvironment
 
@@ -64,13 +63,15 @@ def play_messages(environment: CheckedEnvironment, prompt: Prompt, texts: Sequen
     if not texts:
         raise InvalidInput("the environment has no example of this dialogue", hint="give the messages of the model")
     turns: list[PlayedTurn] = []
+    limited = False
     for text in texts:
         if turns and turns[-1].done:
             break
         reply = episode.reply(ModelMessage(text=text, calls=_calls(text, episode.tools), tokens=len(text)))
         turns.append(PlayedTurn(message=text, replies=tuple(reply.messages), done=reply.done))
+        limited = reply.limited
     score, not_played = episode.score(), len(texts) - len(turns)
-    if not_played and not is_undecided(score):
+    if not_played and not limited:
         raise InvalidInput(f"the dialogue ends after {len(turns)} messages", hint="leave out the other ones")
     return PlayedMessages(
         opening=episode.opening,

@@ -142,7 +142,7 @@ class CheckedEnvironment:
 MOST_MESSAGES = 64
 """Maximum messages in an opening or a reply."""
 MOST_CHARACTERS = 1024 * 1024
-"""Maximum characters of the messages in an opening or a reply together."""
+"""Maximum characters of all messages of an opening or of a reply."""
 _MOST_TOOLS = 64
 _MOST_SCHEMAS = 256 * 1024
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

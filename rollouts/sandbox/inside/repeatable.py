@@ -339,7 +339,7 @@ def _check_memory() -> None:
 
 
 def _check_ignored(ignored: sys.UnraisableHookArgs) -> None:
-    """Checks an error that the interpreter ignores, such as one of a generator that is closed."""
+    """Checks an error that the interpreter reports but does not raise, such as an error in a destructor."""
     _end_without_memory(ignored.exc_value)
 
 
