@@ -11,9 +11,12 @@ services=65532 redis=999 grafana=472
 
 muster() { python3 -m muster_network "$@"; }
 random() { python3 -c 'import secrets; print(secrets.token_hex(32))'; }
-# store NAME USER TEXT: writes a secret unless it exists.
+# store NAME USER TEXT: writes a secret unless it exists, at once or not at all, so that a full disk leaves no empty one.
 store() {
-  [ -e "secrets/$1" ] || printf '%s\n' "$3" >"secrets/$1"
+  if [ ! -e "secrets/$1" ]; then
+    printf '%s\n' "$3" >"secrets/$1.part"
+    mv "secrets/$1.part" "secrets/$1"
+  fi
   chown "$2" "secrets/$1"
 }
 
@@ -24,12 +27,13 @@ for role in discovery orchestrator validator publisher gateway; do
   printf '%-14s %s\n' "$role" "$(muster keys show "$role" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["address"])')"
 done
 
-[ -e secrets/redis.conf ] || printf 'requirepass %s\n' "$(random)" >secrets/redis.conf
-chown "$redis" secrets/redis.conf
+fresh=$(random)  # a failure ends the script here, but not within an argument
+store redis.conf "$redis" "requirepass $fresh"
 read -r _ password <secrets/redis.conf
 store redis-url "$services" "redis://:$password@redis:6379/0"
 store redis-discovery-url "$services" "redis://:$password@redis-discovery:6379/0"
-store grafana-password "$grafana" "$(random)"
+fresh=$(random)
+store grafana-password "$grafana" "$fresh"
 store chain-url "$services" ""
 
 if [ ! -e config/muster.toml ]; then
