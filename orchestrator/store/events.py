@@ -87,7 +87,8 @@ class EventStore:
         """Returns ids of the last event up to a time, and of the first one after it; of START and None without one.
 
         The time of an event is the orchestrator's and its id has that of Redis, so the search compares times of events.
-        Events of several orchestrators are in order only as far as their clocks agree, so a caller adds a margin.
+        Events of several orchestrators are in order only as far as their clocks agree, so a caller adds a margin. Of
+        events that Redis added in one millisecond the search compares the first one only.
         """
         oldest, newest = await self.after(START, limit=1), await self.before(None, limit=1)
         if not oldest or not newest:

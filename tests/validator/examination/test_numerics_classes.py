@@ -338,11 +338,11 @@ def test_a_class_without_a_recording_is_left_to_others(
 def test_a_recipe_with_longer_rows_than_a_class_is_exact_for_is_refused(
     version: CheckedVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numerics, "_LEAST_CACHE", 4 * 16 * 384 + 8 * 16 * 32)  # 16 queries, heads of 32 values
+    monkeypatch.setattr(numerics, "_LEAST_CACHE", 4 * 16 * 192 + 8 * 16 * 32)  # 16 queries, heads of 32 values
     monkeypatch.setattr(numerics, "_QUERIES", {})
     folder = shutil.copytree(version.folder, tmp_path / "long")
-    with pytest.raises(BadVersionFolder, match="is exact up to 384 tokens of prompt and answer") as refused:
-        as_version(folder, version.recipe.model_copy(update={"max_prompt_tokens": 345}))
+    with pytest.raises(BadVersionFolder, match="is exact up to 192 tokens of prompt and answer") as refused:
+        as_version(folder, version.recipe.model_copy(update={"max_prompt_tokens": 153}))
     assert "lower max_prompt_tokens" in refused.value.hint
 
 
