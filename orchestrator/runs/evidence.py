@@ -60,7 +60,7 @@ class EvidenceReader:
             raise NotFound(f"the work {row.key} has no verdict yet", hint="validators judge within the judge period")
         found = self._cached.get(row.audit_hash) or await self._shared(row.judge, row.audit_hash)
         if found.key != row.key:
-            raise NotFound(f"the audit file of this verdict is about other work, {found.key}", hint="tell the pool's owner")
+            raise NotFound(f"this verdict's audit file is about other work, {found.key}", hint="tell the pool's owner")
         return found
 
     async def _shared(self, judge: Address, audit_hash: Digest) -> WorkEvidence:

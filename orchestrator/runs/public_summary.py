@@ -117,7 +117,7 @@ class PublicPage:
             if body is not None and (self._held is None or self._held.body != body):
                 self._held = Published(body, f'"{sha256(body).hexdigest()[:32]}"')
         finally:
-            self._read_at = self._clock.monotonic()  # also after a failure, so that one reader in `HELD` waits for Redis
+            self._read_at = self._clock.monotonic()  # also after a failure: one reader per `HELD` waits for Redis
 
     async def write(self) -> None:
         """Composes the summary and stores it.

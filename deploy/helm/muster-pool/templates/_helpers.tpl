@@ -234,6 +234,9 @@ spec:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if and $v.gateway.enabled $v.trainer.enabled }}
+{{- fail "gateway.enabled and trainer.enabled are both true: a run serves clients or trains, so install a release for each run" }}
+{{- end }}
 {{- if and $v.gateway.enabled (not $v.gateway.publicUrl) }}
 {{- fail "gateway.publicUrl is missing: tasks of workers reach the gateway there" }}
 {{- end }}
