@@ -33,7 +33,7 @@ from cli.devnet.attacks.draws import NearTies, OtherParameters
 from cli.devnet.attacks.weights import Earlier, OtherWeights, quantised, write_changed
 from protocol.identifiers import ZERO_DIGEST, Digest
 from rollouts.calibration.limits import RolloutCalibration
-from rollouts.checks import RowEvidence, gather
+from rollouts.checks import Draws, RowEvidence, gather
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.files.samples import RolloutFile
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
@@ -186,7 +186,8 @@ def differences(console: Console, own: Arithmetic, *, tokens: int, home: Path) -
                     parameters = SamplingParameters(max_new_tokens=length)
                     file = file_of(requests, engine.generate(requests, parameters), own)
                     order = sorted(range(len(requests)), reverse=True)
-                    found = differing(file, verifier.compare(file, order, seed=SEED, parameters=parameters))
+                    draws = Draws(seed=SEED, parameters=parameters)
+                    found = differing(file, verifier.compare(file, dict.fromkeys(order, draws)))
                     table.add_row(
                         name, str(batch), str(length), "on" if caching else "off", weights,
                         *(f"{found[each]:,}" for each in ("tokens", "draws", "log-probabilities", "proofs")),
@@ -274,15 +275,15 @@ def rates(
                 for draw in (1, 0)  # vLLM would find the prompts of the measured file in its cache
                 for requests in [requests_of(vocabulary, answers, shortest=shortest, longest=longest, draw=draw)]
             )
-            rows = range(answers)
-            verifier.compare(warm_up, rows, seed=SEED, parameters=parameters)
+            rows = dict.fromkeys(range(answers), Draws(seed=SEED, parameters=parameters))
+            verifier.compare(warm_up, rows)
             before = watched.cpu_times()
-            verifier.compare(file, rows, seed=SEED, parameters=parameters)
+            verifier.compare(file, rows)
             after = watched.cpu_times()
             own_seconds = after.user + after.system - before.user - before.system
-            gather(policy, warm_up, rows, seed=SEED, parameters=parameters)
+            gather(policy, warm_up, rows)
             began = time.process_time()
-            gather(policy, file, rows, seed=SEED, parameters=parameters)
+            gather(policy, file, rows)
             torchs = time.process_time() - began
             memory = watched.memory_info().rss / 1e6
             table.add_row(str(answers), f"{own_seconds:.2f}", f"{torchs:.2f}", f"{memory:,.0f}")
