@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -228,39 +228,33 @@ def _replay(part: PrefillRows, samples: Sequence[Sample], draws: Sequence[Draws]
 
     Without a seed, only log-probabilities, excess and variance are meaningful.
     """
-    groups: dict[tuple[SamplingParameters, bool], list[AnswerSpan]] = {}
-    places: dict[tuple[SamplingParameters, bool], list[NDArray[np.int64]]] = {}
+    groups: dict[tuple[bool, tuple[float, float, int]], list[AnswerSpan]] = {}
+    places: dict[tuple[bool, tuple[float, float, int]], list[NDArray[np.int64]]] = {}
     at = 0
     for span in part.spans:
-        own, length = draws[span.answer], span.stop - span.start
-        key = replace(own.parameters, max_new_tokens=1), own.seed is not None  # the length changes no draw
+        key = draws[span.answer].seed is not None, draws[span.answer].parameters.of_draws
         groups.setdefault(key, []).append(span)
-        places.setdefault(key, []).append(np.arange(at, at := at + length))
+        places.setdefault(key, []).append(np.arange(at, at := at + span.stop - span.start))
     if len(groups) == 1:
-        ((parameters, seeded), spans), *_ = groups.items()
-        return _replay_equal(part.logits, spans, samples, draws, parameters, seeded=seeded)
+        return _replay_equal(part.logits, part.spans, samples, draws)
     whole = Gaps(**{name: np.empty(at, np.bool_ if name == "mismatches" else np.float32) for name in _GAPS})
     for key, spans in groups.items():
         rows = np.concatenate(places[key])
         logits = part.logits[torch.from_numpy(rows).to(part.logits.device)]
-        found = _replay_equal(logits, spans, samples, draws, key[0], seeded=key[1])
+        found = _replay_equal(logits, spans, samples, draws)
         for name in _GAPS:
             getattr(whole, name)[rows] = getattr(found, name)
     return whole
 
 
 def _replay_equal(
-    logits: torch.Tensor,
-    spans: Sequence[AnswerSpan],
-    samples: Sequence[Sample],
-    draws: Sequence[Draws],
-    parameters: SamplingParameters,
-    *,
-    seeded: bool,
+    logits: torch.Tensor, spans: Sequence[AnswerSpan], samples: Sequence[Sample], draws: Sequence[Draws]
 ) -> Gaps:
     """Replays rows of equal sampling parameters, all with a seed or all without."""
+    parameters = draws[spans[0].answer].parameters
+    seeds = [seed for span in spans if (seed := draws[span.answer].seed) is not None]
     tokens = np.concatenate([samples[span.answer].output_tokens[span.start : span.stop] for span in spans])
-    if not seeded:
+    if not seeds:
         scaled = scale(logits, parameters)
         chosen = scaled.gather(1, torch.from_numpy(tokens.astype(np.int64)).to(scaled.device)[:, None])[:, 0]
         zeros = np.zeros(len(tokens), np.float32)
@@ -270,7 +264,7 @@ def _replay_equal(
         own = (chosen - softmax.totals()).cpu().numpy()
         never = zeros.astype(np.bool_)
         return Gaps(gaps=zeros, outside=zeros, mismatches=never, logprobs=own, excess=excess, variance=variance)
-    streams = [stream(draws[span.answer].seed or b"", samples[span.answer].sample) for span in spans]
+    streams = [stream(seed, samples[span.answer].sample) for seed, span in zip(seeds, spans, strict=True)]
     keyed = [own for own, span in zip(streams, spans, strict=True) for _ in range(span.start, span.stop)]
     positions = [position for span in spans for position in range(span.start, span.stop)]
     return gaps_of_rows(logits, tokens.tolist(), row_keys(keyed, positions), parameters)
