@@ -31,7 +31,7 @@ from rollouts.toploc import ProofResult
 from rollouts.toploc.results import Malformed
 
 LARGEST_HEAD = 16 << 20
-"""Maximum bytes of a head. Most of it are the seeds of the requests of a served file, about 150 bytes each."""
+"""Maximum bytes of a head. Each request of a served file takes about 150 bytes, for its seed and parameters."""
 LARGEST_FILE = 4 << 30
 """Maximum bytes of a packed rollout file."""
 _HEAD, _BODY = 4, 8
