@@ -15,6 +15,7 @@ from cli.worker.daemon import StateOption
 from protocol.errors import MusterError
 from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
+from protocol.runtime.tracing import TracingSettings, tracing
 from protocol.wire.nodes import RuntimeKind
 from worker.app import run_worker
 from worker.doctor.examination import examine
@@ -22,7 +23,7 @@ from worker.doctor.finding import DoctorFinding, exit_code
 from worker.settings import WorkerSettings
 
 
-@reads("worker")
+@reads("worker", "tracing")
 def run(
     config: ConfigOption = None,
     state: StateOption = None,
@@ -36,7 +37,9 @@ def run(
     """
     configure_logs(level=log_level, service=True)
     flags = {"state": state, "pool_id": pool, "runtime": runtime}
-    asyncio.run(run_worker(WorkerSettings.load(file=config, flags=flags)))
+    settings = WorkerSettings.load(file=config, flags=flags)
+    with tracing("worker", TracingSettings.load(file=config)):
+        asyncio.run(run_worker(settings))
 
 
 @reads("worker")
