@@ -146,7 +146,7 @@ def _describe(span: WorkSpans, found: Conclusion | NotJudged) -> None:
         span.note(not_judged=found.code)
         return
     for check in found.checks:
-        span.event("check", name=check.name, state=check.state.value)
+        span.event("check", check=check.name, state=check.state.value)
     if found.timings is not None:
         span.note(rows=found.timings.rows, prefilled_tokens=found.timings.prefilled_tokens)
         span.note(**{f"{stage}_s": seconds for stage, seconds in found.timings.seconds.items()})
