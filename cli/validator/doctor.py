@@ -26,7 +26,9 @@ from validator.settings import ValidatorSettings
 if TYPE_CHECKING:
     from validator.doctor.throughput import Throughput
 
-RATES = Columns.of("rows_recomputed", "files_per_minute", "tokens_per_second", "nodes_like_this_machine")
+RATES = Columns.of(
+    "rows_recomputed", "files_per_minute", "tokens_per_second", "nodes_like_this_machine", "cpu_seconds_per_file"
+)
 
 
 @reads("validator", "sandbox")
@@ -110,7 +112,13 @@ def _show(found: Throughput) -> None:
         }
     )
     rows = [
-        (f"{one.share:.0%}", f"{one.files_per_minute:.2f}", f"{one.tokens_per_s:,.0f}", f"{one.nodes:.1f}")
+        (
+            f"{one.share:.0%}",
+            f"{one.files_per_minute:.2f}",
+            f"{one.tokens_per_s:,.0f}",
+            f"{one.nodes:.1f}",
+            f"{one.cpu_s_per_file:.3f}",
+        )
         for one in found.examined
     ]
     show_table(RATES, rows)

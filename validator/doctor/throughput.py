@@ -8,8 +8,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from protocol.errors import InvalidInput, Unavailable
 from protocol.identifiers import Digest, digest, run_id
@@ -74,12 +77,14 @@ class ExaminedAt:
         files_per_minute: Files of all workers together.
         tokens_per_s: Generated tokens in these files.
         nodes: Number of nodes like this machine that generate as many tokens, with as many threads as one worker.
+        cpu_s_per_file: CPU seconds of a worker and its sandbox for one file. Other load on the machine changes it little.
     """
 
     share: float
     files_per_minute: float
     tokens_per_s: float
     nodes: float
+    cpu_s_per_file: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +145,9 @@ async def measure_throughput(wanted: Sizing, *, clock: Clock, progress: Progress
             examined = []
             for share in (1.0, LOWEST_SHARE):
                 progress(f"examining, {share:.0%} of the rows are recomputed")
+                before = sum(map(_cpu_s, processes))
                 seconds = await _examine_all(processes, made, version, wanted, share=share)
+                used = sum(map(_cpu_s, processes)) - before
                 rate = len(processes) * wanted.rounds / seconds
                 examined.append(
                     ExaminedAt(
@@ -148,6 +155,7 @@ async def measure_throughput(wanted: Sizing, *, clock: Clock, progress: Progress
                         files_per_minute=60 * rate * len(made),
                         tokens_per_s=rate * tokens,
                         nodes=rate * generated_s,
+                        cpu_s_per_file=used / (len(processes) * wanted.rounds * len(made)),
                     )
                 )
         finally:
@@ -198,16 +206,16 @@ def _generate(
         with ThreadPoolExecutor(max_workers=1) as scorer:
             policy = HeldPolicy(version.digest, version.folder, ())
             generator = SlotGenerator(engine, policy, scorer=scorer, clock=clock)
-            for number in range(-1, wanted.files):  # the first file also pays for loading code and kernels
-                grant = _grant(version, number + 1, groups=wanted.groups, key=orchestrator, domain=domain)
+            first = _grant(version, 0, groups=1, key=orchestrator, domain=domain)
+            generator.produce(first, should_stop=lambda: False)  # pays for loading code and kernels
+            for number in range(1, wanted.files + 1):
+                grant = _grant(version, number, groups=wanted.groups, key=orchestrator, domain=domain)
                 began = time.perf_counter()
                 file = generator.produce(grant, should_stop=lambda: False).file
-                took = time.perf_counter() - began
-                if number >= 0 or wanted.files == 0:
-                    seconds += took
-                    path = folder / f"{number}.parquet"
-                    write_rollouts(path, file)
-                    made.append(_Made(path, _facts(grant, path, units=file.units), file.units))
+                seconds += time.perf_counter() - began
+                path = folder / f"{number}.parquet"
+                write_rollouts(path, file)
+                made.append(_Made(path, _facts(grant, path, units=file.units), file.units))
     finally:
         engine.close()
     return made, seconds
@@ -287,6 +295,18 @@ async def _examine(
             hint="it must not judge: check its memory and libraries, and calibrate (`muster validator calibrate`)",
             retryable=False,
         )
+
+
+def _cpu_s(process: ExaminerProcess) -> float:
+    """Returns the CPU seconds that a running worker and its sandboxes, also ended ones, have used."""
+    if process.pid is None:
+        return 0.0
+    worker = psutil.Process(process.pid)
+    total = 0.0
+    for one in (worker, *worker.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += sum(one.cpu_times()[:4])  # user and system, of the process and of its ended children
+    return total
 
 
 async def _never(_fingerprint: Digest) -> bool:
