@@ -29,6 +29,7 @@ from rollouts.recipe import write_recipe
 from rollouts.recipe_proposal import propose_recipe
 
 ROOT = Path(__file__).parents[1]
+EACH = ("files/min", "CPU s", "nodes")
 
 
 @dataclass(frozen=True)
@@ -54,20 +55,16 @@ def main() -> None:
         "model",
         "workers",
         "file",
-        "every row, files/min",
-        "tokens/s",
-        "10 % of rows, files/min",
-        "nodes",
-        "load",
+        *(f"{share} of rows: {each}" for share in ("100 %", "10 %") for each in EACH),
     )
-    for column in columns:
+    for column in (*columns, "load"):
         table.add_column(column, justify="left" if column in {"model", "file"} else "right")
     with tempfile.TemporaryDirectory() as home:
         for row in _rows(Path(home), cores=cores, quick=told.quick, only=told.only):
             print(f"{row.model}, {row.workers} workers", file=sys.stderr)
             table.add_row(row.model, str(row.workers), *_measured(row))
     Console(width=150).print(table)
-    print("nodes: like this machine with one thread, at 10 % of rows; load: average when the row began")
+    print("nodes: like this machine with one thread; CPU s: of one file; load: average when the row began")
 
 
 def _rows(home: Path, *, cores: int, quick: bool, only: str | None) -> list[Row]:
@@ -80,7 +77,9 @@ def _rows(home: Path, *, cores: int, quick: bool, only: str | None) -> list[Row]
         folder = home / "smollm2"
         shutil.copytree(smollm2_folder(lambda line: print(line, file=sys.stderr)), folder)
         write_recipe(folder, propose_recipe(folder, SMOLLM2_ENVIRONMENT).recipe)
-        rows += [Row("SmolLM2-135M", folder, count, groups=1, files=1 if quick else 2) for count in counts]
+        rows += [
+            Row("SmolLM2-135M", folder, count, groups=1 if quick else 4, files=1 if quick else 2) for count in counts
+        ]
     return rows
 
 
@@ -90,15 +89,12 @@ def _measured(row: Row) -> tuple[str, ...]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout)
-    every, least = found["examined"]
-    return (
-        f"{found['rows']} rows, {found['tokens']:,.0f} tokens, {found['arithmetic']}",
-        f"{every['files_per_minute']:.1f}",
-        f"{every['tokens_per_s']:,.0f}",
-        f"{least['files_per_minute']:.1f}",
-        f"{least['nodes']:.1f}",
-        f"{found['load_average']:.1f}",
-    )
+    rates = [
+        (f"{one['files_per_minute']:.1f}", f"{one['cpu_s_per_file']:.2f}", f"{one['nodes']:.1f}")
+        for one in found["examined"]
+    ]
+    file = f"{found['rows']} rows, {found['tokens']:,.0f} tokens, {found['arithmetic']}"
+    return (file, *rates[0], *rates[1], f"{found['load_average']:.1f}")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class ExaminedAt:
         files_per_minute: Files of all workers together.
         tokens_per_s: Generated tokens in these files.
         nodes: Number of nodes like this machine that generate as many tokens, with as many threads as one worker.
-        cpu_s_per_file: CPU seconds of a worker and its sandbox for one file. Other load on the machine changes it little.
+        cpu_s_per_file: CPU seconds of a worker and its sandbox for one file; other load changes them little.
     """
 
     share: float
