@@ -11,7 +11,7 @@ import pytest
 
 from protocol.errors import Unavailable
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.findings import DoctorFinding, Level
+from protocol.runtime.findings import DoctorFinding, Level, ok
 from rollouts.checks import open_version
 from rollouts.errors import EngineFailed
 from rollouts.precision import Arithmetic
@@ -22,6 +22,7 @@ from tests.kit.trained_pool import base_folder
 from tests.kit.validators import PoolWithValidators
 from tests.kit.world import POOL
 from validator.doctor import diagnosis, machine, version
+from validator.examination.child import ExaminerProcess
 from validator.examination.interface import NotJudged
 from validator.settings import ValidatorSettings
 
@@ -51,7 +52,7 @@ async def test_a_validator_of_the_pool_is_healthy_and_another_key_is_not(
     clock = pool.run.pool.clock
 
     async def examiner_works(_: object) -> DoctorFinding:
-        return machine.ok("examiner", "")
+        return ok("examiner", "")
 
     monkeypatch.setattr(machine, "check_examiner", examiner_works)
     with socket.socket() as listener:
@@ -93,7 +94,7 @@ async def test_services_that_are_down_are_failures(tmp_path: Path, monkeypatch: 
     async def no_sandbox(*_: object, **__: object) -> NotJudged:
         return NotJudged(code="no-sandbox", why="no sandbox starts here", retryable=True)
 
-    monkeypatch.setattr(machine.ExaminerProcess, "try_out", no_sandbox)
+    monkeypatch.setattr(ExaminerProcess, "try_out", no_sandbox)
     monkeypatch.setenv("MUSTER_VALIDATOR_KEY", "0x" + "22" * 32)
     settings = settings_of(tmp_path, redis_url="redis://127.0.0.1:1/0", chain_url="http://127.0.0.1:1")
     found = levels(await diagnosis.diagnose(settings, clock=SystemClock()))
