@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from protocol.identity.signing import unix_ms
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
+from protocol.runtime.tracing import Tracer
 from protocol.runtime.waiting import cancel_all, run_unless
 from trainer.errors import NothingToLearn
 from trainer.learning.groups import TrainingGroup
@@ -32,6 +33,7 @@ from trainer.run.versions import VersionPublisher
 from trainer.saving.files import sync_names
 
 _log = get_logger(__name__)
+_tracer = Tracer(__name__)
 
 
 class TrainingRun:
@@ -82,9 +84,11 @@ class TrainingRun:
         Returns False if `stop` was set before the batch was complete.
         """
         step, times, began = self._state.step, StepTimes(), time.perf_counter()
+        since = self._dependencies.clock.now()
         gathered = await run_unless(self._stop, self._collector.gather(step, times))
         if gathered is None:
             return False
+        _tracer.record("gathering", *(file.entry.key for file in gathered.intake.files), since=since, step=step)
         done = await self._learn(gathered, times)
         if await self._versions.write(times):
             self._evaluate(self._versions.newest)
@@ -112,7 +116,10 @@ class TrainingRun:
             parts=parts,
         )
         await run_in_thread(self._record, batch)
-        learned = await self._learn_batch(batch, files, times)
+        works = sorted({files[number].entry.key for number, _ in batch.groups})
+        with _tracer.span("training", *works, step=step):
+            learned = await self._learn_batch(batch, files, times)
+        self._versions.learned_from(works)
         return StepDone(
             batch=batch,
             files=files,
