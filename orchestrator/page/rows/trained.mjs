@@ -1,6 +1,6 @@
 // Curves of the trainer: the metrics of each learned step, as the trainer reports them.
 
-import { amount } from "../core/format.mjs";
+import { precise } from "../core/format.mjs";
 
 const MOST_STEPS = 500; // the orchestrator keeps as many
 
@@ -43,5 +43,5 @@ export class TrainedSteps {
 export function trainedWords(points, what) {
   if (points.length < 2) return "The trainer has not reported two steps yet.";
   const [first, last] = [points[0], points.at(-1)];
-  return `${what}: ${amount(first.y)} at step ${first.x}, ${amount(last.y)} at step ${last.x}.`;
+  return `${what}: ${precise(first.y)} at step ${first.x}, ${precise(last.y)} at step ${last.x}.`;
 }

@@ -45,7 +45,7 @@ export function runView(session) {
   });
   const trained = new TrainedSteps();
   const trainedCharts = TRAINED_CURVES.map(({ name, title, what }) => {
-    const chart = new Chart((points) => trainedWords(points, what));
+    const chart = new Chart((points) => trainedWords(points, what), { tight: name !== "reward" });
     return { name, chart, panel: new Panel(title, chart.element) };
   });
   const trainedPanel = trainedCharts[0].panel; // shows an error of all of them

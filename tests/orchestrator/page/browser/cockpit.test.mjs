@@ -9,7 +9,7 @@ const OWNER = { "muster-token": world.token };
 const READER = { "muster-token": world.reader };
 const VIEWS = [
   ["run", "Answers to held-out prompts, before and after", "of two lines"],
-  ["run", null, "Estimated KL divergence to the policies that generated the rollouts, in nats per token: 0 at step 0"],
+  ["run", null, "Estimated KL divergence to the policies that generated the rollouts, in nats per token: 0 at step 0, 0.000002 at step 2"],
   ["money", "Earnings and slashes of nodes", "1,234.75 MUST"],
   ["nodes", "Nodes of the pool", "healthy"],
   [`node/${world.node}`, null, "7 MUST"],
