@@ -14,6 +14,7 @@ from pathlib import Path
 from cli.devnet.base import bind_model
 from cli.devnet.directory import DevnetDirectory, claim_directory
 from cli.devnet.economy import CHEATER
+from cli.devnet.machine import describe_machine
 from cli.devnet.network import CHAIN_ID, NetworkStart, RunningNetwork
 from cli.devnet.options import DevnetOptions
 from cli.devnet.orphan_reaper import OrphanReaper
@@ -237,6 +238,7 @@ class _Runner:
             self._supervisor,
             contributors=contributors,
             about={**run.about, "runtime": network.runtime.value},
+            machine=describe_machine(self._directory.path, engine=run.engine, chain=self._options.chain),
             steps_under_way=run.async_level + 1,
             polling=run.scale.polling,
             began=self._began,
