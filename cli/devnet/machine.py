@@ -12,7 +12,7 @@ from protocol import __version__
 from protocol.runtime.cpu_class import cpu_class
 from rollouts.precision import EngineName
 from worker.machine.gpus import GpuInventory
-from worker.machine.hardware import read_hardware, read_software
+from worker.machine.hardware import operating_system, read_hardware
 
 _GIBIBYTE = 1 << 30
 _CHAINS = {ChainKind.EMBEDDED: "embedded development chain (py-evm)", ChainKind.ANVIL: "anvil"}
@@ -27,14 +27,13 @@ def describe_machine(folder: Path, *, engine: EngineName, chain: ChainKind) -> d
         chain: Chain of the devnet.
     """
     hardware = read_hardware(folder, GpuInventory())
-    software = read_software((), docker_version=None, gpu_containers=False)
     facts = {
         "Muster": __version__,
         "Python": platform.python_version(),
         "torch": _version("torch"),
         "vLLM": _vllm_version() if engine is EngineName.VLLM else "",
         "chain": _CHAINS[chain],
-        "system": software.operating_system,
+        "system": operating_system(),
         "processor": f"{hardware.cpu_model} ({hardware.architecture})",
         "CPU class": cpu_class() or "none",
         "cores": str(hardware.cpu_cores),

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LOOKS, harmless, open, passes, tabbed, world } from "./browser.mjs";
+import { LOOKS, MARKUP, harmless, open, passes, tabbed, world } from "./browser.mjs";
 
 const OWNER = { "muster-token": world.token };
 const READER = { "muster-token": world.reader };
@@ -13,6 +13,7 @@ const VIEWS = [
   ["money", "Earnings and slashes of nodes", "1,234.75 MUST"],
   ["nodes", "Nodes of the pool", "healthy"],
   [`node/${world.node}`, null, "7 MUST"],
+  [`node/${world.node}`, null, `zone=${MARKUP}`],
   ["tasks", "Tasks of the pool, oldest first", "hello"],
   [`task/${world.task}`, null, "python:3.11"],
   ["rollouts", "Submitted files of the step", "forged"],
