@@ -53,11 +53,11 @@ export function amount(value, digits = 3) {
   return number.toLocaleString("en-US", { maximumFractionDigits: digits });
 }
 
-/** Formats a number with at least two significant digits: `0.5`, `0.000012`. */
+/** Formats a number with three significant digits, or all digits of a whole number: `0.5`, `0.0000123`, `1,378`. */
 export function precise(value) {
   const number = numberOf(value);
   if (number === null || number === 0) return amount(number === null ? value : 0);
-  return amount(number, Math.min(MOST_DIGITS, Math.max(3, 1 - Math.floor(Math.log10(Math.abs(number))))));
+  return amount(number, Math.min(MOST_DIGITS, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(number))))));
 }
 
 /** Formats a number of bytes: `31.2 GiB`. */

@@ -169,7 +169,7 @@ test("curves of the trainer continue at the last step, and begin anew if the tra
 
 test("a tight curve shows small values, and a curve of equal values has a range", () => {
   const drawn = curve([{ x: 0, y: 0.000002 }, { x: 1, y: 0.0000123 }], { width: 500, height: 230, left: 44, bottom: 26, tight: true });
-  assert.equal(drawn.end.label, "0.000012");
+  assert.equal(drawn.end.label, "0.0000123");
   assert.deepEqual(drawn.across.map(({ label }) => label), ["0.000005", "0.00001"]);
   for (const y of [0, 1e-7, -3]) assert.ok(!curve([{ x: 0, y }, { x: 1, y }], { width: 500, height: 230, left: 44, bottom: 26, tight: true }).line.includes("NaN"));
 });
