@@ -22,10 +22,9 @@ def test_the_report_is_readable_at_every_size_and_theme(tmp_path: Path) -> None:
     talk = ReportedAnswer(prompt=MARKUP, answer=f"> get(c)\n< =7;\n> {MARKUP}", correct=True, reward=1.0, turns=2)
     wide = ReportedAnswer(prompt="W" * 300, answer=f"{MARKUP}\n{'W' * 900}", correct=False)
     first, *others, last = base.evaluations
-    answers = {"answers": (talk, wide)}
     report = replace(
         base,
-        evaluations=(replace(first, **answers), *others, replace(last, **answers)),
+        evaluations=(replace(first, answers=(talk, wide)), *others, replace(last, answers=(talk, wide))),
         samples=(*base.samples, replace(base.samples[0], answer=MARKUP)),
         nodes=(*base.nodes, replace(base.nodes[0], name=MARKUP, evicted=MARKUP)),
     )
