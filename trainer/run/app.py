@@ -16,6 +16,7 @@ from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.threads import run_in_thread
 from rollouts.environments.mixture import parts_of
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.sandboxed_decoder import Decoder
 from trainer.distributed.ranks import RankInfo, device_of
@@ -23,6 +24,7 @@ from trainer.errors import BadSettings
 from trainer.policy.base_model import PolicyBase, open_base
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.connections import Outside, connect, publisher_key
+from trainer.run.curves import CurvePublisher
 from trainer.run.dependencies import Dependencies
 from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.gathering.intake import IntakeLimits, IntakeSources, RolloutIntake, step_folder
@@ -137,6 +139,8 @@ async def _prepare(
     progress = ProgressLog(settings.state, clock=clock)
     if settings.metrics_port is not None:
         progress.serve(settings.metrics_port)
+    curves = CurvePublisher(client.put_trained, tokenizer=await run_in_thread(FolderTokenizer, base.folder))
+    stack.push_async_callback(curves.aclose)
     evaluation: EvaluationProcess | None = None
     if settings.evaluate_every:
         evaluation = EvaluationProcess(settings, progress=progress, clock=clock, show=client.put_answers)
@@ -167,6 +171,7 @@ async def _prepare(
         lease=lease,
         intake=_intakes(settings, links, reader=reader, folders=folders),
         progress=progress,
+        curves=curves,
         evaluation=evaluation,
         clock=clock,
         identity=identity,
