@@ -17,7 +17,7 @@ from discovery.chain.roles import Access
 from discovery.directory import NodeDirectory
 from discovery.federation.forwarding import InviteForwarder
 from discovery.federation.intake import StatementIntake
-from discovery.federation.puller import LEASE_LIFETIME, PeerPuller
+from discovery.federation.puller import LEASE_LIFETIME, ONE_ATTEMPT, PeerPuller
 from discovery.loops import DirectoryGauges, add_loops, add_peer_loops
 from discovery.mailbox.polls import WaitingPolls
 from discovery.mailbox.store import Mailbox, MailboxNotifier
@@ -73,7 +73,14 @@ def build_discovery(
     """
     clock = SystemClock() if clock is None else clock
     peers = [
-        DiscoveryClient(each, key=key, clock=clock, allow_plain_http=settings.allow_plain_http, transport=transport)
+        DiscoveryClient(
+            each,
+            key=key,
+            clock=clock,
+            backoff=ONE_ATTEMPT,
+            allow_plain_http=settings.allow_plain_http,
+            transport=transport,
+        )
         for each in settings.peers
     ]
     pinned = {each.location.address: each for each in peers if each.location.address is not None}

@@ -137,10 +137,9 @@ class NodeDirectory:
         """
         signer = signer_of(invite, node=node, pools=self.pools, now=self.clock.now())
         orchestrator = frozenset({PoolRole.ORCHESTRATOR})
-        if poster not in self.peers:
+        await self.access.require(invite.pool_id, signer, orchestrator)
+        if poster != signer and poster not in self.peers:
             await self.access.require(invite.pool_id, poster, orchestrator)
-        if signer != poster:
-            await self.access.require(invite.pool_id, signer, orchestrator)
         await self.mailbox.post(invite)
 
     async def invites(

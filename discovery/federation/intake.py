@@ -19,7 +19,6 @@ from protocol.wire.base import parse_answer
 from protocol.wire.federation import NodeStatement, NodeStatementPage
 from protocol.wire.nodes import Registration
 
-
 STATEMENT_BYTES = 500
 """Approximate size of a statement without its body."""
 
@@ -50,8 +49,8 @@ class StatementIntake:
 
     Args:
         directory: The service behind the API.
-        audiences: Addresses of this service and of peers that the settings pin. A statement for another service is skipped: it may be from
-            another ledger, which the signed text does not name.
+        audiences: Addresses of this service and of peers that the settings pin. A statement for another service is
+            skipped: it may be from another ledger, which the signed text does not name.
         life: Time until a registration expires.
         clock: Source of time.
     """

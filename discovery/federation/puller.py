@@ -15,7 +15,7 @@ from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.backoff import GrowingPause
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
-from protocol.runtime.retry import Deadline
+from protocol.runtime.retry import Backoff, Deadline
 
 PAGE_TIMEOUT = timedelta(seconds=10)
 """Time limit of one page with all attempts."""
@@ -25,6 +25,8 @@ MOST_CHECKED = 20_000
 """Number of checked signatures after which a round ends; the next one continues at its cursor."""
 MOST_BYTES = 128 * 1024 * 1024
 """Size of all pages after which a round ends; the next one continues at its cursor."""
+ONE_ATTEMPT = Backoff(attempts=1)
+"""Retry policy of clients of peers: the next round repeats what failed."""
 LONGEST_PAUSE = timedelta(minutes=10)
 """Maximum pause after failures in a row."""
 LEASE_LIFETIME = timedelta(seconds=30)
@@ -82,7 +84,8 @@ class PeerPuller:
         except StoreUnavailable:
             raise
         except MusterError as error:
-            self._cursor = None
+            if isinstance(error, PeerLied):
+                self._cursor = None
             pause = self._pause.failed()
             self._not_before = self._clock.monotonic() + pause.total_seconds()
             if error.code != self._error:
