@@ -298,7 +298,7 @@ async def test_a_service_without_statements_of_an_older_release_or_in_other_form
     await a.client(OTHER_NODE).register(registration())
     assert set(await a.seen()) == {NODE.address, OTHER_NODE.address}
     # An instance of an older release refreshes the record: it writes these fields only.
-    await a.redis.hset(KEYS.of("node", OTHER_NODE.address), mapping={"registration": "{}", "last": 1})  # type: ignore[misc]
+    await a.redis.hset(KEYS.of("node", OTHER_NODE.address), mapping={"registration": "{}", "last": 1})
     assert (await a.records.statements(after=None, most=100)).statements == ()
     await a.place.clock.turn(timedelta(seconds=1))
     await a.client(OTHER_NODE).register(registration())
@@ -338,10 +338,11 @@ class Liar(httpx.AsyncBaseTransport):
         if request.url.path == "/v1/identity":
             return httpx.Response(200, json=self.identity)
         self.asked += 1
-        answer = next(self.answers)
+        answer: Any = next(self.answers)
         if isinstance(answer, NodeStatementPage):
             return httpx.Response(200, content=answer.model_dump_json().encode())
-        return answer() if callable(answer) else answer
+        assert isinstance(answer, httpx.Response)
+        return answer
 
 
 Pages = list[Any]
@@ -575,8 +576,8 @@ def test_services_agree_whatever_the_order_of_statements(
         listed = [await store.page(POOL, after=None, most=10) for store in stores]
         for page in listed:
             assert [record.address for record in page.records] == [each.node for each in expected if each.body]
-        for each in clients:
-            await each.aclose()
+        for client in clients:
+            await client.aclose()
 
     with empty(redis_server):
         asyncio.run(run())
