@@ -30,7 +30,6 @@ from tests.kit.discovery import (
 from tests.kit.fuzzing import Signed, fuzz, operations
 from tests.kit.http_server import served
 
-
 PEER = Key(b"\x2a" * 32)
 
 
