@@ -19,7 +19,13 @@ from protocol.http.verification import SignedRequest, signed_request
 from protocol.identifiers import EXAMPLE_ADDRESS, Address, WireAddress, address
 from protocol.identity.keys import Key
 from protocol.wire.base import MAX_INT64
-from protocol.wire.federation import MOST_STATEMENTS, NodeStatement, NodeStatementPage, node_target
+from protocol.wire.federation import (
+    MOST_BODY_CHARACTERS,
+    MOST_STATEMENTS,
+    NodeStatement,
+    NodeStatementPage,
+    node_target,
+)
 from protocol.wire.identity import ServiceIdentity
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import InviteList
@@ -27,7 +33,7 @@ from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 LONGEST_WAIT_S = 30
 """Longest long poll, in seconds; below the idle time-out of common reverse proxies (60 s)."""
-REGISTRATION_LIMIT = 24 * 1024
+REGISTRATION_LIMIT = MOST_BODY_CHARACTERS
 """Maximum bytes of a registration's request body."""
 INVITE_LIMIT = 4 * 1024
 """Maximum bytes of an invite's request body."""

@@ -21,6 +21,8 @@ from protocol.wire.nodes import Registration
 
 STATEMENT_BYTES = 500
 """Approximate size of a statement without its body."""
+PAGE_BYTES = 64 * 1024
+"""Size as which a smaller page counts, because an empty page costs a request, too."""
 
 
 class PeerLied(MusterError):
@@ -89,7 +91,7 @@ class StatementIntake:
         removals = [each for each in new if each.body is None]
         stored = await self._directory.records.merge(registrations, removals, on_ledger=on_ledger)
         size = sum(len(each.body or "") + STATEMENT_BYTES for each in page.statements)
-        return Taken(checked=len(new), stored=stored, bytes=size)
+        return Taken(checked=len(new), stored=stored, bytes=max(size, PAGE_BYTES))
 
     def _is_valid_now(self, statement: NodeStatement, peer: Address) -> bool:
         now_ms = unix_ms(self._clock.now())

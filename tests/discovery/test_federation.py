@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from discovery.app import build_discovery
 from discovery.federation import puller
-from discovery.federation.intake import StatementIntake
+from discovery.federation.intake import PAGE_BYTES, StatementIntake
 from discovery.federation.puller import ONE_ATTEMPT, PAGE_TIMEOUT, PeerPuller
 from discovery.store.record_store import KEYS, RecordLimits, RecordStore
 from protocol.clients.discovery import DiscoveryClient
@@ -379,6 +379,9 @@ LIES: dict[str, Callable[[datetime], Pages]] = {
     "too large": lambda _: [httpx.Response(200, content=b" " * (7 << 20))],
     "no JSON": lambda _: [httpx.Response(200, content=b"{" * 1000)],
     "an unknown field": lambda now: [raw({"statements": [honest(now)[0].model_dump() | {"ip": "1"}]})],
+    "half a character": lambda now: [
+        httpx.Response(200, content=page_of(*honest(now)).model_dump_json().replace("A CPU", "\\ud800").encode())
+    ],
     "a redirect": lambda _: [httpx.Response(307, headers={"location": "http://127.0.0.1:1001/"})],
     "a refusal": lambda _: [httpx.Response(403)],
 }
@@ -472,18 +475,18 @@ async def test_endless_pages_end_a_round_and_the_next_continues(
     _, b = two
     cursors = [f"0x{number:040x}" for number in range(16, 60)]
     liar.answers = iter([page_of(cursor=each) for each in cursors])
-    monkeypatch.setattr(puller, "MOST_BYTES", 0)
+    monkeypatch.setattr(puller, "MOST_BYTES", 2 * PAGE_BYTES)
     pull = b.puller(LIAR)
     liar.asked = 0
     with capture_logs() as logs:
-        for expected in (1, 2, 3):
+        for expected in (2, 4, 6):
             await pull.round()
             assert liar.asked == expected
     assert not logs
     monkeypatch.setattr(puller, "MOST_BYTES", 1 << 30)
     monkeypatch.setattr(puller, "MOST_CHECKED", 0)
     await pull.round()
-    assert liar.asked == 4
+    assert liar.asked == 7
 
 
 async def test_a_peer_that_answers_slowly_holds_up_nothing(two: tuple[Service, Service], network: Network) -> None:
