@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = CommandGroup(name="admin", no_args_is_help=True, help="Back up and restore a pool's state.")
 
-PARTS = Columns.of("part", "files", "bytes", Column("sha256", drop=1))
+PART_COLUMNS = Columns.of("part", "files", "bytes", Column("sha256", drop=1))
 FINDINGS = Columns.of("service", "check", "level", Column("bytes", drop=1), "found", "advice")
 
 
@@ -174,7 +174,7 @@ def _show(
         more = {} if left_out is None else {"left_out": list(left_out)}
         show_json({"file": str(file), "about": about, "parts": list(parts), **more})
         return
-    show_table(PARTS, [[one.name, one.files, Size(one.bytes), one.sha256] for one in parts])
+    show_table(PART_COLUMNS, [[one.name, one.files, Size(one.bytes), one.sha256] for one in parts])
     _note_left_out(left_out or ())
     for one in about.services:
         if one.bucket is not None:

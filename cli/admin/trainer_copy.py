@@ -85,9 +85,10 @@ def open_copy(folder: Path) -> Iterator[TrainerCopy]:
 
 def _opened(folder: Path, stack: ExitStack) -> TrainerCopy | None:
     """Returns the open files; None if the trainer replaced the saved state meanwhile."""
-    if not (folder / JOURNAL_FILE).exists():
+    lines, recorded = Journal(folder).copy()
+    if not lines:
         raise InvalidInput(
-            f"{folder} has no {JOURNAL_FILE}, so there is nothing to back up",
+            f"{folder} has no {JOURNAL_FILE} with content, so there is nothing to back up",
             hint="check `state` under [trainer]; a trainer writes the journal when it starts",
         )
     files: dict[str, IO[bytes]] = {}
