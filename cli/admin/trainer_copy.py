@@ -85,12 +85,6 @@ def open_copy(folder: Path) -> Iterator[TrainerCopy]:
 
 def _opened(folder: Path, stack: ExitStack) -> TrainerCopy | None:
     """Returns the open files; None if the trainer replaced the saved state meanwhile."""
-    lines, recorded = Journal(folder).copy()
-    if not lines:
-        raise InvalidInput(
-            f"{folder} has no {JOURNAL_FILE} with content, so there is nothing to back up",
-            hint="check `state` under [trainer]; a trainer writes the journal when it starts",
-        )
     files: dict[str, IO[bytes]] = {}
     step = 0
     state = _file(folder / STATE_FILE, stack)
@@ -99,6 +93,11 @@ def _opened(folder: Path, stack: ExitStack) -> TrainerCopy | None:
         state.seek(0)
         files[STATE_FILE] = state
     lines, recorded = Journal(folder).copy()
+    if not lines:
+        raise InvalidInput(
+            f"{folder} has no {JOURNAL_FILE} with content, so there is nothing to back up",
+            hint="check `state` under [trainer]; a trainer writes the journal when it starts",
+        )
     for number, batch in recorded.batches.items():
         if number < step:
             continue

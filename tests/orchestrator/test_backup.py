@@ -73,12 +73,12 @@ async def test_a_pool_goes_on_from_a_backup_made_while_it_worked(
 
     async def work() -> None:
         while not ending.is_set():
-            posted.append((await pool.owner("POST", "/v1/tasks", {"spec": {**SPEC, "replicas": 0}}))["id"])
+            posted.append((await pool.owner("POST", "/v1/tasks", {"spec": {**SPEC, "replicas": 1}}))["id"])
             if len(posted) == 3:
                 begun.set()
 
     working = asyncio.create_task(work())
-    await begun.wait()
+    await asyncio.wait({working, asyncio.create_task(begun.wait())}, return_when=asyncio.FIRST_COMPLETED)
     made = await make_backup(here, tmp_path / "b.tar")
     ending.set()
     await working

@@ -51,7 +51,7 @@ async def test_a_run_goes_on_from_a_backup_with_the_same_next_step(pool: Trained
         with lock_state(state), pytest.raises(AnotherTrainer):
             await restore(file, here, only=["trainer"], replace=True)
         await pool.run.pool.dependencies.redis.flushall()
-        shutil.rmtree(pool.folder / "orchestrator" / "objects")
+        shutil.rmtree(pool.folder / "orchestrator")
         shutil.rmtree(state)
         await restore(file, here)
     pool.run.chain.forget_position()
