@@ -12,7 +12,7 @@ import signal
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class Place:
     folder: Path
     url: str
     redis: Any
+    listening: list[Any] = field(default_factory=list)
 
     def settings(self, *, pool: int = POOL, ledger: str = LEDGER, chain: int = 1337, more: str = "") -> Path:
         contracts = dict.fromkeys(Contract, ledger)
@@ -78,6 +79,13 @@ class Place:
         self.redis.set("muster:{pool-8}:a", "of another pool")
         (self.folder / "sealing.key").unlink(missing_ok=True)
         shutil.rmtree(self.folder / "objects", ignore_errors=True)
+
+    def listen(self) -> None:
+        """Listens as a gateway does that has no leader lease."""
+        subscription = self.redis.pubsub()
+        subscription.subscribe(KEYS.of("doorbell"))
+        subscription.get_message(timeout=5)
+        self.listening.append(subscription)
 
     def backup(self, *words: object, name: str = "b.tar") -> Path:
         said = self.muster("backup", self.folder / name, *words)
@@ -160,6 +168,25 @@ def test_a_backup_restores_everything_and_contains_secrets_only_encrypted(place:
     assert place.values() == before
 
 
+def test_services_that_share_a_redis_are_restored_together_or_alone(place: Place) -> None:
+    common = f'pool_id = {POOL}\ndeployment = "deployment.json"\nredis_url = "{place.url}"\n'
+    place.settings(
+        more=f'[gateway]\npublic_url = "https://gateway.example"\nrun = "main"\n{common}'
+        f'[validator]\norchestrator = "https://pool.example"\n{common}[trainer]\nsteps = 3\n'
+    )
+    names = {each: f"muster:{{{each}-{POOL}}}:a" for each in ("pool", "gateway", "validator")}
+    for each, name in names.items():
+        place.redis.set(name, each)
+    file = place.backup()
+    place.lose()
+    assert place.muster("restore", file, "--service", "gateway").code == 0
+    assert [place.redis.exists(name) for name in names.values()] == [0, 1, 0]
+    assert place.muster("restore", file).code == 1  # the gateway has data
+    assert place.muster("restore", file, "--replace").code == 0
+    assert [place.redis.get(name) for name in names.values()] == [b"pool", b"gateway", b"validator"]
+    assert not place.redis.keys(f"*{RESTORING}")
+
+
 def test_a_copy_under_writes_has_every_key_of_one_moment(place: Place) -> None:
     """Scripts change three keys together; the number of keys that changed meanwhile needs several rounds."""
     script = place.redis.register_script(
@@ -209,6 +236,7 @@ def test_a_copy_under_writes_has_every_key_of_one_moment(place: Place) -> None:
             ("--replace",),
             "the orchestrator is running",
         ),
+        (lambda place: place.listen(), ("--replace",), "the orchestrator is running"),
         (lambda place: place.redis.set(KEYS.of("a"), 1), (), "has data in this Redis"),
         (lambda place: (place.folder / "sealing.key").write_bytes(b"another"), (), "sealing.key exists"),
         (lambda place: (place.folder / "b.tar").unlink(), (), "there is no file"),
@@ -222,6 +250,7 @@ def test_a_copy_under_writes_has_every_key_of_one_moment(place: Place) -> None:
         "bucket",
         "service",
         "running",
+        "listening",
         "keys",
         "key file",
         "missing",
