@@ -38,6 +38,9 @@ def services(pool: TrainedPool, redis_url: str) -> Pool:
 
 async def test_a_run_goes_on_from_a_backup_with_the_same_next_step(pool: TrainedPool, redis_url: str) -> None:
     here, state = services(pool, redis_url), pool.folder / "state"
+    with pytest.raises(InvalidInput, match="there is nothing to back up"):
+        await make_backup(here, pool.folder / "b.tar")
+    assert not list(pool.folder.glob("*b.tar*"))
     async with pool.working():
         await pool.train(steps=2)
     before = pool.recorded()
@@ -66,10 +69,21 @@ async def test_a_run_goes_on_from_a_backup_with_the_same_next_step(pool: Trained
     assert version_digest(folder_files(folder)) == recorded.written[4]
     assert (await pool.run.pool.owner("GET", "/v1/run"))["checkpoint"]["version"] == 4
 
-    with opened(made.path) as file:  # the ledger has versions that this backup does not know: no second history begins
-        await restore(file, here, only=["trainer"], replace=True)
-    with pytest.raises(AnotherTrainer, match="the ledger names version 4"):
+    with opened(made.path) as file:
+        text = (pool.folder / "muster.toml").read_text()
+        (pool.folder / "muster.toml").write_text(text.replace(f'run = "{RUN}"', 'run = "other"'))
+        with pytest.raises(OtherBackup, match="the trainer's settings name other"):
+            await restore(file, configured(pool.folder / "muster.toml"), only=["trainer"], replace=True)
+        (state / RESTORING_FILE).touch()  # as after an interruption
+        with pytest.raises(Conflict, match="not restored completely"):
+            await pool.train(steps=5)
+        await restore(file, here, only=["trainer"])
+    assert not (state / RESTORING_FILE).exists()
+    with pytest.raises(AnotherTrainer, match="the ledger names version 4"):  # no second history begins
         await pool.train(steps=5)
+    (state / "state.safetensors").unlink()
+    with pytest.raises(InvalidInput, match="is missing: the run can't continue"):
+        await make_backup(here, pool.folder / "c.tar")
 
 
 async def test_copies_made_while_a_run_trains_fit_together(pool: TrainedPool, redis_url: str, tmp_path: Path) -> None:
@@ -94,26 +108,3 @@ async def test_copies_made_while_a_run_trains_fit_together(pool: TrainedPool, re
         assert (await training).step == 4
     assert steps == sorted(steps)
     assert any(0 < step < 4 for step in steps)
-
-
-async def test_an_incomplete_state_is_refused(pool: TrainedPool, redis_url: str) -> None:
-    here, state = services(pool, redis_url), pool.folder / "state"
-    trainer = Pool([one for one in here.services if one.name == "trainer"], ())
-    with pytest.raises(InvalidInput, match="there is nothing to back up"):
-        await make_backup(trainer, pool.folder / "b.tar")
-    async with pool.working():
-        await pool.train(steps=1)
-    made = await make_backup(trainer, pool.folder / "b.tar")
-    text = (pool.folder / "muster.toml").read_text()
-    (pool.folder / "muster.toml").write_text(text.replace(f'run = "{RUN}"', 'run = "other"'))
-    with opened(made.path) as file, pytest.raises(OtherBackup, match="the trainer's settings name other"):
-        await restore(file, configured(pool.folder / "muster.toml"), only=["trainer"], replace=True)
-    (state / RESTORING_FILE).touch()
-    with pytest.raises(Conflict, match="not restored completely"):
-        await pool.train(steps=2)
-    with opened(made.path) as file:
-        await restore(file, trainer)
-    assert not (state / RESTORING_FILE).exists()
-    (state / "state.safetensors").unlink()
-    with pytest.raises(InvalidInput, match="is missing: the run can't continue"):
-        await make_backup(trainer, pool.folder / "c.tar")
