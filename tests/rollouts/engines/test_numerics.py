@@ -157,7 +157,12 @@ def test_an_accelerator_of_another_maker_has_no_class(as_class: pytest.MonkeyPat
 def test_the_installed_version_is_read_from_disk_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service names the arithmetic in each answer, and reading the metadata takes milliseconds."""
     read: list[str] = []
-    monkeypatch.setattr(numerics.metadata, "version", lambda name: read.append(name) or "0.32.0+cpu")
+
+    def version(name: str) -> str:
+        read.append(name)
+        return "0.32.0+cpu"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
     numerics.vllm_version.cache_clear()
     try:
         found = {str(numerics.arithmetic_of(Dtype.BFLOAT16, "cpu-avx2")) for _ in range(3)}
