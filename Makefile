@@ -13,8 +13,8 @@ help:  ## what there is
 setup:  ## make .venv with the locked packages and this code (about a minute)
 	@deploy/setup/python.sh
 
-tools: setup  ## setup, then what all tests use: Redis, node, bubblewrap, nginx, Chromium, Swift, vLLM, verifiers, helm, compose
-	@deploy/setup/system.sh redis node sandbox nginx browser
+tools: setup  ## setup, then what all tests use: Redis, node, bubblewrap, nginx, Chromium, Prometheus, Swift, vLLM, verifiers, helm, compose
+	@deploy/setup/system.sh redis node sandbox nginx browser prometheus
 	@deploy/setup/swift.sh
 	@deploy/setup/vllm.sh
 	@deploy/setup/verifiers.sh

@@ -35,7 +35,7 @@ from orchestrator.chain.run_interface import RunLedger
 from orchestrator.dependencies import build_dependencies, dependencies_of
 from orchestrator.domain.keys import SCHEMA, pool_keys
 from orchestrator.loops.background import add_loops
-from orchestrator.metrics import PoolGauges
+from orchestrator.metrics import MoneyGauges, PoolGauges
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.signed_urls import PATH as BLOBS
@@ -197,13 +197,21 @@ def build_orchestrator(
         app.state.registry,
         nodes=dependencies.nodes,
         tasks=dependencies.tasks,
+        clock=clock,
         relayer_store=dependencies.relayer.store,
         slot_leasing=dependencies.slot_leasing,
         numerics=dependencies.numerics,
     )
+    money_gauges = MoneyGauges(app.state.registry, money=dependencies.money, clock=clock)
     if with_loops:
         add_loops(
-            loops, dependencies, run_ledger=run_ledger, discovery=services, webhook_http=webhook_http, gauges=gauges
+            loops,
+            dependencies,
+            run_ledger=run_ledger,
+            discovery=services,
+            webhook_http=webhook_http,
+            gauges=gauges,
+            money_gauges=money_gauges,
         )
     return app
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
+
 from prometheus_client import CollectorRegistry, Gauge
 
+from ledger.metrics import ChainMetrics
 from orchestrator.runs.leasing import SlotLeasing
+from orchestrator.runs.money import MoneyReader
 from orchestrator.runs.numerics import ValidatorNumerics, validators_by_class
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.relayer import RelayedKind, RelayerStore
 from orchestrator.store.tasks import TaskStore
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+
+_DAY_S = 86_400.0
 
 
 class PoolGauges:
@@ -18,6 +27,7 @@ class PoolGauges:
         registry: Prometheus registry of the service.
         nodes: Store of nodes.
         tasks: Store of tasks.
+        clock: Clock of ages.
         relayer_store: Queue of transactions to relay.
         slot_leasing: Leasing service of the run; None if the pool has no run.
         numerics: Numerics classes that validators reported.
@@ -29,12 +39,14 @@ class PoolGauges:
         *,
         nodes: NodeStore,
         tasks: TaskStore,
+        clock: Clock,
         relayer_store: RelayerStore | None = None,
         slot_leasing: SlotLeasing | None = None,
         numerics: ValidatorNumerics | None = None,
     ) -> None:
         self._nodes = nodes
         self._tasks = tasks
+        self._clock = clock
         self._relayer_store = relayer_store
         self._slot_leasing = slot_leasing
         self._numerics = numerics
@@ -52,6 +64,12 @@ class PoolGauges:
         self._relayed = Gauge(
             "muster_orchestrator_relay_waiting",
             "Transactions that wait to be relayed to the ledger",
+            ("kind",),
+            registry=registry,
+        )
+        self._relay_ages = Gauge(
+            "muster_orchestrator_relay_oldest_seconds",
+            "Age of the oldest transaction that waits to be relayed; 0 if none waits",
             ("kind",),
             registry=registry,
         )
@@ -77,6 +95,8 @@ class PoolGauges:
         if self._relayer_store is not None:
             for kind in RelayedKind:
                 self._relayed.labels(kind.value).set(await self._relayer_store.waiting(kind))
+                oldest_ms, now_ms = await self._relayer_store.oldest_ms(kind), unix_ms(self._clock.now())
+                self._relay_ages.labels(kind.value).set(max(0, now_ms - oldest_ms) / 1000 if oldest_ms else 0)
         if self._slot_leasing is not None:
             await self._read_run(self._slot_leasing)
         if self._numerics is not None:
@@ -101,3 +121,62 @@ class PoolGauges:
         self._verified.clear()  # classes that no validator reports any more
         for name, validators in validators_by_class(reports).items():
             self._verified.labels(name).set(validators)
+
+
+class MoneyGauges:
+    """Prometheus gauges of the pool's money, and of the chain.
+
+    Args:
+        registry: Prometheus registry of the service.
+        money: Reader of the pool's money.
+        clock: Clock of the chain's age.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, money: MoneyReader, clock: Clock) -> None:
+        self._money = money
+        self._clock = clock
+        self._chain = ChainMetrics(registry, clock=clock)
+        self._escrow = Gauge(
+            "muster_pool_escrow_must",
+            "Escrow in MUST by part: free, reserved by open work, announced for withdrawal",
+            ("part",),
+            registry=registry,
+        )
+        self._burn = Gauge(
+            "muster_pool_burn_must_per_day",
+            "Rewards that became final per day, mean of the last seven days",
+            registry=registry,
+        )
+        self._left = Gauge(
+            "muster_pool_escrow_left_seconds",
+            "Time until the free escrow is used up at the present rate; infinite if nothing was paid",
+            registry=registry,
+        )
+        self._rewards = Gauge(
+            "muster_pool_rewards_must",
+            "Rewards and verdict fees in MUST by state: accrued by final work, and the claimed part of them",
+            ("state",),
+            registry=registry,
+        )
+        self._slashed = Gauge(
+            "muster_pool_slashed_must", "Stake of the pool's nodes that was slashed, in MUST", registry=registry
+        )
+
+    async def read(self) -> None:
+        """Sets all gauges from the ledger and Redis.
+
+        Raises:
+            Unavailable: The chain or Redis is down.
+        """
+        found = await self._money.pool()
+        for part, amount in (("free", found.free), ("reserved", found.reserved), ("withdrawal", found.withdrawal)):
+            self._escrow.labels(part).set(float(amount))
+        self._burn.set(float(found.burn_per_day))
+        self._left.set(math.inf if found.days_left is None else found.days_left * _DAY_S)
+        self._rewards.labels("accrued").set(float(found.accrued))
+        self._rewards.labels("claimed").set(float(found.claimed))
+        self._slashed.set(float(found.slashed))
+        self._chain.update(
+            self._clock.now() - timedelta(seconds=found.chain_lag_s),
+            {each.role.value: (each.address, float(each.coin)) for each in found.gas},
+        )

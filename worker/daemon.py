@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
 
 from ledger.errors import InsufficientFunds
 from protocol.errors import MusterError
 from protocol.http.object_transfer import ObjectTransfer
+from protocol.http.serving.metrics_server import MetricsServer
 from protocol.http.serving.unix_server import UnixServer
 from protocol.runtime.logs import get_logger
 from protocol.runtime.loops import BackgroundLoops
@@ -42,6 +45,7 @@ from worker.membership.registration import Registrar
 from worker.membership.relayed_join import RelayedJoin
 from worker.membership.relayed_leave import leave_by_relay
 from worker.membership.relocation import Relocation
+from worker.metrics import WorkerCollector
 from worker.session.orchestrator_client import OrchestratorSession
 from worker.situation import Phase, Situation, WorkerStatus
 from worker.slots.bridge.task_bridge import TaskBridge
@@ -177,7 +181,7 @@ class Daemon:
         loops.add("logs", self._pusher.run)
         loops.add("pool-data", self._pool_data.run)
         try:
-            async with loops:
+            async with self._metrics_server(), loops:
                 membership = asyncio.create_task(self._keep_membership(), name="membership")
                 await self._stopping.wait()
                 _log.info("stopping", leaving=self._leaving)
@@ -188,6 +192,25 @@ class Daemon:
         finally:
             await control.stop()
             await self._close()
+
+    def _metrics_server(self) -> AbstractAsyncContextManager[object]:
+        """Returns the server of `/metrics` on loopback, or a context that does nothing if no port is set."""
+        dependencies = self._dependencies
+        if dependencies.settings.metrics_port is None:
+            return contextlib.nullcontext()
+        registry = CollectorRegistry()
+        registry.register(
+            WorkerCollector(
+                situation=self.situation,
+                queue=self._queue,
+                bridge=self._bridge,
+                runtime=dependencies.runtime.kind,
+                clock=dependencies.clock,
+            )
+        )
+        return MetricsServer(
+            registry, host="127.0.0.1", port=dependencies.settings.metrics_port, clock=dependencies.clock
+        )
 
     async def _keep_membership(self) -> None:
         """Joins the pool and sends heartbeats, in an endless loop.

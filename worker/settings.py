@@ -80,6 +80,9 @@ class WorkerSettings(Settings):
     labels: Labels = Field({}, description="Labels by which tasks can select this machine")
     most_file_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Maximum bytes of a file that a task delivers")
     most_spooled_bytes: int = Field(20 * GIBIBYTE, ge=1, description="Maximum bytes of all queued files together")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Serve /metrics on this port of the loopback interface; default: do not"
+    )
     stop_grace_s: float = Field(60.0, ge=0, le=3600, description="Seconds after SIGTERM for delivering queued files")
     wait_at_most_s: float = Field(
         60.0, gt=0, le=3600, description="Longest pause in seconds between attempts to reach a service that is down"

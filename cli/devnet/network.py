@@ -143,6 +143,8 @@ class NetworkStart:
             relay_ports=tuple(ports.of(f"relay-{n + 1}") for n in range(options.run.scale.relays)),
             validator_ports=tuple(ports.of(name) for name in VALIDATORS),
             gateway_port=ports.of("gateway") if options.serves else 0,
+            trainer_metrics_port=ports.of("trainer") if options.learns else None,
+            worker_metrics_ports={node: ports.of(node) for _, node in workers},
         )
         ports.save()
         honest = next((node for provider, node in workers if (provider, node) != CHEATER), None)

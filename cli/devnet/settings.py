@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -57,6 +57,9 @@ class ServicePlaces:
     relay_ports: tuple[int, ...]
     validator_ports: tuple[int, ...] = ()
     gateway_port: int = 0
+    trainer_metrics_port: int | None = None
+    worker_metrics_ports: Mapping[str, int] = field(default_factory=dict)
+    """Ports of the workers' metrics, by name of the worker."""
 
     @property
     def gateway(self) -> str:
@@ -222,6 +225,7 @@ def _worker_table(
         "task_niceness": 5,  # so that services get CPU time before tasks
         "labels": {"devnet": name},
         "runtime": runtime,
+        "metrics_port": places.worker_metrics_ports.get(name),
         # Relays listen on this machine's loopback, which a container can reach only through the host's network.
         "allow_host_network": True,
         "local_network": "allow",
@@ -255,6 +259,7 @@ def write_trainer_settings(directory: DevnetDirectory, places: ServicePlaces, ru
         "linger_s": 0.0,
         "poll_s": 0.2 * run.scale.polling,
         "patience_s": 60.0,
+        "metrics_port": places.trainer_metrics_port,
         "evaluate_every": run.scale.evaluate_every,
         "evaluation_prompts": run.scale.evaluation_prompts,
         "evaluation_samples": run.scale.evaluation_samples,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the missing ones of the programs named as arguments (redis, node, docker, sandbox, nginx, browser). For each program that it
-# can't install, prints one line about what is skipped without it. Exits 0 unless MUSTER_REQUIRE names a missing program.
+# Installs the missing ones of the programs named as arguments (redis, node, docker, sandbox, nginx, browser,
+# prometheus). For each program that it can't install, prints one line about what is skipped without it. Exits 0 unless MUSTER_REQUIRE names a missing program.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/setup/say.sh
@@ -55,6 +55,33 @@ redis_server() {
   say "no redis-server: the devnet can't start and tests that need Redis are skipped (Debian: apt install redis-server)"
 }
 
+# Downloads a Debian package into the working folder; apt verifies its hash. Needs no rights, unless the package lists are missing.
+download_package() {
+  apt-get download -q "$1" </dev/null || { as_root apt-get update -q && apt-get download -q "$1" </dev/null; }
+}
+
+# Programs on PATH, else those in Debian's package. The package is unpacked into .tools/prometheus and not installed, because
+# its installation would start a service on this machine.
+prometheus_programs() {
+  local place=.tools/prometheus scratch
+  if command -v prometheus >/dev/null 2>&1 && command -v promtool >/dev/null 2>&1; then return 0; fi
+  [ -x "$place/prometheus" ] && [ -x "$place/promtool" ] && return 0
+  if [ "${MUSTER_NO_INSTALL:-}" = "" ] && command -v apt-get >/dev/null 2>&1 && command -v dpkg >/dev/null 2>&1; then
+    say "unpacking prometheus (20 MB) into $place"
+    scratch=$(mktemp -d)
+    if (cd "$scratch" && download_package prometheus && dpkg -x prometheus_*.deb files) >"$scratch/log" 2>&1; then
+      mkdir -p "$place"
+      mv "$scratch/files/usr/bin/prometheus" "$scratch/files/usr/bin/promtool" "$place/"
+      rm -rf "$scratch"
+      return 0
+    fi
+    tail -3 "$scratch/log" >&2
+    rm -rf "$scratch"
+  fi
+  required prometheus && fail "prometheus and promtool are required and could not be unpacked (Debian: apt-get download prometheus)"
+  say "no prometheus and promtool: tests of alerts and dashboards are skipped (install Prometheus, or Debian: apt-get download prometheus)"
+}
+
 for name in "$@"; do
   case $name in
     redis) redis_server ;;
@@ -63,6 +90,7 @@ for name in "$@"; do
     sandbox) need sandbox bwrap bubblewrap "tasks without Docker and untrusted scoring are not available" || true ;;
     nginx) need nginx nginx nginx-light "tests of the nginx configuration are skipped" || true ;;
     browser) need browser chromium chromium "browser tests of the pages are skipped" || true ;;
-    *) fail "unknown program '$name'; one of redis, node, docker, sandbox, nginx" ;;
+    prometheus) prometheus_programs ;;
+    *) fail "unknown program '$name'; one of redis, node, docker, sandbox, nginx, browser, prometheus" ;;
   esac
 done

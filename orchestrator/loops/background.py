@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import httpx
 
+from ledger.metrics import CHAIN_METRICS_EVERY
 from orchestrator.chain.run_interface import RunLedger
 from orchestrator.dependencies import Dependencies
 from orchestrator.loops.invites import Inviter
@@ -19,7 +20,7 @@ from orchestrator.loops.run_sync import RunSync
 from orchestrator.loops.scheduler import Scheduler
 from orchestrator.loops.sweeper import build_sweeper
 from orchestrator.loops.webhooks import WebhookDelivery
-from orchestrator.metrics import PoolGauges
+from orchestrator.metrics import MoneyGauges, PoolGauges
 from orchestrator.relayer.strategies import all_strategies
 from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
@@ -43,6 +44,7 @@ def add_loops(
     discovery: Sequence[DiscoveryClient],
     webhook_http: httpx.AsyncClient,
     gauges: PoolGauges,
+    money_gauges: MoneyGauges,
 ) -> None:
     """Adds the loops of one orchestrator to `loops`, which runs them.
 
@@ -53,6 +55,7 @@ def add_loops(
         discovery: Clients of the discovery services; each gets a loop of its own.
         webhook_http: HTTP client for webhook deliveries.
         gauges: Prometheus gauges of the pool.
+        money_gauges: Prometheus gauges of the pool's money and of the chain.
     """
     settings = dependencies.settings
 
@@ -126,3 +129,4 @@ def add_loops(
         name = f"invites-{number}"
         loops.add(name, patient(name, inviter.round), every=timedelta(seconds=settings.discovery_every_s))
     loops.add("gauges", gauges.read, every=GAUGES_EVERY)
+    loops.add("money-gauges", patient("money-gauges", money_gauges.read), every=CHAIN_METRICS_EVERY)

@@ -21,6 +21,9 @@ KEPT = timedelta(days=2)
 UNJOINED_KEPT = timedelta(days=30)
 """Time for which a registered node that does not join the pool counts against its provider."""
 
+AGED = 256
+"""Maximum number of waiting rows whose age is read at a time."""
+
 DAY_MS = 86_400_000
 
 
@@ -120,6 +123,15 @@ class RelayerStore:
     async def waiting(self, kind: RelayedKind) -> int:
         """Returns the number of rows that wait to be relayed."""
         return int(await self._database.ask("ZCARD", self._database.key("relay", kind.value)))
+
+    async def oldest_ms(self, kind: RelayedKind) -> int | None:
+        """Returns when the oldest waiting request was sent first, in Unix milliseconds; None if none waits.
+
+        It looks at the `AGED` rows that are due first, because the queue is not ordered by age.
+        """
+        names = await self._database.ask("ZRANGE", self._database.key("relay", kind.value), 0, AGED - 1)
+        times = await self._database.ask_many([("HGET", self._key(kind, name.decode()), "at") for name in names])
+        return min((int(at) for at in times if at is not None), default=None)
 
     async def postpone(
         self, kind: RelayedKind, rows: Sequence[RelayedTransaction], *, until_ms: int, lease: str

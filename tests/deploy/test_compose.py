@@ -314,6 +314,11 @@ def test_prometheus_and_grafana_find_what_the_pool_has() -> None:
     assert (COMPOSE / "muster.rules.yml").read_bytes() == (ROOT / "deploy/prometheus/muster.rules.yml").read_bytes()
     source = yaml.safe_load((COMPOSE / "grafana/datasource.yml").read_text())["datasources"][0]
     assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((COMPOSE / "grafana/provider.yml").read_text())["providers"]
+    mounts = {mount["target"]: mount for mount in services["grafana"]["volumes"] if mount["type"] == "bind"}
+    assert mounts[provider["options"]["path"]]["source"] == str(COMPOSE / "grafana/dashboards")
+    assert all(mount["read_only"] for mount in mounts.values())
+    assert not services["trainer"].get("ports"), "its metrics are for Prometheus in the pool's network"
 
 
 def test_the_example_of_variables_names_those_of_the_file() -> None:

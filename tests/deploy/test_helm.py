@@ -81,7 +81,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
             "trainer": {**TRAINING["trainer"], "settings": {"learning": {"optimiser": {"learning_rate": 1e-6}}}},
             "validator": {"gpus": 2, "settings": {"workers": 2}, "tolerations": [{"operator": "Exists"}]},
-            "monitoring": {"serviceMonitor": {"enabled": True, "labels": {"release": "p"}}, "rules": {"enabled": True}},
+            "monitoring": {
+                "serviceMonitor": {"enabled": True, "labels": {"release": "p"}},
+                "rules": {"enabled": True},
+                "dashboards": {"enabled": True, "labels": {"team": "ops"}},
+            },
             "tracing": {
                 "enabled": True,
                 "sampleRatio": 0.1,
@@ -303,7 +307,7 @@ def test_config_maps_have_no_secret_and_charts_make_none(case: str) -> None:
     kinds = [each["kind"] for each in objects(case)]
     assert "Secret" not in kinds
     for each in objects(case):
-        if each["kind"] == "ConfigMap":
+        if each["kind"] == "ConfigMap" and "grafana_dashboard" not in each["metadata"]["labels"]:
             assert set(each["data"]) == {"deployment.json"}
             assert json.loads(each["data"]["deployment.json"]) == DEPLOYMENT
     for _, pod in pods(case):
@@ -375,7 +379,7 @@ def test_commands_exist_and_probes_ask_the_health_routes(case: str) -> None:
             if container["name"] == "redis":
                 assert all("tcpSocket" in probe for probe in probes.values())
                 continue
-            # The trainer has no port for others, and nothing but itself to be ready for.
+            # The trainer has a port for metrics only, and nothing but itself to be ready for.
             assert probes or container["name"] == "trainer", name
             told = list(container["args"])
             mount(app, PARTS, told)
@@ -410,16 +414,32 @@ NOT_IN_A_POD = {
     "orchestrator": ("manager_keystore", "manager_password_file", "relayer_keystore", "relayer_password_file"),
     # Files that the chart does not mount.
     "validator": ("tokens", "policies", "vllm_python", "calibration"),
-    # The trainer's metrics are on loopback.
-    "trainer": ("metrics_port", "mesh_timeout_s"),
-    # Of tasks in Docker.
-    "worker": ("docker_host", "readable", "local_network", "allow_networks"),
+    # Of several processes.
+    "trainer": ("mesh_timeout_s",),
+    # Of tasks in Docker, and of loopback, which nothing else in the pod can reach.
+    "worker": ("docker_host", "readable", "local_network", "allow_networks", "metrics_port"),
 }
 
 
 def test_the_alerts_in_the_chart_are_those_of_deploy_prometheus() -> None:
     (rule,) = [each for each in objects("everything") if each["kind"] == "PrometheusRule"]
     assert rule["spec"] == yaml.safe_load((ROOT / "deploy/prometheus/muster.rules.yml").read_text())
+
+
+def test_grafana_and_the_operator_find_dashboards_and_metrics() -> None:
+    (found,) = [each for each in objects("everything") if "grafana_dashboard" in each["metadata"]["labels"]]
+    assert found["metadata"]["labels"].items() >= {"grafana_dashboard": "1", "team": "ops"}.items()
+    files = {path.name: path.read_text() for path in (ROOT / "deploy/compose/grafana/dashboards").glob("*.json")}
+    assert found["data"] == files
+    assert not [each for each in objects("least") if "grafana_dashboard" in each["metadata"]["labels"]]
+
+    (monitor,) = [each for each in objects("everything") if each["kind"] == "ServiceMonitor"]
+    services = {
+        each["metadata"]["name"]: each["spec"]["ports"] for each in objects("everything") if each["kind"] == "Service"
+    }
+    ports = {port["name"] for named in services.values() for port in named}
+    assert {each["port"] for each in monitor["spec"]["endpoints"]} == {"http", "metrics"} <= ports
+    assert [name for name, each in services.items() if "metrics" in {port["name"] for port in each}] == ["pool-trainer"]
 
 
 def test_a_missing_npm_skips_the_tests_unless_they_are_required(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -108,3 +109,35 @@ def broken_python(folder: Path) -> Path:
     path.write_text('#!/bin/sh\ncase "$*" in *"-m "*) echo "No module named venv" >&2; exit 1 ;; esac\n')
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.parametrize(("required", "code"), [("", 0), ("redis,prometheus", 1)])
+def test_prometheus_is_unpacked_without_installing_it_or_its_loss_is_told(
+    tmp_path: Path, required: str, code: int
+) -> None:
+    """The programs `apt-get` and `dpkg` in the test fail, or make a package of two files."""
+    programs, setup = tmp_path / "bin", tmp_path / "deploy" / "setup"
+    programs.mkdir()
+    setup.mkdir(parents=True)
+    for name in ("system.sh", "say.sh"):
+        shutil.copy(ROOT / "deploy/setup" / name, setup)
+    for name in ("bash", "dirname", "id", "mkdir", "mktemp", "mv", "rm", "tail", "touch"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+
+    def run() -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": str(programs), "MUSTER_REQUIRE": required}
+        command = [str(setup / "system.sh"), "prometheus"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+    done = run()
+    assert done.returncode == code, done.stderr
+    assert "no prometheus and promtool" in done.stdout or "could not be unpacked" in done.stderr
+
+    refuses_all_but_download = '#!/usr/bin/env bash\n[ "$1" = download ] && touch prometheus_2_amd64.deb\n'
+    unpacks = '#!/usr/bin/env bash\nmkdir -p "$3/usr/bin" && touch "$3/usr/bin/prometheus" "$3/usr/bin/promtool"\n'
+    for name, script in (("apt-get", refuses_all_but_download), ("dpkg", unpacks)):
+        (programs / name).write_text(script.replace("/usr/bin/env bash", str(shutil.which("bash"))))
+        (programs / name).chmod(0o755)
+    done = run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in (tmp_path / ".tools/prometheus").iterdir()} == {"prometheus", "promtool"}

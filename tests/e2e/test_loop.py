@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from cli.devnet.recorder import read_progress
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
 from tests.kit.devnet import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
+from tests.kit.prometheus import DASHBOARDS, dashboard_queries, run_prometheus
 
 PATIENCE = 240.0
 """Seconds allowed for waits that take about twenty on an idle machine."""
@@ -60,6 +62,37 @@ def test_the_policy_learns_from_honest_work_and_the_forger_loses_stake_and_membe
     assert "forged" not in {row["verdict"] for row in listed if row["node"] != keys["cheater"]}
     assert int(muster("stake", "status", "cheater-provider", "--json").json()["active"]) < 100 * 10**18
     assert int(muster("stake", "status", "worker-1-provider", "--json").json()["active"]) == 100 * 10**18
+
+
+@pytest.mark.needs_prometheus
+def test_every_query_of_the_dashboards_returns_series(network: Devnet, tmp_path: Path) -> None:
+    ports = json.loads((network.directory / "ports.json").read_text())
+    jobs = {
+        job: [port for name, port in ports.items() if name.partition("-")[0] in {job, also}]
+        for job, also in (
+            *((each, each) for each in ("discovery", "orchestrator", "validator", "trainer", "origin", "relay")),
+            ("worker", "cheater"),
+        )
+    }
+    assert all(jobs.values()), jobs
+    boards = [json.loads(path.read_text()) for path in DASHBOARDS]
+    empty = {
+        f"{board['title']}: {place}": query
+        for board in boards
+        for place, query in dashboard_queries(board, interval="30s").items()
+    }
+    assert len(empty) > 60
+    with run_prometheus(tmp_path, jobs) as prometheus:
+
+        def all_have_series() -> bool:
+            for place in [place for place, query in empty.items() if prometheus.query(query)]:
+                del empty[place]
+            return not empty
+
+        try:
+            wait_until(all_have_series, within=PATIENCE)
+        except AssertionError as late:
+            raise AssertionError(f"these queries returned no series: {empty}") from late
 
 
 def test_an_honest_file_passes_every_check_and_a_copy_with_higher_rewards_fails(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from protocol.http.serving.unix_server import MOST_CONNECTIONS, UnixServer
+from protocol.http.serving.embedded_server import MOST_CONNECTIONS
+from protocol.http.serving.unix_server import UnixServer
 
 
 async def test_a_task_cannot_use_up_the_workers_file_descriptors(tmp_path: Path) -> None:

@@ -8,12 +8,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from ledger.client import Ledger
+from ledger.metrics import CHAIN_METRICS_EVERY, ChainMetrics
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict
 from protocol.http.object_transfer import ObjectTransfer
+from protocol.http.serving.metrics_server import MetricsServer
 from protocol.identifiers import run_id
 from protocol.identity.keys import Key
+from protocol.redis.outages import patient
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.loops import BackgroundLoops
 from protocol.runtime.threads import run_in_thread
 from rollouts.environments.mixture import parts_of
 from rollouts.models.tokenizer import FolderTokenizer
@@ -139,7 +143,7 @@ async def _prepare(
     await _write_base(settings, base, folders)
     progress = ProgressLog(settings.state, clock=clock)
     if settings.metrics_port is not None:
-        progress.serve(settings.metrics_port)
+        await _serve_metrics(settings, settings.metrics_port, links, progress=progress, stack=stack)
     curves = CurvePublisher(client.put_trained, tokenizer=await run_in_thread(FolderTokenizer, base.folder))
     stack.push_async_callback(curves.aclose)
     evaluation: EvaluationProcess | None = None
@@ -178,6 +182,23 @@ async def _prepare(
         identity=identity,
     )
     return dependencies, state
+
+
+async def _serve_metrics(
+    settings: TrainerSettings, port: int, links: _Links, *, progress: ProgressLog, stack: AsyncExitStack
+) -> None:
+    """Serves the gauges of the run, and those of the chain and of the publisher's coin."""
+    chain = ChainMetrics(progress.registry, clock=links.clock)
+
+    async def read() -> None:
+        await chain.read(links.ledger, {"publisher": links.ledger.address})
+
+    loops = BackgroundLoops(clock=links.clock)
+    loops.add("chain-metrics", patient("chain-metrics", read), every=CHAIN_METRICS_EVERY)
+    await stack.enter_async_context(loops)
+    await stack.enter_async_context(
+        MetricsServer(progress.registry, host=settings.metrics_host, port=port, clock=links.clock)
+    )
 
 
 def _rules(settings: TrainerSettings, base: PolicyBase) -> FileRules:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Gauge
 
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
@@ -39,18 +39,16 @@ class ProgressLog:
         self.registry = CollectorRegistry()
         self._gauges: dict[str, Gauge] = {}
 
-    def serve(self, port: int) -> None:
-        """Serves the gauges at `/metrics` on the loopback interface."""
-        start_http_server(port, addr="127.0.0.1", registry=self.registry)
-
     def record(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - any JSON value
-        """Appends a line and sets the gauges of its numbers."""
-        line = {"kind": kind, "at_ms": unix_ms(self._clock.now()), **facts}
+        """Appends a line and sets the gauges of its numbers and of its time."""
+        at_ms = unix_ms(self._clock.now())
+        line = {"kind": kind, "at_ms": at_ms, **facts}
         try:
             with self._path.open("a") as file:
                 file.write(json.dumps(_plain(line), separators=(",", ":")) + "\n")
         except OSError as error:
             _log.warning("progress-not-written", path=str(self._path), why=error.strerror)
+        self._set(f"{kind}_time_seconds", at_ms / 1000)
         for name, value in facts.items():
             self._set(f"{kind}_{name}", value)
 

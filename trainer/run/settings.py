@@ -106,7 +106,10 @@ class TrainerSettings(Settings):
     evaluate_every: int = Field(0, ge=0, description="Steps between evaluations of held-out prompts; 0: never")
     evaluation_prompts: int = Field(256, ge=1, le=2**20, description="Number of held-out prompts")
     evaluation_samples: int = Field(0, ge=0, le=4096, description="Sampled answers per prompt, for pass@k")
-    metrics_port: int | None = Field(None, ge=0, le=65535, description="Serve /metrics on this loopback port")
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="Serve /metrics on this port; default: do not")
+    metrics_host: str = Field(
+        "127.0.0.1", min_length=1, description="Address for metrics_port; others than loopback must be protected"
+    )
 
     @property
     def knobs(self) -> Asynchrony:

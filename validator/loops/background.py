@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
+from ledger.metrics import CHAIN_METRICS_EVERY, ChainMetrics
 from protocol.redis.outages import patient
 from protocol.runtime.loops import BackgroundLoops
 from validator.chain.checkpoints import CheckpointLookup
@@ -57,6 +58,7 @@ class ValidatorLoops:
     audit: AuditLoops
     numerics: NumericsReports
     queue_metrics: QueueMetrics
+    chain_metrics: ChainMetrics
 
     async def aclose(self) -> None:
         """Releases the leader leases, so that other processes on this Redis take over immediately.
@@ -98,6 +100,7 @@ def build_loops(dependencies: Dependencies, *, registry: CollectorRegistry) -> V
             health=dependencies.health,
             members=dependencies.members,
         ),
+        chain_metrics=ChainMetrics(registry, clock=dependencies.clock),
     )
 
 
@@ -132,6 +135,12 @@ def add_loops(loops: BackgroundLoops, dependencies: Dependencies, *, built: Vali
     loops.add("juries", patient("juries", built.juries.round), every=IDLE)
     loops.add("numerics", built.numerics.round, every=NUMERICS_EVERY)
     loops.add("gauges", built.queue_metrics.read, every=GAUGES_EVERY)
+
+    async def read_chain() -> None:
+        accounts = {"validator": dependencies.key.address}
+        await built.chain_metrics.read(await dependencies.chain.ledger(), accounts)
+
+    loops.add("chain-metrics", patient("chain-metrics", read_chain), every=CHAIN_METRICS_EVERY)
 
 
 async def update_health(dependencies: Dependencies) -> None:

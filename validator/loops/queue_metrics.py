@@ -54,6 +54,12 @@ class QueueMetrics:
             registry=registry,
         )
         self._lengths = Gauge("muster_validator_queue", "Items in the queue by stage", ("stage",), registry=registry)
+        self._ages = Gauge(
+            "muster_validator_queue_oldest_seconds",
+            "Time since the oldest item of a stage was added to the queue; 0 if there is none",
+            ("stage",),
+            registry=registry,
+        )
         self._behind = Gauge(
             "muster_validator_blocks_behind", "Blocks of which the events are not read yet", registry=registry
         )
@@ -83,6 +89,8 @@ class QueueMetrics:
         lengths = await self._queue.lengths()
         for stage in ("waiting", "ready", "in_hand", "parked"):
             self._lengths.labels(stage.replace("_", "-")).set(getattr(lengths, stage))
+        for stage, age in (await self._queue.ages()).items():
+            self._ages.labels(stage).set(age.total_seconds())
         self._lengths.labels("not-final").set(await self._deadlines.count())
         if self._progress.read_to is not None:
             upto, head = self._progress.read_to

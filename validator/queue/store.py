@@ -42,6 +42,8 @@ from validator.store.scripts import (
 
 TOGETHER = 500
 """Maximum number of items per round trip to Redis."""
+AGED = 64
+"""Maximum number of items of a state whose age is read at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +264,25 @@ class WorkQueue:
             [("ZCARD", self._key(name)) for name in ("waiting", "ready", "again", "leased", "parked")]
         )
         return QueueLengths(waiting=waiting, ready=ready + again, in_hand=leased, parked=parked)
+
+    async def ages(self) -> Mapping[str, timedelta]:
+        """Returns the time since the oldest item was added, by state `ready` and `parked`; zero if there is none.
+
+        It looks at the `AGED` items of each list that processes take first, or that were parked first. Items whose
+        delay has passed count as ready.
+        """
+        ((seconds, microseconds),) = await self._many([("TIME",)])
+        now_ms, last = int(seconds) * 1000 + int(microseconds) // 1000, str(AGED - 1)
+        waited = ("ZRANGEBYSCORE", self._key("waiting"), "-inf", str(now_ms), "LIMIT", "0", str(AGED))
+        due, ready, again, parked = await self._many(
+            [waited, *(("ZRANGE", self._key(name), "0", last) for name in ("ready", "again", "parked"))]
+        )
+        found = {}
+        for state, names in (("ready", [*due, *ready, *again]), ("parked", parked)):
+            seen = await self._many([("HGET", self._item(name.decode()), "seen") for name in names])
+            oldest_ms = min((int(each) for each in seen if each is not None), default=now_ms)
+            found[state] = timedelta(milliseconds=max(0, now_ms - oldest_ms))
+        return found
 
     async def parked(self, *, limit: int = 1000) -> list[ParkedItem]:
         """Returns at most `limit` parked items, the longest parked first."""

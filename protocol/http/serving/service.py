@@ -187,7 +187,7 @@ async def serve(
         Unavailable: The port can't be bound, or the application did not start.
         MusterError: The error with which the lifespan refused to start.
     """
-    listener = _bind(host, port)
+    listener = bind(host, port)
     bound: int = listener.getsockname()[1]
     _log.info("listening", service=getattr(app.state, "name", app.title), host=host, port=bound)
     if on_bound is not None:
@@ -242,7 +242,16 @@ class _Server(BoundedServer):
         self.should_exit = True
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens on an address of this machine.
+
+    Args:
+        host: Address or name to listen on.
+        port: Port to listen on; 0 for any free port.
+
+    Raises:
+        Unavailable: The address can't be bound.
+    """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)

@@ -5,33 +5,19 @@ The worker uses it for the task's bridge and for its control interface.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import uvicorn
 from fastapi import FastAPI
 
-from protocol.errors import Unavailable
-from protocol.http.rates import CallerAddresses
-from protocol.http.serving.connections import ConnectionLimits
-from protocol.http.serving.http import BoundedServer, Serving
-from protocol.runtime.clock import SystemClock
-
-MOST_CONNECTIONS = 64
-"""Maximum number of connections. Further ones are closed, so that a task can't exhaust the worker's file descriptors.
-"""
-
-_LIMITS = ConnectionLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
+from protocol.http.serving.embedded_server import EmbeddedServer
 
 
-class UnixServer:
+class UnixServer(EmbeddedServer):
     """Serves an application on a unix socket between `start` and `stop`.
-
-    The server does not touch signal handlers; the program handles signals itself.
 
     Args:
         app: Application to serve.
@@ -40,11 +26,9 @@ class UnixServer:
     """
 
     def __init__(self, app: FastAPI, path: Path, *, mode: int) -> None:
-        self._app = app
+        super().__init__(app)
         self._path = path
         self._mode = mode
-        self._server: uvicorn.Server | None = None
-        self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Starts the server; returns when it accepts connections.
@@ -58,36 +42,12 @@ class UnixServer:
         with short_path(self._path) as short:
             listener.bind(short)
         self._path.chmod(self._mode)
-        self._server = _QuietServer(self._app)
-        self._running = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"serve {self._path.name}")
-        while not self._server.started:
-            if self._running.done():
-                raise Unavailable(
-                    f"the server at {self._path} did not start",
-                    hint="see the log for the cause",
-                    retryable=False,
-                    code="start-failed",
-                )
-            await asyncio.sleep(0.005)
+        await self.start_on(listener, name=str(self._path))
 
     async def stop(self) -> None:
         """Refuses new connections, waits for open requests, and removes the socket."""
-        if self._server is not None and self._running is not None:
-            self._server.should_exit = True
-            await self._running
+        await super().stop()
         self._path.unlink(missing_ok=True)
-
-
-class _QuietServer(BoundedServer):
-    """Bounded server for a few connections that installs no signal handlers."""
-
-    def __init__(self, app: FastAPI) -> None:
-        serving = Serving.of(_LIMITS, callers=CallerAddresses(), clock=SystemClock(), refused=lambda _: None)
-        super().__init__(app, serving=serving, drain_s=2, backlog=64)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 @contextlib.contextmanager

@@ -8,11 +8,13 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 from ledger.amounts import UNIT, plain_amount
 from ledger.events.types import DisputeLost, RewardsClaimed, WorkFinal
 from orchestrator.domain.slots import SlotEvent
 from orchestrator.loops.public_summary import PublicSummaryLoop
+from orchestrator.metrics import MoneyGauges
 from orchestrator.runs.money import burn_per_day
 from orchestrator.runs.public_summary import HELD
 from orchestrator.store.accounts import Account
@@ -186,6 +188,17 @@ async def test_the_owner_reads_escrow_burn_rate_gas_and_accounts_of_nodes(run: R
     )
     assert found["days_left"] == 180
     assert {each["role"]: each["coin"] for each in found["gas"]} == {"orchestrator": "0.25", "relayer": "0.25"}
+    registry = CollectorRegistry()
+    gauges = MoneyGauges(registry, money=run.pool.dependencies.money, clock=run.pool.clock)
+    await gauges.read()
+    value = registry.get_sample_value
+    parts = [value("muster_pool_escrow_must", {"part": each}) for each in ("free", "reserved", "withdrawal")]
+    assert parts == [900, 100, 0]
+    assert [value("muster_pool_burn_must_per_day"), value("muster_pool_escrow_left_seconds")] == [5, 180 * DAY_S]
+    assert value("muster_pool_slashed_must") == 5
+    relayer = next(each["address"] for each in found["gas"] if each["role"] == "relayer")
+    assert value("muster_gas_coin", {"role": "relayer", "address": relayer}) == 0.25
+
     account = await run.pool.owner("GET", f"/v1/nodes/{key.address}/account")
     assert (account["earned"], account["slashed"]) == ("31", "5")
     seen, after = [], ""

@@ -182,7 +182,11 @@ async def test_validators_are_counted_by_class(run: RunUnderTest, second: Key) -
     registry = CollectorRegistry()
     dependencies = run.pool.dependencies
     gauges = PoolGauges(
-        registry, nodes=dependencies.nodes, tasks=dependencies.tasks, numerics=run.pool.dependencies.numerics
+        registry,
+        nodes=dependencies.nodes,
+        tasks=dependencies.tasks,
+        clock=dependencies.clock,
+        numerics=dependencies.numerics,
     )
 
     async def counted() -> tuple[float | None, dict[str, float]]:

@@ -44,3 +44,15 @@ async def test_a_loop_without_the_leader_lease_settles_nothing(run: RunUnderTest
     await queue.settle(WORK, "a", ReceiptState.CARRIED, lease="somebody#1")
     row, _ = await queue.put(WORK, "a", "body", now_ms=2_000)
     assert row.state is ReceiptState.QUEUED
+
+
+async def test_the_age_of_the_queue_is_that_of_its_oldest_request_also_after_postponements(run: RunUnderTest) -> None:
+    queue = run.pool.dependencies.relayer.store
+    assert await queue.oldest_ms(WORK) is None
+    for name, at_ms in (("a", 1_000), ("b", 2_000), ("c", 3_000)):
+        await queue.put(WORK, name, "body", now_ms=at_ms)
+    await queue.record_temporary_refusal(WORK, "a", reason="EscrowTooLow", until_ms=90_000, lease="")
+    assert await queue.oldest_ms(WORK) == 1_000
+    await queue.settle(WORK, "a", ReceiptState.CARRIED, lease="")
+    assert await queue.oldest_ms(WORK) == 2_000
+    assert await queue.oldest_ms(RelayedKind.JOIN) is None

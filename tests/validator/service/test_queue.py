@@ -106,6 +106,26 @@ async def test_an_item_is_left_to_other_validators_for_its_delay(queue: WorkQueu
     assert (await taken(queue)).work == work(1)
 
 
+async def test_the_queues_age_counts_what_is_due_and_what_is_parked_but_not_delayed_work(
+    queue: WorkQueue, redis: Redis
+) -> None:
+    assert await ages(queue) == (0, 0)
+    await queue.put([new(1, deadline_s=100), new(2, deadline_s=200), new(3, delay=timedelta(hours=1))])
+    await passes(redis, timedelta(seconds=20))
+    assert await ages(queue) == (20, 0), "nobody has taken an item, so all are in the list of those that wait"
+    await queue.park(await taken(queue), code="x", why="y", hint="z")
+    await passes(redis, timedelta(seconds=10))
+    assert await ages(queue) == (30, 30)
+    await queue.done(await taken(queue))
+    assert await ages(queue) == (0, 30)
+
+
+async def ages(queue: WorkQueue) -> tuple[int, int]:
+    """Returns the ages of ready and parked work, in whole seconds."""
+    found = await queue.ages()
+    return int(found["ready"].total_seconds()), int(found["parked"].total_seconds())
+
+
 async def test_work_of_a_dead_holder_is_taken_again_and_its_late_writes_are_refused(
     queue: WorkQueue, redis: Redis
 ) -> None:

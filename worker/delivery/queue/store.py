@@ -335,6 +335,11 @@ class QueueStore:
         counts |= {"given_up" if row["given_up"] else "delivered": int(row["n"]) for row in ends}
         return counts
 
+    def oldest_ms(self) -> int | None:
+        """Returns when the oldest file that is not parked was added, in Unix milliseconds; None if none waits."""
+        found = self._query("SELECT MIN(created_ms) AS oldest FROM items WHERE parked = ''")[0]["oldest"]
+        return None if found is None else int(found)
+
     def _known(self, key: str) -> str | None:
         rows = self._query(
             "SELECT id FROM items WHERE key = ? UNION ALL SELECT id FROM finished WHERE key = ?", (key, key)

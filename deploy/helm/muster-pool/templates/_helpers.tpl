@@ -172,7 +172,8 @@ resources: {{ toJson $resources }}
     resources: {requests: {storage: {{ .size }}}}
 {{- end -}}
 
-{{- /* The Service of a component, by its `port`; `portName` other than http keeps it away from the ServiceMonitor. */ -}}
+{{- /* The Service of a component, by its `port`; `portName` other than http keeps it away from the ServiceMonitor,
+and `metricsPort` adds a port for metrics only. */ -}}
 {{- define "muster.service" -}}
 apiVersion: v1
 kind: Service
@@ -183,6 +184,9 @@ spec:
     {{- include "muster.labels" . | nindent 4 }}
   ports:
     - {name: {{ default "http" .portName }}, port: {{ .port }}, targetPort: {{ default "http" .portName }}}
+    {{- with .metricsPort }}
+    - {name: metrics, port: {{ . }}, targetPort: metrics}
+    {{- end }}
 {{- end -}}
 
 {{- /* Names the reason if values are missing or contradict each other beyond what the schema can say. */ -}}
