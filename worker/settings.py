@@ -80,6 +80,12 @@ class WorkerSettings(Settings):
     labels: Labels = Field({}, description="Labels by which tasks can select this machine")
     most_file_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Maximum bytes of a file that a task delivers")
     most_spooled_bytes: int = Field(20 * GIBIBYTE, ge=1, description="Maximum bytes of all queued files together")
+    unused_kept_s: float = Field(
+        14 * 86_400.0,
+        ge=0,
+        description="Seconds after which Docker images that Muster pulled, and policy versions, are removed if no task "
+        "used them; 0: never",
+    )
     stop_grace_s: float = Field(60.0, ge=0, le=3600, description="Seconds after SIGTERM for delivering queued files")
     wait_at_most_s: float = Field(
         60.0, gt=0, le=3600, description="Longest pause in seconds between attempts to reach a service that is down"
