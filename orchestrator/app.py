@@ -35,7 +35,7 @@ from orchestrator.chain.run_interface import RunLedger
 from orchestrator.dependencies import build_dependencies, dependencies_of
 from orchestrator.domain.keys import SCHEMA, pool_keys
 from orchestrator.loops.background import add_loops
-from orchestrator.metrics import PoolGauges
+from orchestrator.metrics import PoolGauges, RetentionMetrics
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.signed_urls import PATH as BLOBS
@@ -203,7 +203,13 @@ def build_orchestrator(
     )
     if with_loops:
         add_loops(
-            loops, dependencies, run_ledger=run_ledger, discovery=services, webhook_http=webhook_http, gauges=gauges
+            loops,
+            dependencies,
+            run_ledger=run_ledger,
+            discovery=services,
+            webhook_http=webhook_http,
+            gauges=gauges,
+            retention=RetentionMetrics(app.state.registry),
         )
     return app
 
