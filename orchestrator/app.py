@@ -35,7 +35,7 @@ from orchestrator.chain.run_interface import RunLedger
 from orchestrator.dependencies import build_dependencies, dependencies_of
 from orchestrator.domain.keys import SCHEMA, pool_keys
 from orchestrator.loops.background import add_loops
-from orchestrator.metrics import MoneyGauges, PoolGauges
+from orchestrator.metrics import MoneyGauges, PoolGauges, RetentionMetrics
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.signed_urls import PATH as BLOBS
@@ -212,6 +212,7 @@ def build_orchestrator(
             webhook_http=webhook_http,
             gauges=gauges,
             money_gauges=money_gauges,
+            retention=RetentionMetrics(app.state.registry),
         )
     return app
 

@@ -158,7 +158,7 @@ def build_dependencies(
         replay_guard=replay_guard,
         nodes=nodes,
         tasks=tasks,
-        assignments=AssignmentStore(database),
+        assignments=AssignmentStore(database, kept=timedelta(seconds=settings.log_kept_s)),
         events=EventStore(database),
         webhooks=WebhookStore(database, cipher=cipher, clock=clock),
         idempotency=IdempotencyStore(database, cipher=cipher, clock=clock),

@@ -1,11 +1,13 @@
-"""Prometheus gauges of the pool, read from Redis at a fixed interval."""
+"""Prometheus metrics of the pool: gauges read from Redis at a fixed interval, and counters of deleted data."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from ledger.metrics import ChainMetrics
 from orchestrator.runs.leasing import SlotLeasing
@@ -180,3 +182,66 @@ class MoneyGauges:
             self._clock.now() - timedelta(seconds=found.chain_lag_s),
             {each.role.value: (each.address, float(each.coin)) for each in found.gas},
         )
+
+
+@dataclass(slots=True)
+class ObjectTotals:
+    """Number and bytes of objects."""
+
+    objects: int = 0
+    bytes: int = 0
+
+    def add(self, size: int) -> None:
+        """Adds one object of `size` bytes."""
+        self.objects += 1
+        self.bytes += size
+
+
+class RetentionMetrics:
+    """Metrics of the loop that deletes old objects and records.
+
+    Args:
+        registry: Prometheus registry of the service.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        deleted = ("kind",)
+        self._deleted = Counter(
+            "muster_orchestrator_retention_deleted_total",
+            "Objects and records that were deleted because of their age or because no work needs them",
+            deleted,
+            registry=registry,
+        )
+        self._deleted_bytes = Counter(
+            "muster_orchestrator_retention_deleted_bytes_total", "Bytes of deleted objects", deleted, registry=registry
+        )
+        seen = ("kind", "retention")
+        self._objects = Gauge(
+            "muster_orchestrator_stored_objects",
+            "Objects that the last complete pass over the store found, by what retention decided",
+            seen,
+            registry=registry,
+        )
+        self._bytes = Gauge(
+            "muster_orchestrator_stored_objects_bytes",
+            "Bytes of the objects that the last complete pass over the store found, by what retention decided",
+            seen,
+            registry=registry,
+        )
+
+    def count_deleted(self, kind: str, *, number: int = 1, size: int = 0) -> None:
+        """Counts deleted objects or records of a kind, and their bytes."""
+        self._deleted.labels(kind).inc(number)
+        if size:
+            self._deleted_bytes.labels(kind).inc(size)
+
+    def set_stored(self, kind: str, totals: Mapping[str, ObjectTotals]) -> None:
+        """Sets the objects of a kind that a complete pass found, by decision."""
+        for decision, total in totals.items():
+            self._objects.labels(kind, decision).set(total.objects)
+            self._bytes.labels(kind, decision).set(total.bytes)
+
+    def forget_stored(self) -> None:
+        """Removes the gauges, because another instance runs the loop now."""
+        self._objects.clear()
+        self._bytes.clear()

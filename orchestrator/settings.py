@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from orchestrator.domain.deliveries import DeliveryTerms
 from orchestrator.domain.heartbeat_interval import HeartbeatInterval
+from orchestrator.domain.retention import RetentionPolicy
 from orchestrator.domain.run_terms import RunTerms
 from orchestrator.domain.upload_quota import Quota
 from orchestrator.scheduler.plan import SchedulerTimeouts
@@ -28,6 +29,7 @@ from protocol.wire.runs import MOST_GROUPS_PER_SLOT, MOST_GROUPS_PER_STEP, MOST_
 from protocol.wire.uploads import LARGEST_OBJECT
 
 GIBIBYTE = 1 << 30
+DAY_S = 86_400.0
 
 
 class Requirements(BaseModel):
@@ -298,12 +300,40 @@ class OrchestratorSettings(Settings):
         GIBIBYTE, ge=1, description="Maximum bytes that a node may upload in an hour in files without a lease"
     )
     upload_kept_s: float = Field(
-        7 * 86_400.0,
+        7 * DAY_S,
         ge=0,
-        description="Minimum time that files without submitted work are kept, in seconds; 0: they are never deleted",
+        description="Minimum time that nodes' files are kept, in seconds; files of open work and of accepted work "
+        "that is not learned yet are kept longer; 0: files are never deleted",
+    )
+    audit_kept_s: float = Field(
+        30 * DAY_S,
+        ge=0,
+        description="Minimum time that audit files are kept, in seconds, and longer like nodes' files; 0: for ever",
+    )
+    log_kept_s: float = Field(
+        7 * DAY_S,
+        ge=3600,
+        description="Time that ended assignments and their logs are kept, in seconds; the newest 50,000 at most",
+    )
+    task_kept_s: float = Field(
+        90 * DAY_S, ge=0, description="Time that completed and failed tasks are kept, in seconds; 0: for ever"
+    )
+    event_kept_s: float = Field(
+        90 * DAY_S,
+        ge=0,
+        description="Time that the pool's events are kept, in seconds; 0: the newest 100,000, whatever their age",
+    )
+    node_kept_s: float = Field(
+        30 * DAY_S,
+        ge=0,
+        description="Time that nodes without membership are kept after discovery stops listing them, in seconds; "
+        "0: for ever",
+    )
+    retention_dry_run: bool = Field(
+        False, description="Delete no files, tasks, events and nodes because of their age; only log and count them"
     )
     sweep_every_s: float = Field(
-        10.0, ge=0.1, description="Pause between two pages of the sweep for unused files, in seconds"
+        10.0, ge=0.1, description="Pause between two rounds of the loop that deletes old files and records, in seconds"
     )
     uploads_open: int = Field(32, ge=1, description="Maximum uploads that one node may have in progress")
 
@@ -343,6 +373,16 @@ class OrchestratorSettings(Settings):
             bytes=self.upload_bytes_per_hour,
             other_bytes=self.upload_other_bytes_per_hour,
             open=self.uploads_open,
+        )
+
+    def retention(self) -> RetentionPolicy:
+        """Returns the times for which objects and records are kept."""
+        return RetentionPolicy(
+            files=timedelta(seconds=self.upload_kept_s),
+            audits=timedelta(seconds=self.audit_kept_s),
+            tasks=timedelta(seconds=self.task_kept_s),
+            events=timedelta(seconds=self.event_kept_s),
+            nodes=timedelta(seconds=self.node_kept_s),
         )
 
     def run_terms(self) -> RunTerms | None:

@@ -25,6 +25,7 @@ from worker.dependencies import Dependencies
 from worker.machine.gpus import GpuInventory, read_gpus
 from worker.machine.hardware import read_hardware, read_software
 from worker.runtime.docker import DockerRuntime, engine_socket
+from worker.runtime.images import PulledImages
 from worker.runtime.interface import FilterFailed, Runtime, RuntimeDown
 from worker.runtime.network_filter import NetworkFilter
 from worker.runtime.process import WARNING, ProcessRuntime
@@ -43,7 +44,7 @@ def node_key(settings: WorkerSettings) -> Key:
     return find_key("node", keystore=settings.keystore, password_file=settings.password_file)
 
 
-def docker_runtime(settings: WorkerSettings, node: Address) -> DockerRuntime:
+def docker_runtime(settings: WorkerSettings, node: Address, state: StateDirectory) -> DockerRuntime:
     """Returns this worker's Docker runtime.
 
     Tasks run as the worker's own user. If that user is root, tasks run as the user of their image.
@@ -56,6 +57,7 @@ def docker_runtime(settings: WorkerSettings, node: Address) -> DockerRuntime:
         readable=settings.readable,
         user=user,
         network_filter=NetworkFilter(allowed=settings.allow_networks) if settings.denies_local_network else None,
+        images=PulledImages(state.images, clock=SystemClock()),
     )
 
 
@@ -81,7 +83,7 @@ async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDi
     docker_error: MusterError
     if settings.runtime is not RuntimeKind.PROCESS:
         try:
-            docker = docker_runtime(settings, node)
+            docker = docker_runtime(settings, node, state)
             if settings.runtime is RuntimeKind.DOCKER:
                 return docker  # no check: if the engine is down now, the worker waits for it
             await docker.check()

@@ -4,6 +4,7 @@
     converge    starts and stops containers to match the assignment
     queue       uploads files and submits work
     pay         checks whether delivered work is paid
+    disk        removes images and policy versions that no task has used for a long time
     logs        pushes task output to the orchestrator
     pool-data   learns the pool's discovery services from its orchestrator
     membership  waits for an invite, joins, sends heartbeats; starts over when the membership ends
@@ -50,6 +51,8 @@ from worker.session.orchestrator_client import OrchestratorSession
 from worker.situation import Phase, Situation, WorkerStatus
 from worker.slots.bridge.task_bridge import TaskBridge
 from worker.status_report import SelfReport
+from worker.tasks.housekeeping import EVERY as HOUSEKEEPING_EVERY
+from worker.tasks.housekeeping import Housekeeping
 from worker.tasks.reconciler import Reconciler
 
 _FINAL_HEARTBEAT_TIMEOUT = timedelta(seconds=5)
@@ -106,6 +109,13 @@ class Daemon:
             clock=dependencies.clock,
             task_user=dependencies.task_user,
             on_task=self._bridge.open,
+        )
+        self._housekeeping = Housekeeping(
+            dependencies.runtime,
+            self.reconciler,
+            state,
+            unused_for=timedelta(seconds=settings.unused_kept_s),
+            clock=dependencies.clock,
         )
         self._registrar = Registrar(
             dependencies.discovery,
@@ -177,6 +187,7 @@ class Daemon:
         loops.add("converge", self.reconciler.run)
         loops.add("queue", self._runner.run)
         loops.add("pay", self._pay.run)
+        loops.add("disk", self._housekeeping.round, every=HOUSEKEEPING_EVERY)
         loops.add("discovery", self._registrar.run)
         loops.add("logs", self._pusher.run)
         loops.add("pool-data", self._pool_data.run)

@@ -83,6 +83,12 @@ class WorkerSettings(Settings):
     metrics_port: int | None = Field(
         None, ge=0, le=65535, description="Serve /metrics on this port of the loopback interface; default: do not"
     )
+    unused_kept_s: float = Field(
+        14 * 86_400.0,
+        ge=0,
+        description="Seconds after which Docker images that Muster pulled, and policy versions, are removed if no task "
+        "used them; 0: never",
+    )
     stop_grace_s: float = Field(60.0, ge=0, le=3600, description="Seconds after SIGTERM for delivering queued files")
     wait_at_most_s: float = Field(
         60.0, gt=0, le=3600, description="Longest pause in seconds between attempts to reach a service that is down"

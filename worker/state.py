@@ -85,6 +85,11 @@ class StateDirectory:
         return self.root / "queue.sqlite"
 
     @property
+    def images(self) -> Path:
+        """Path of the record of images that the worker pulled."""
+        return self.root / "images.json"
+
+    @property
     def control_socket(self) -> Path:
         """Path of the unix socket of the daemon's control API."""
         return self.root / "control.sock"

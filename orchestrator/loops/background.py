@@ -16,11 +16,11 @@ from orchestrator.loops.liveness import Liveness
 from orchestrator.loops.public_summary import PublicSummaryLoop
 from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.removals import Removals
+from orchestrator.loops.retention import build_retention
 from orchestrator.loops.run_sync import RunSync
 from orchestrator.loops.scheduler import Scheduler
-from orchestrator.loops.sweeper import build_sweeper
 from orchestrator.loops.webhooks import WebhookDelivery
-from orchestrator.metrics import MoneyGauges, PoolGauges
+from orchestrator.metrics import MoneyGauges, PoolGauges, RetentionMetrics
 from orchestrator.relayer.strategies import all_strategies
 from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
@@ -45,6 +45,7 @@ def add_loops(
     webhook_http: httpx.AsyncClient,
     gauges: PoolGauges,
     money_gauges: MoneyGauges,
+    retention: RetentionMetrics,
 ) -> None:
     """Adds the loops of one orchestrator to `loops`, which runs them.
 
@@ -56,6 +57,7 @@ def add_loops(
         webhook_http: HTTP client for webhook deliveries.
         gauges: Prometheus gauges of the pool.
         money_gauges: Prometheus gauges of the pool's money and of the chain.
+        retention: Metrics of the loop that deletes old objects and records.
     """
     settings = dependencies.settings
 
@@ -122,8 +124,8 @@ def add_loops(
             clock=dependencies.clock,
         )
         loops.add("run", patient("run", run.round), every=timedelta(seconds=settings.ledger_every_s))
-        sweeper = build_sweeper(dependencies, lease=lease("sweep"))
-        loops.add("sweep", patient("sweep", sweeper.round), every=timedelta(seconds=settings.sweep_every_s))
+    deleting = build_retention(dependencies, lease=lease("sweep"), metrics=retention)
+    loops.add("sweep", patient("sweep", deleting.round), every=timedelta(seconds=settings.sweep_every_s))
     for number, client in enumerate(discovery):
         inviter = Inviter(dependencies, client=client, lease=lease(f"invites-{number}"))
         name = f"invites-{number}"

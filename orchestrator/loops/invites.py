@@ -23,7 +23,7 @@ from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.invites import Invite
 from protocol.redis.leader_lease import LeaderLease
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import DAY_MS, Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import randbits
 from protocol.wire.invites import SignedInvite
@@ -120,7 +120,7 @@ class Inviter:
     async def _check_node(self, record: NodeRecord, row: NodeRow) -> bool:
         """Updates a node's row, and posts an invite if one is due; returns whether it posted one."""
         dependencies, node = self._dependencies, record.address
-        facts = _facts(record)
+        facts = _facts(record, day=unix_ms(dependencies.clock.now()) // DAY_MS)
         if row.revision:
             await dependencies.nodes.learn(node, facts)
         if row.member:
@@ -250,8 +250,14 @@ class _TokenBucket:
         return True
 
 
-def _facts(record: NodeRecord) -> dict[str, str]:
-    """Returns the fields of a node's row that come from its record in discovery."""
+def _facts(record: NodeRecord, *, day: int) -> dict[str, str]:
+    """Returns the fields of a node's row that come from its record in discovery.
+
+    Args:
+        record: The record.
+        day: Present day, as days since 1970 in UTC. The row states when discovery listed the node only by day, so that
+            a listing seldom changes the row.
+    """
     hardware = record.registration.hardware
     rounded = hardware.model_copy(update={"disk_free_bytes": hardware.disk_free_bytes // DISK_STEP * DISK_STEP})
     labels = {name: record.registration.labels[name] for name in sorted(record.registration.labels)}
@@ -259,5 +265,6 @@ def _facts(record: NodeRecord) -> dict[str, str]:
         "hardware": rounded.model_dump_json(),
         "software": record.registration.software.model_dump_json(),
         "labels": json.dumps(labels),
+        "listed": str(day),
     }
     return facts | ({"provider": record.provider} if record.provider else {})

@@ -45,7 +45,7 @@ from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerS
 from orchestrator.store.run_rows import SlotRow, slot_id
 from orchestrator.store.runs import MOST_UNITS, RunStore, units_for
 from protocol.errors import MusterError, Unavailable
-from protocol.identifiers import Address, Digest
+from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.identity.signing import unix_ms
 from protocol.leases import WorkKey
 from protocol.redis.leader_lease import LeaderLease
@@ -252,6 +252,9 @@ class RunSync:
         row = await self._store.slot_of(event.key)
         if row is None:
             return True  # the slot's step was deleted because of its age, or the work belongs to another run
+        if (audit := _audit_of(event)) is not None:
+            owner, sha256 = audit
+            await self._store.name_audit(row.id, owner=owner, sha256=sha256, lease=self._lease.value)
         slot, verdict = row.slot, event if isinstance(event, VerdictGiven) else None
         if isinstance(event, WorkExpired) and slot.file is StoredFileState.ABSENT:
             # The file may have been uploaded since the last check. If it is still absent, the lease counts as failed.
@@ -596,6 +599,14 @@ _FILE_EVENTS = {
     StoredFileState.ABSENT: SlotEvent.FILE_ABSENT,
     StoredFileState.UNKNOWN: SlotEvent.FILE_UNKNOWN,
 }
+
+
+def _audit_of(event: WorkEvent) -> tuple[Address, Digest] | None:
+    """Returns owner and SHA-256 of the audit file that an event names; None if it names none."""
+    match event:
+        case VerdictGiven(validator=owner, audit_hash=sha256) | WorkDisputed(disputer=owner, evidence_hash=sha256):
+            return None if sha256 == ZERO_DIGEST else (owner, sha256)
+    return None
 
 
 def _lease_lost() -> RunLeaseLost:

@@ -1,10 +1,15 @@
-"""Loop that frees space in the object store: it deletes nodes' files that no work refers to."""
+"""Frees space in the object store: deletes files that no work needs any more, and old audit files."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 
 from orchestrator.dependencies import Dependencies
+from orchestrator.domain.retention import is_needed, needed_age
+from orchestrator.metrics import ObjectTotals, RetentionMetrics
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.interface import StoredObject
 from orchestrator.store.run_rows import RunState
@@ -17,19 +22,77 @@ from protocol.runtime.logs import get_logger
 from protocol.wire.uploads import ObjectKey
 
 PAGE = 500
-"""Maximum number of objects that are checked in one round."""
+"""Maximum number of objects of each kind that are checked in one round."""
 DISCARDED_AT_ONCE = 100
 """Maximum number of slots per round whose files are deleted because the slot ended without work."""
+DELETED_PER_LEASE = 25
+"""Number of deleted objects after which the leader lease is renewed. A slow bucket takes about 0.1 s for each."""
 
 _log = get_logger(__name__)
 
 
-class Sweeper:
-    """Deletes files of slots that ended without work, and old files that no work refers to.
+class ObjectKind(StrEnum):
+    """Kind of an object in the store, as in metrics and logs."""
 
-    The sweeper finds old files page by page. Redis may not know the work of a file, because the step was deleted, or
-    because Redis lost its data and the ledger has not been read again. So the sweeper deletes such a file only when it
-    is older than any file of unfinished work can be. It never deletes validators' audit files.
+    FILE = "file"
+    """File of a node: a rollout file, or another file of a task."""
+    AUDIT = "audit"
+    """Audit file of a validator."""
+
+
+class Decision(StrEnum):
+    """Decision about an object in a pass over the store."""
+
+    YOUNG = "young"
+    """Kept, because it is younger than its retention time."""
+    NEEDED = "needed"
+    """Kept, because open or unlearned work needs it."""
+    EXPIRED = "expired"
+    """Deleted; in a dry run it would have been deleted."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A pass over all objects of one kind, which takes many rounds."""
+
+    cursor: str = ""
+    totals: dict[Decision, ObjectTotals] = field(default_factory=lambda: {each: ObjectTotals() for each in Decision})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTerms:
+    """Terms by which the sweeper decides.
+
+    Args:
+        kept: Minimum time for which objects are kept, by kind. Zero: such objects are never deleted, for example
+            because the bucket's access key does not permit it.
+        longest_lease: Longest lease time of a slot.
+        discard_after: Time for which the files of a slot are kept after the slot ended without work. Until then a
+            submission of the slot may still be read from the ledger.
+        has_run: Whether the ledger's events of a run are read. If so, nothing is deleted before they were read to
+            their end.
+        learns: Whether a trainer learns from the run.
+        dry_run: True to delete nothing, and only report what would be deleted.
+    """
+
+    kept: dict[ObjectKind, timedelta]
+    longest_lease: timedelta
+    discard_after: timedelta
+    has_run: bool = True
+    learns: bool = True
+    dry_run: bool = False
+
+
+class Sweeper:
+    """Deletes files of slots that ended without work, and objects that are old and that no work needs.
+
+    The sweeper walks through the store page by page. An object is deleted if it is older than its retention time, and
+    the work that it belongs to is final and learned (`is_needed`) or not known. Unknown work may still be open: the
+    step was deleted, or Redis lost its data and the ledger has not been read again. So the retention time is never
+    shorter than the time for which work can be open (`needed_age`).
+
+    Objects are deleted before the records that name them, so a crash between the two leaves a record that the next
+    round handles again.
 
     Args:
         pool_id: The pool.
@@ -37,11 +100,8 @@ class Sweeper:
         objects: The pool's object store.
         lease: The leader lease of this loop.
         clock: Clock for the age of files.
-        longest_lease: Longest lease time of a slot.
-        kept: Minimum time for which unused files are kept. 0: files are never deleted, for example because the bucket's
-            access key does not permit it.
-        discard_after: Time for which the files of a slot are kept after the slot ended without work. Until then a
-            submission of the slot may still be read from the ledger.
+        terms: Terms of the decisions.
+        metrics: Metrics of deleted and stored objects.
     """
 
     def __init__(
@@ -52,84 +112,133 @@ class Sweeper:
         objects: ObjectStore,
         lease: LeaderLease,
         clock: Clock,
-        longest_lease: timedelta,
-        kept: timedelta,
-        discard_after: timedelta,
+        terms: SweepTerms,
+        metrics: RetentionMetrics,
     ) -> None:
         self._pool_id = pool_id
         self._runs = runs
         self._objects = objects
         self._lease = lease
         self._clock = clock
-        self._longest_lease = longest_lease
-        self._kept = kept
-        self._discard_after = discard_after
-        self._cursor = ""
+        self._terms = terms
+        self._metrics = metrics
+        self._passes = {kind: _Pass() for kind in ObjectKind}
 
     async def round(self) -> int:
-        """Checks one page; returns the number of deleted files.
+        """Checks one page of each kind of objects; returns the number of deleted ones.
 
         Raises:
             StorageUnavailable: The store is down; the next round checks the same page.
             StoreUnavailable: Redis is down.
         """
-        if not self._kept or not await self._lease.hold():
-            self._cursor = ""
+        if not await self._lease.hold():
+            self._passes = {kind: _Pass() for kind in ObjectKind}
+            self._metrics.forget_stored()
             return 0
         state = await self._runs.state()
-        if not state.ready or not state.settled_s:
+        if self._terms.has_run and not (state.ready and state.settled_s):
             return 0  # the ledger was not read to its end, so the files in use are not known yet
-        return await self._delete_discarded() + await self._sweep_page(state)
+        deleted = 0
+        if self._terms.kept[ObjectKind.FILE] and not self._terms.dry_run:
+            deleted += await self._delete_discarded()
+        for kind in ObjectKind:
+            deleted += await self._sweep_page(kind, state)
+        return deleted
 
     async def _delete_discarded(self) -> int:
-        until = unix_ms(self._clock.now() - self._discard_after)
+        until = unix_ms(self._clock.now() - self._terms.discard_after)
         deleted = 0
         for slot in await self._runs.discarded(until_ms=until, limit=DISCARDED_AT_ONCE):
             row = await self._runs.slot(slot)
             files = [] if row is None else [(row.node, sha256) for sha256 in await self._runs.files_of(slot)]
-            for node, sha256 in set(files) - await self._runs.named(files):
-                await self._objects.delete(ObjectKey(pool_id=self._pool_id, owner=node, sha256=sha256))
-                deleted += 1
+            for node, sha256 in sorted(set(files) - await self._runs.named(files)):
+                key = ObjectKey(pool_id=self._pool_id, owner=node, sha256=sha256)
+                if (facts := await self._objects.head(key)) is not None:
+                    if not await self._delete(ObjectKind.FILE, key, facts.size, number=deleted):
+                        return deleted
+                    deleted += 1
             await self._runs.forget_files(slot)
         return deleted
 
-    async def _sweep_page(self, state: RunState) -> int:
-        page = await self._objects.page(self._pool_id, after=self._cursor, limit=PAGE)
-        before = self._clock.now() - self._needed(state)
-        old = [each for each in page.objects if each.modified < before]
-        named = await self._runs.named([_name(each) for each in old])
-        unused = [each for each in old if _name(each) not in named]
-        for each in unused:
-            await self._objects.delete(each.key)
-        if unused:
-            _log.info("files-swept", deleted=len(unused))
-        self._cursor = page.following
-        return len(unused)
+    async def _sweep_page(self, kind: ObjectKind, state: RunState) -> int:
+        current, terms, audits = self._passes[kind], self._terms, kind is ObjectKind.AUDIT
+        page = await self._objects.page(self._pool_id, audits=audits, after=current.cursor, limit=PAGE)
+        settled = timedelta(seconds=state.settled_s)
+        before = self._clock.now() - needed_age(terms.kept[kind], longest_lease=terms.longest_lease, settled=settled)
+        old = [each for each in page.objects if each.modified < before] if terms.kept[kind] else []
+        needed = await self._needed(old, audits=audits, state=state)
+        expired = [each for each in old if _name(each) not in needed]
+        deleted = 0
+        for each in [] if terms.dry_run else expired:
+            if not await self._delete(kind, each.key, each.size, number=deleted):
+                return deleted
+            deleted += 1
+        decisions = {each.key: Decision.NEEDED for each in old} | {each.key: Decision.EXPIRED for each in expired}
+        for each in page.objects:
+            current.totals[decisions.get(each.key, Decision.YOUNG)].add(each.size)
+        current.cursor = page.following
+        if not page.following:
+            self._end_pass(kind, current)
+        return deleted
 
-    def _needed(self, state: RunState) -> timedelta:
-        """Returns the age up to which a file may be needed although Redis knows no work for it.
+    async def _needed(
+        self, objects: Sequence[StoredObject], *, audits: bool, state: RunState
+    ) -> set[tuple[Address, Digest]]:
+        """Returns those objects that open or unlearned work needs, as pairs of owner and SHA-256."""
+        learned = min(state.floor, state.version or 0) if self._terms.learns else None
+        rows = await self._runs.work_of([_name(each) for each in objects], audits=audits)
+        return {name for name, row in rows.items() if is_needed(row.slot, step=row.step, learned=learned)}
 
-        It is twice the time from the beginning of a lease until its work is final.
+    async def _delete(self, kind: ObjectKind, key: ObjectKey, size: int, *, number: int) -> bool:
+        """Deletes an object; returns False if another instance took over the leader lease.
+
+        Args:
+            kind: Kind of the object.
+            key: Key of the object.
+            size: Size of the object, in bytes.
+            number: Number of objects that the caller has deleted already.
         """
-        return max(self._kept, 2 * (self._longest_lease + timedelta(seconds=state.settled_s)))
+        if number % DELETED_PER_LEASE == DELETED_PER_LEASE - 1 and not await self._lease.hold():
+            return False
+        await self._objects.delete(key)
+        self._metrics.count_deleted(kind, size=size)
+        return True
+
+    def _end_pass(self, kind: ObjectKind, ended: _Pass) -> None:
+        found = {
+            f"{decision}_{name}": getattr(total, name)
+            for decision, total in ended.totals.items()
+            for name in ("objects", "bytes")
+        }
+        if ended.totals[Decision.EXPIRED].objects:
+            _log.info("objects-swept", kind=kind.value, dry_run=self._terms.dry_run, **found)
+        self._metrics.set_stored(kind, {decision.value: total for decision, total in ended.totals.items()})
+        self._passes[kind] = _Pass()
 
 
-def build_sweeper(dependencies: Dependencies, *, lease: LeaderLease) -> Sweeper:
-    """Builds the sweeper of an orchestrator that has a run."""
-    if dependencies.slot_leasing is None:
-        raise ValueError("the sweeper needs a run, whose slots name the files in use")
-    terms, settings = dependencies.slot_leasing.terms, dependencies.settings
+def build_sweeper(dependencies: Dependencies, *, lease: LeaderLease, metrics: RetentionMetrics) -> Sweeper:
+    """Builds the sweeper of an orchestrator."""
+    settings, leasing, policy = dependencies.settings, dependencies.slot_leasing, dependencies.settings.retention()
+    longest = timedelta(seconds=settings.run_lease_s)
+    pending = timedelta(seconds=settings.run_pending_s)
     return Sweeper(
         pool_id=settings.pool_id,
-        runs=dependencies.slot_leasing.store,
+        # Without a run, Redis may still have the slots of an earlier one, whose open work keeps its files.
+        runs=RunStore(dependencies.database, default_demand=1) if leasing is None else leasing.store,
         objects=dependencies.objects,
         lease=lease,
         clock=dependencies.clock,
-        longest_lease=terms.lease,
-        kept=timedelta(seconds=settings.upload_kept_s),
-        # Until its upload URL expires, a node may still upload a file of the lease. And after a reorg the ledger may
-        # have the slot's work again.
-        discard_after=max(terms.pending, timedelta(seconds=settings.upload_url_life_s)),
+        terms=SweepTerms(
+            kept={ObjectKind.FILE: policy.files, ObjectKind.AUDIT: policy.audits},
+            longest_lease=longest,
+            # Until its upload URL expires, a node may still upload a file of the lease. And after a reorg the ledger
+            # may have the slot's work again.
+            discard_after=max(pending, timedelta(seconds=settings.upload_url_life_s)),
+            has_run=leasing is not None,
+            learns=leasing is None or not leasing.terms.serving,
+            dry_run=settings.retention_dry_run,
+        ),
+        metrics=metrics,
     )
 
 

@@ -11,14 +11,14 @@ from orchestrator.chain.run_interface import expiry_of
 from orchestrator.relayer.strategies import ConsentStrategy
 from orchestrator.relayer.submissions import RelayerService
 from orchestrator.store.nodes import NodeStore
-from orchestrator.store.relayer import DAY_MS, RelayedKind, RelayedTransaction
+from orchestrator.store.relayer import RelayedKind, RelayedTransaction
 from protocol.errors import Conflict, Forbidden, MusterError, RateLimited, Unavailable, Unprocessable
 from protocol.http.lookups import LookupLimits, Lookups
 from protocol.http.rates import IpRates, Rate
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.node_registration import NodeConsent, ProviderConsent
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import DAY_MS, Clock
 from protocol.wire.relayed import ConsentReceipt, ReceiptState, SignedConsents
 
 REGISTER_YOURSELF = "call `ComputeRegistry.registerNode` from the provider's own account"

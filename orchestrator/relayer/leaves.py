@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 
 from orchestrator.chain.run_interface import expiry_of
 from orchestrator.relayer.submissions import RelayerService
-from orchestrator.store.relayer import DAY_MS, RelayedKind
+from orchestrator.store.relayer import RelayedKind
 from protocol.errors import Conflict, Forbidden, MusterError, RateLimited, Unprocessable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Leave
+from protocol.runtime.clock import DAY_MS
 from protocol.wire.relayed import LeaveReceipt, ReceiptState, SignedLeave
 
 MAX_VALIDITY = timedelta(days=1)

@@ -67,10 +67,12 @@ class StoredObject:
 
     Args:
         key: Key of the object.
+        size: Size of the object, in bytes.
         modified: Time at which the object was written, by the store's clock.
     """
 
     key: ObjectKey
+    size: int
     modified: datetime
 
 
@@ -113,11 +115,12 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
-        """Lists objects of a pool's nodes, without validators' audit files.
+    async def page(self, pool_id: int, *, audits: bool = False, after: str, limit: int) -> ObjectPage:
+        """Lists objects of a pool's nodes, or audit files of its validators.
 
         Args:
             pool_id: The pool.
+            audits: True to list audit files.
             after: `following` of the previous page; empty for the first page.
             limit: Maximum number of objects; the store in a local directory may return a few more.
         """

@@ -186,13 +186,13 @@ class LocalStore:
         *folders, name = str(key).split("/")
         return self._objects.joinpath(*folders, name[:2], name)
 
-    async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
+    async def page(self, pool_id: int, *, audits: bool = False, after: str, limit: int) -> ObjectPage:
         """Lists objects by directory, in the order of the directories' names.
 
         Pages contain whole directories. The cursor is the last directory of a page, `OWNER/ab`.
         """
         try:
-            return await run_in_thread(self._page, pool_id, after, limit)
+            return await run_in_thread(self._page, f"{pool_id}/audits" if audits else str(pool_id), after, limit)
         except OSError as error:
             raise storage_error(error) from error
 
@@ -214,9 +214,9 @@ class LocalStore:
     def _objects(self) -> Path:
         return self._root / "objects"
 
-    def _page(self, pool_id: int, after: str, limit: int) -> ObjectPage:
+    def _page(self, owners: str, after: str, limit: int) -> ObjectPage:
         found: list[StoredObject] = []
-        root = self._objects / str(pool_id)
+        root = self._objects / owners
         for owner in _names(root):
             if not owner.startswith("0x") or owner < after.split("/", maxsplit=1)[0]:
                 continue
@@ -224,7 +224,7 @@ class LocalStore:
                 place = f"{owner}/{prefix}"
                 if place <= after:
                     continue
-                found += _objects_in(root / owner / prefix, f"{pool_id}/{owner}")
+                found += _objects_in(root / owner / prefix, f"{owners}/{owner}")
                 if len(found) >= limit:
                     return ObjectPage(tuple(found), place)
         return ObjectPage(tuple(found), "")
@@ -308,10 +308,11 @@ def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
     for name in _names(directory):
         try:
             key = ObjectKey.parse(f"{owner}/{name}")
-            written = (directory / name).stat().st_mtime
+            status = (directory / name).stat()
         except (InvalidInput, FileNotFoundError):
             continue
-        found.append(StoredObject(key=key, modified=datetime.fromtimestamp(written, UTC)))
+        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+        found.append(StoredObject(key=key, size=status.st_size, modified=modified))
     return found
 
 

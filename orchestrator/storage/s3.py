@@ -138,10 +138,10 @@ class S3Store:
         finally:
             body.close()
 
-    async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
+    async def page(self, pool_id: int, *, audits: bool = False, after: str, limit: int) -> ObjectPage:
         """Lists objects in the order of their keys; the cursor is the last key."""
         client = await self._connected()
-        asked = {"Bucket": self._bucket.name, "Prefix": f"{pool_id}/0x", "MaxKeys": limit}
+        asked = {"Bucket": self._bucket.name, "Prefix": f"{pool_id}/{'audits/' if audits else ''}0x", "MaxKeys": limit}
         if after:
             asked["StartAfter"] = after
         answer = await self._ask(lambda: client.list_objects_v2(**asked))
@@ -149,7 +149,8 @@ class S3Store:
         found = []
         for each in listed:
             with suppress(InvalidInput):  # ignores objects that this service did not name
-                found.append(StoredObject(key=ObjectKey.parse(each["Key"]), modified=each["LastModified"]))
+                key, size = ObjectKey.parse(each["Key"]), int(each["Size"])
+                found.append(StoredObject(key=key, size=size, modified=each["LastModified"]))
         following = listed[-1]["Key"] if listed and answer.get("IsTruncated") else ""
         return ObjectPage(tuple(found), following)
 

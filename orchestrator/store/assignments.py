@@ -9,7 +9,14 @@ from datetime import timedelta
 from orchestrator.scheduler.plan import AssignmentOutcome, TaskPlacement
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import NodeRow, text_of
-from orchestrator.store.scripts import EndAssignment, KeepLogLines, PlaceAssignment, RenewAssignment, WriteResult
+from orchestrator.store.scripts import (
+    EndAssignment,
+    ForgetAssignments,
+    KeepLogLines,
+    PlaceAssignment,
+    RenewAssignment,
+    WriteResult,
+)
 from orchestrator.store.tasks import encode_outcome
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import Address, address
@@ -18,8 +25,9 @@ from protocol.wire.assignments import AssignmentState, GroupPlace
 from protocol.wire.logs import LogBatch, LogLine, LogReceipt
 from protocol.wire.pool import AssignmentView
 
+DAY = timedelta(days=1)
 KEPT = timedelta(days=7)
-"""Time for which an ended assignment and its log are kept."""
+"""Default of the time for which an ended assignment and its log are kept."""
 
 MOST_ENDED = 50_000
 """Maximum number of ended assignments that are kept; the oldest are deleted first. Each has about 1 kB, and its log."""
@@ -58,10 +66,12 @@ class AssignmentStore:
 
     Args:
         database: Database of the pool.
+        kept: Time for which an ended assignment and its log are kept.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, kept: timedelta = KEPT) -> None:
         self._database = database
+        self._kept = kept
 
     async def place(
         self,
@@ -174,7 +184,7 @@ class AssignmentStore:
                 state=state,
                 why=why,
                 now_ms=now_ms,
-                kept_ms=milliseconds(KEPT),
+                kept_ms=milliseconds(self._kept),
                 most_ended=MOST_ENDED,
                 outcome=None if outcome is None else encode_outcome(outcome),
             )
@@ -202,11 +212,13 @@ class AssignmentStore:
         return [found.get(row.address) for row in rows]
 
     async def views(self, identifiers: Sequence[str]) -> dict[str, AssignmentView]:
-        """Returns assignments by id; leaves out those that ended more than `KEPT` ago."""
+        """Returns assignments by id; leaves out those that were deleted after their end."""
         hashes = await self._database.ask_many([("HGETALL", self._assignment(name)) for name in identifiers])
         rows = (text_of(raw) for raw in hashes)
         return {
-            name: _view(row) for name, row in zip(identifiers, rows, strict=True) if "task" in row and "node" in row
+            name: _view(row, self._kept)
+            for name, row in zip(identifiers, rows, strict=True)
+            if "task" in row and "node" in row
         }
 
     async def get(self, identifier: str) -> AssignmentView:
@@ -219,7 +231,7 @@ class AssignmentStore:
         if found is None:
             raise NotFound(
                 f"there is no assignment {identifier}",
-                hint=f"`GET /v1/assignments` lists them; ended ones are kept for {KEPT.days} days",
+                hint=f"`GET /v1/assignments` lists them; ended ones are kept for {self._kept / DAY:g} days",
                 code="unknown-assignment",
             )
         return found
@@ -260,7 +272,7 @@ class AssignmentStore:
         """Stores the new lines of a batch.
 
         Raises:
-            NotFound: The node never had this assignment, or it was deleted a week after its end.
+            NotFound: The node never had this assignment, or it was deleted after its end.
         """
         lines = sorted(batch.lines, key=lambda one: one.sequence)
         position = await self._database.run(
@@ -269,7 +281,7 @@ class AssignmentStore:
                 assignment=batch.assignment_id,
                 most_lines=MOST_LINES,
                 most_bytes=MOST_LOG_BYTES,
-                kept_ms=milliseconds(KEPT),
+                kept_ms=milliseconds(self._kept),
                 has_more=not batch.has_room,
                 sequences_and_lines=tuple(part for line in lines for part in (line.sequence, line.model_dump_json())),
             )
@@ -277,7 +289,7 @@ class AssignmentStore:
         if not position.known:
             raise NotFound(
                 f"{node} has no assignment {batch.assignment_id}",
-                hint="push logs of the node's own assignments, at most a week after their end",
+                hint="push logs of the node's own assignments, before the pool deletes them (`log_kept_s`)",
                 code="unknown-assignment",
             )
         return LogReceipt(next_sequence=position.next_sequence, wanted_until_ms=position.wanted_until_ms)
@@ -308,6 +320,12 @@ class AssignmentStore:
         The time is in Unix milliseconds.
         """
         return int(await self._database.ask("HGET", self._assignment(identifier), "log_until") or 0)
+
+    async def forget_ended(self, *, now_ms: int) -> int:
+        """Deletes some of the assignments that ended more than `kept` ago, with their logs; returns their number."""
+        return await self._database.run(
+            ForgetAssignments(now_ms=now_ms, kept_ms=milliseconds(self._kept), most_ended=MOST_ENDED)
+        )
 
     async def want_lines(self, identifier: str, *, until_ms: int) -> tuple[int, int]:
         """Records the time until which the node has to push its log, in Unix milliseconds.
@@ -348,7 +366,7 @@ def _group(fields: dict[str, str]) -> GroupPlace | None:
     return GroupPlace.model_validate_json(fields["group"]) if fields.get("group") else None
 
 
-def _view(fields: dict[str, str]) -> AssignmentView:
+def _view(fields: dict[str, str], kept: timedelta) -> AssignmentView:
     ended = int(fields["ended"]) if fields.get("ended") else None
     return AssignmentView(
         id=fields["id"],
@@ -365,5 +383,5 @@ def _view(fields: dict[str, str]) -> AssignmentView:
         ended_at_ms=ended,
         ended_because=fields.get("because", ""),
         group=_group(fields),
-        kept_until_ms=None if ended is None else ended + milliseconds(KEPT),
+        kept_until_ms=None if ended is None else ended + milliseconds(kept),
     )

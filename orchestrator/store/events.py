@@ -111,6 +111,25 @@ class EventStore:
         last = await self.before(None, limit=1)
         return last[0].id if last else START
 
+    async def forget_before(self, time_ms: int, *, limit: int) -> int:
+        """Deletes at most `limit` of the oldest events, those before a time; returns their number.
+
+        The newest event is kept, so that a reader that has read it misses nothing.
+
+        Args:
+            time_ms: The time, in Unix milliseconds.
+            limit: Maximum number of events to delete.
+        """
+        key = self._database.key("events")
+        entries = await self._database.ask("XRANGE", key, "-", "+", "COUNT", limit + 1)
+        old = next(
+            (number for number, (_, fields) in enumerate(entries) if int(fields[b"time"]) >= time_ms),
+            len(entries) - 1,
+        )
+        if old > 0:
+            await self._database.ask("XTRIM", key, "MINID", entries[old][0])
+        return max(0, old)
+
     async def check_kept(self, cursor: str) -> None:
         """Checks that all events after a cursor are still kept.
 

@@ -12,10 +12,11 @@ from pydantic import BaseModel, ValidationError
 from orchestrator.domain.node_states import MEMBERS
 from orchestrator.scheduler.requirements import NodeHardware
 from orchestrator.store.database import Database
-from orchestrator.store.scripts import LeaveCommand, WriteFacts, WriteTransition
+from orchestrator.store.scripts import ForgetNode, LeaveCommand, WriteFacts, WriteTransition
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
 from protocol.redis.script_call import Argument
+from protocol.runtime.clock import DAY_MS
 from protocol.wire.heartbeat import MAX_COMMANDS, Command
 from protocol.wire.nodes import Hardware, NodeState, Software
 from protocol.wire.pool import HistoryEntry
@@ -148,6 +149,28 @@ class NodeStore:
     async def learn(self, address: Address, facts: Mapping[str, str]) -> None:
         """Writes facts that discovery reports about a known node; the node's state does not change."""
         await self._database.run(WriteFacts(address=address, facts=facts))
+
+    async def forget_unlisted(self, addresses: Sequence[Address], *, before_ms: int) -> int:
+        """Deletes those nodes that no discovery service has listed since a time; returns their number.
+
+        Members, nodes in another state than `discovered`, and nodes with slots of the run are kept.
+
+        Args:
+            addresses: Nodes to check.
+            before_ms: The time, in Unix milliseconds.
+        """
+        fields = ("ver", "state", "member", "listed", "since")
+        rows = await self._database.ask_many([("HMGET", self._node(each), *fields) for each in addresses])
+        old = [
+            ForgetNode(address=each, version=ver.decode())
+            for each, (ver, state, member, listed, since) in zip(addresses, rows, strict=True)
+            if ver is not None
+            and state == NodeState.DISCOVERED.value.encode()
+            and member != b"1"
+            # `listed` is a day. An earlier release did not write it: then the node's last change of state counts.
+            and ((int(listed) + 1) * DAY_MS if listed else int(since or 0)) < before_ms
+        ]
+        return sum(await self._database.run_many(old)) if old else 0
 
     async def history(self, address: Address, *, limit: int) -> tuple[HistoryEntry, ...]:
         """Returns the newest history entries, newest first."""

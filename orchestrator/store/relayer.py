@@ -12,7 +12,7 @@ from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
 from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, WriteResult
 from protocol.identifiers import Address
-from protocol.runtime.clock import milliseconds
+from protocol.runtime.clock import DAY_MS, milliseconds
 from protocol.wire.relayed import ReceiptState
 
 KEPT = timedelta(days=2)
@@ -23,8 +23,6 @@ UNJOINED_KEPT = timedelta(days=30)
 
 AGED = 256
 """Maximum number of waiting rows whose age is read at a time."""
-
-DAY_MS = 86_400_000
 
 
 class RelayedKind(StrEnum):

@@ -25,6 +25,8 @@ keys                  hash: slot by work key
 next:S                hash: next slot index of each node in a step
 request:NODE:ID       string: slot that a request got
 named                 hash: slot by `NODE:SHA256` of its submitted file
+audits                hash: slot by `VALIDATOR:SHA256` of an audit file that a verdict or a dispute names
+audits:S:NODE:I       set: fields of `audits` that belong to a slot
 uploads:S:NODE:I      set: SHA-256 of the files whose upload was allowed under a lease
 discarded             sorted set: slots that ended without work, by the time of their end
 means                 hash: reported means by step, with the counts that they belong to
@@ -55,6 +57,7 @@ from orchestrator.store.scripts import (
     ForgetSlots,
     HoldTrainerLease,
     LeaseSlot,
+    NameAudit,
     SlotLeased,
     WriteResult,
     WriteRunState,
@@ -414,6 +417,27 @@ class RunStore:
             return set()
         found = await self._database.ask("HMGET", self._key("named"), *(f"{node}:{sha}" for node, sha in files))
         return {file for file, slot in zip(files, found, strict=True) if slot}
+
+    async def work_of(
+        self, files: Sequence[tuple[Address, Digest]], *, audits: bool
+    ) -> dict[tuple[Address, Digest], SlotRow]:
+        """Returns the slots of those files to whose work they belong; files of unknown work are absent.
+
+        Args:
+            files: Pairs of owner and SHA-256.
+            audits: True if these are audit files, which verdicts or disputes name; otherwise they are rollout files.
+        """
+        if not files:
+            return {}
+        fields = [f"{owner}:{sha256}" for owner, sha256 in files]
+        found = await self._database.ask("HMGET", self._key("audits" if audits else "named"), *fields)
+        names = {file: name.decode() for file, name in zip(files, found, strict=True) if name}
+        rows = {row.id: row for row in await self.slots(sorted(set(names.values())))}
+        return {file: rows[name] for file, name in names.items() if name in rows}
+
+    async def name_audit(self, slot: str, *, owner: Address, sha256: Digest, lease: str) -> None:
+        """Records that a verdict on a slot's work, or a dispute about it, names an audit file."""
+        await self._database.run(NameAudit(loop=LOOP, lease=lease, slot=slot, audit=f"{owner}:{sha256}"))
 
     async def discarded(self, *, until_ms: int, limit: int) -> list[str]:
         """Returns slots that ended without work before a time and still have files."""

@@ -24,6 +24,7 @@ from protocol.wire.tasks import DesiredState, NewTask, Task, TaskPatch, TaskSecr
 MOST_TASKS = 10_000
 """Maximum number of tasks, including finished ones, which stay until the owner deletes them."""
 
+_OVER = frozenset({TaskState.COMPLETED, TaskState.FAILED})
 _OUTCOME: TypeAdapter[AssignmentOutcome] = TypeAdapter(AssignmentOutcome)
 
 
@@ -273,6 +274,25 @@ class TaskStore:
         names = [*(reversed(same) if newest_first else same), *rest][:limit]
         rows = {row.task.id: row for row in await self.get_many([identifier for identifier, _ in names])}
         return [(f"{score}-{identifier}", rows.get(identifier)) for identifier, score in names]
+
+    async def ended_before(self, time_ms: int, *, after: str | None, limit: int) -> tuple[list[TaskRow], str | None]:
+        """Returns completed and failed tasks that ended before a time, from a page of all tasks, oldest first.
+
+        Args:
+            time_ms: The time, in Unix milliseconds.
+            after: Position after the previous page; None to begin.
+            limit: Maximum number of tasks on the page, also of those that have not ended.
+
+        Returns:
+            The tasks, and the position after the page; None after the last page.
+        """
+        page = await self.page(after=after, limit=limit, created_before_ms=time_ms)
+        rows = [row for _, row in page if row is not None and row.task.state in _OVER]
+        ended = await self._database.ask_many(
+            [("HGET", self._database.key("task", row.task.id), "ended") for row in rows]
+        )
+        found = [row for row, at in zip(rows, ended, strict=True) if at is not None and int(at) < time_ms]
+        return found, page[-1][0] if len(page) == limit else None
 
     async def version(self, identifier: str) -> int:
         """Returns the version of a task, which every change raises; 0 if there is no such task."""

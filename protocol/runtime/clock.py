@@ -12,6 +12,9 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+DAY_MS = 86_400_000
+"""Length of a day in milliseconds."""
+
 
 def milliseconds(duration: timedelta) -> int:
     """Returns a duration in whole milliseconds, rounded down."""

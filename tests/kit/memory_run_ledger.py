@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from prometheus_client import CollectorRegistry
 
 from ledger.client.contract import Refusal
 from ledger.client.event_follower import ObservedEvent
@@ -38,6 +39,7 @@ from orchestrator.domain.slots import SlotEvent
 from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.run_sync import RunSync
 from orchestrator.loops.sweeper import build_sweeper
+from orchestrator.metrics import RetentionMetrics
 from orchestrator.relayer.strategies import all_strategies
 from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.storage import ObjectStore
@@ -200,7 +202,15 @@ class MemoryRunLedger:
         )
         return ""
 
-    def happen(self, key: Digest, node: Address, what: SlotEvent, outcome: Outcome | None = None) -> None:
+    def happen(
+        self,
+        key: Digest,
+        node: Address,
+        what: SlotEvent,
+        outcome: Outcome | None = None,
+        *,
+        audit: Digest = ZERO_DIGEST,
+    ) -> None:
         """A verdict, a dispute, an end."""
         self.head += 1
         states = {
@@ -214,13 +224,13 @@ class MemoryRunLedger:
         self.works[key] = replace(now, status=states[what], outcome=outcome or now.outcome)
         match what:
             case SlotEvent.DISPUTED:
-                self.emit(WorkDisputed, key=key, node=node, disputer=node, evidence_hash=ZERO_DIGEST)
+                self.emit(WorkDisputed, key=key, node=node, disputer=node, evidence_hash=audit)
             case SlotEvent.FINAL:
                 self.emit(WorkFinal, key=key, node=node, outcome=outcome, paid=0, slashed=0)
             case SlotEvent.EXPIRED:
                 self.emit(WorkExpired, key=key, node=node)
             case _:
-                given: dict[str, Any] = {"outcome": outcome, "reason": 0, "audit_hash": ZERO_DIGEST}
+                given: dict[str, Any] = {"outcome": outcome, "reason": 0, "audit_hash": audit}
                 decisive = what is SlotEvent.DECIDED
                 self.emit(VerdictGiven, key=key, node=node, validator=VALIDATOR.address, decisive=decisive, **given)
 
@@ -407,7 +417,8 @@ class RunUnderTest:
             lease=self._lease(LOOP),
             clock=dependencies.clock,
         )
-        self.sweeper = build_sweeper(dependencies, lease=self._lease("sweep"))
+        self.metrics = CollectorRegistry()
+        self.sweeper = build_sweeper(dependencies, lease=self._lease("sweep"), metrics=RetentionMetrics(self.metrics))
         self.relayer = Relayer(
             dependencies.relayer.store,
             strategies=all_strategies(self.chain, dependencies.clock),

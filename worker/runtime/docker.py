@@ -7,7 +7,7 @@ because containers mount directories of this machine and the socket of the bridg
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from protocol.wire.nodes import RuntimeKind
 from protocol.wire.tasks import NetworkMode, RegistryCredentials
 from worker.runtime.docker_arguments import ALLOW, LABEL_LOCAL_NETWORK, LABEL_WORKER, creation_arguments, observed
 from worker.runtime.docker_output import OutputParser
+from worker.runtime.images import PulledImages
 from worker.runtime.interface import (
     Container,
     ContainerSpec,
@@ -88,6 +89,7 @@ class DockerRuntime:
         user: `uid:gid` of tasks; None for the user of the image. A worker that is not root passes its own user, so that
             it can delete the files of tasks.
         network_filter: Filter that keeps tasks with network `bridge` away from the local network; None for no filter.
+        images: Record of the images that this runtime pulls; None to record and remove none.
     """
 
     kind = RuntimeKind.DOCKER
@@ -101,7 +103,9 @@ class DockerRuntime:
         readable: Sequence[Path] = (),
         user: str | None = None,
         network_filter: NetworkFilter | None = None,
+        images: PulledImages | None = None,
     ) -> None:
+        self._images = images
         self._node = node
         self._socket = socket
         self._allow_host_network = allow_host_network
@@ -137,13 +141,15 @@ class DockerRuntime:
             ImageMissing: The image does not exist or access is denied.
             PullFailed: The registry could not be reached.
         """
+        if self._images is not None:  # before the look-up, so that the image is not removed after it
+            await run_in_thread(self._images.note_use, image)
         present = await self._has(image)
         if present and not _is_latest(image):
             return
         try:
             if self._filter is not None:
                 await require_public_registry(image, self._filter.allowed)
-            await self._call(lambda sdk: _pull(sdk, image, credentials, progress))
+            await self._call(lambda sdk: _pull_and_record(sdk, image, credentials, progress, self._images))
         except (ImageMissing, PullFailed, LaunchRefused):
             if not present:
                 raise
@@ -254,6 +260,13 @@ class DockerRuntime:
         if self._sdk is not None:
             await run_in_thread(self._sdk.close)
 
+    async def remove_unused_images(self, *, named: Collection[str], unused_for: timedelta) -> tuple[str, ...]:
+        """Removes images of the record that no task has used for a time; returns their references."""
+        record = self._images
+        if record is None:
+            return ()
+        return await self._call(lambda sdk: record.remove_unused(sdk, named=named, unused_for=unused_for))
+
     async def remove_network(self) -> None:
         """Removes the worker's network, unless a container is still connected to it.
 
@@ -262,14 +275,7 @@ class DockerRuntime:
         await self._call(lambda sdk: remove_network(sdk, self._network_name))
 
     async def _has(self, image: str) -> bool:
-        def look(sdk: docker.DockerClient) -> bool:
-            try:
-                sdk.images.get(image)
-            except ImageNotFound:
-                return False
-            return True
-
-        return await self._call(look)
+        return await self._call(lambda sdk: _image_id(sdk, image) is not None)
 
     def _make_network(self, sdk: docker.DockerClient) -> None:
         """Creates the worker's own network, in which containers can't reach each other."""
@@ -406,6 +412,35 @@ def _pull(sdk: docker.DockerClient, image: str, credentials: RegistryCredentials
                 progress(f"pulling {image}: {status}")
     except APIError as error:
         raise pull_error(image, _explain(error)) from error
+
+
+def _pull_and_record(
+    sdk: docker.DockerClient,
+    image: str,
+    credentials: RegistryCredentials | None,
+    progress: Progress,
+    record: PulledImages | None,
+) -> None:
+    """Pulls an image, and records it if neither the image nor an image with this name was on the machine before.
+
+    If the name belonged to an image that this worker had pulled, the new image is recorded, too. The record is written
+    in the same thread as the pull, because the caller may be cancelled meanwhile.
+    """
+    if record is None:
+        _pull(sdk, image, credentials, progress)
+        return
+    known, former = set(sdk.api.images(quiet=True, all=True)), _image_id(sdk, image)
+    _pull(sdk, image, credentials, progress)
+    pulled = _image_id(sdk, image)
+    if pulled is not None and pulled not in known and (former is None or record.is_recorded(former)):
+        record.note_pull(pulled, reference=image, tags=sdk.images.get(pulled).tags)
+
+
+def _image_id(sdk: docker.DockerClient, image: str) -> str | None:
+    try:
+        return str(sdk.images.get(image).id)
+    except ImageNotFound:
+        return None
 
 
 def _is_pinned(image: str) -> bool:

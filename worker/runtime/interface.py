@@ -6,7 +6,7 @@ A runtime handles only the containers of its own worker. A runtime only executes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -204,6 +204,18 @@ class Runtime(Protocol):
         """Yields output later than `after_ns`.
 
         The iterator ends when the container has ended and all output was read.
+        """
+        ...
+
+    async def remove_unused_images(self, *, named: Collection[str], unused_for: timedelta) -> tuple[str, ...]:
+        """Removes images that this worker pulled and that nothing has used for a time; returns their references.
+
+        Args:
+            named: References that the present task names; they are kept.
+            unused_for: The time without use.
+
+        Raises:
+            RuntimeDown: The engine does not answer.
         """
         ...
 

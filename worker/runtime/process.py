@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,11 @@ class ProcessRuntime:
                 break
             remove_control_groups(groups)
             await asyncio.sleep(_POLL_SECONDS / 4)
+
+    async def remove_unused_images(self, *, named: Collection[str], unused_for: timedelta) -> tuple[str, ...]:
+        """Does nothing, because this runtime has no images."""
+        del named, unused_for
+        return ()
 
     async def remove_network(self) -> None:
         """Does nothing: the sandbox has no network of its own."""

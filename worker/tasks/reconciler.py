@@ -100,6 +100,12 @@ class Reconciler:
         """Assignment from the orchestrator's last answer; None if there is none."""
         return self._assignment
 
+    def named_images(self) -> frozenset[str] | None:
+        """Returns the images that the present assignment names; None before the orchestrator's first answer."""
+        if not self._orchestrator_answered:
+            return None
+        return frozenset() if self._assignment is None else frozenset({self._assignment.spec.image})
+
     def offer(self, assignment: Assignment | None) -> str:
         """Sets the desired assignment from a signed answer.
 

@@ -137,6 +137,19 @@ class WriteFacts(ScriptCall[bool]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetNode(ScriptCall[bool]):
+    """Deletes a node that is no member; replies False if it changed after it was read, or is still referred to.
+
+    Args:
+        address: The node.
+        version: Version of the node as read.
+    """
+
+    address: Address
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindOverdue(ScriptCall[tuple[Address, ...]]):
     """Returns the addresses of nodes whose deadline has passed.
 
@@ -325,6 +338,21 @@ class EndAssignment(ScriptCall[WriteResult]):
     kept_ms: int
     most_ended: int
     outcome: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetAssignments(ScriptCall[int]):
+    """Deletes some of the oldest ended assignments with their logs; replies with the number of deleted ones.
+
+    Args:
+        now_ms: Current time.
+        kept_ms: Time for which an ended assignment is kept.
+        most_ended: Maximum number of ended assignments that are kept.
+    """
+
+    now_ms: int
+    kept_ms: int
+    most_ended: int
 
 
 class LogPosition(NamedTuple):
@@ -635,6 +663,23 @@ class WriteSlot(ScriptCall[WriteResult]):
     due_ms: int | None
     accused: bool
     fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameAudit(ScriptCall[bool]):
+    """Records an audit file of a slot's work; replies False if the slot is gone or the leader lease was lost.
+
+    Args:
+        loop: Name of the leader lease to check.
+        lease: Value of that leader lease.
+        slot: Id of the slot.
+        audit: Owner and SHA-256 of the audit file, as `OWNER:SHA256`.
+    """
+
+    loop: str
+    lease: str
+    slot: str
+    audit: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

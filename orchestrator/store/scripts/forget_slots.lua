@@ -20,9 +20,12 @@ for _, id in ipairs(redis.call('ZRANGE', slots, 0, limit - 1)) do
       redis.call('HDEL', P .. 'run:named', f[2] .. ':' .. f[6])
     end
   end
+  for _, audit in ipairs(redis.call('SMEMBERS', P .. 'run:audits:' .. id)) do
+    if redis.call('HGET', P .. 'run:audits', audit) == id then redis.call('HDEL', P .. 'run:audits', audit) end
+  end
   redis.call('ZREM', P .. 'run:due', id)
   redis.call('ZREM', P .. 'run:discarded', id)
-  redis.call('DEL', slot, P .. 'run:uploads:' .. id)
+  redis.call('DEL', slot, P .. 'run:uploads:' .. id, P .. 'run:audits:' .. id)
 end
 redis.call('ZREMRANGEBYRANK', slots, 0, limit - 1)
 local left = redis.call('ZCARD', slots)

@@ -340,12 +340,15 @@ async def test_objects_are_listed_in_pages_and_deleted(store: S3Store) -> None:
     while pages < 20:
         page = await store.page(pool_id, after=cursor, limit=2)
         found += [each.key for each in page.objects]
+        assert {each.size for each in page.objects} <= {len(content) for content in contents}
         assert all(abs(SystemClock().now() - each.modified) < LIFE for each in page.objects)
         pages, cursor = pages + 1, page.following
         if not cursor:
             break
     assert found == sorted(keys, key=str), "and no audit file"
     assert pages <= 4
+    audits = await store.page(pool_id, audits=True, after="", limit=2)
+    assert [(each.key, each.size) for each in audits.objects] == [(audit, len(contents[0]))]
     await store.delete(keys[0])
     await store.delete(keys[0])  # deleting again is no error
     assert await store.head(keys[0]) is None
