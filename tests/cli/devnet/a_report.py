@@ -14,7 +14,6 @@ from cli.devnet.report.data import (
     NodeAccount,
     PipelineStage,
     ProcessCost,
-    ReportedAnswer,
     ReportedEvaluation,
     ReportedSample,
     ReportedStep,
@@ -77,10 +76,6 @@ def a_report(steps: int = 90) -> RunReport:
             version=version,
             greedy=0.94 - 0.51 * math.exp(-version / 28),
             pass_at_1=0.88 - 0.59 * math.exp(-version / 32),
-            answers=(
-                ReportedAnswer(prompt="rev:kzpw=", answer="wpzk" if version else "kzpw", correct=version > 0),
-                ReportedAnswer(prompt="sort:5203=", answer="5203", correct=False),
-            ),
         )
         for version in range(0, steps + 1, 15)
     ]
