@@ -39,8 +39,9 @@ from trainer.run.publishing.announcer import Announcer, VersionOffer
 from trainer.run.publishing.folders import VersionFolders, open_folders
 from trainer.run.resuming import Resumption, resume
 from trainer.run.settings import TrainerSettings
+from trainer.run.state.folder import lock_state
 from trainer.run.state.journal import Journal, Recorded
-from trainer.run.state.trainer_state import TrainerState, lock_state
+from trainer.run.state.trainer_state import TrainerState
 from trainer.saving.files import copy_version
 
 
