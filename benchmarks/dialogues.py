@@ -203,8 +203,7 @@ def _reasons(stand: Stand, file: RolloutFile, facts: SlotFacts, rows: list[int])
         failed = [finding for check in exact for finding in check.judge(one).findings]
         found[row] = failed[0].reason if failed else None
     computed = [row for row in rows if found[row] is None and fits_model(alone[row])]
-    draws = case.draws(0)
-    evidence = stand.recomputer.evidence(file, computed, seed=draws.seed, parameters=draws.parameters)
+    evidence = stand.recomputer.evidence(file, case.with_draws(computed))
     for row in computed:
         one = replace(alone[row], evidence={0: evidence[row]})
         results = [check.judge(one) for check in PREFILL_CHECKS]
@@ -287,8 +286,7 @@ def cost(console: Console, home: Path, *, own: Arithmetic | None) -> None:
             facts = SlotFacts.of_lease(grant.lease.lease, domain=grant.lease.domain, beacon=grant.beacon)
             case = CheckInput.of(file, facts, stand.version)
             began = clock()
-            draws = case.draws(0)
-            stand.recomputer.evidence(file, range(len(file.samples)), seed=draws.seed, parameters=draws.parameters)
+            stand.recomputer.evidence(file, case.with_draws(range(len(file.samples))))
             compared_rows(case, score_rows(case))
             times.append((made, clock() - began))
         best = min(one[0] for one in times[1:]), min(one[1] for one in times[1:])

@@ -5,6 +5,8 @@
 2. `close`: attacks that bfloat16's calibrated limits let through (`python -m benchmarks.validator --only close`),
    judged by vLLM of the same class, and honest files.
 3. `rates`: CPU seconds of a validator for one file, by vLLM and by torch, at 1, 16 and 64 answers.
+4. `served`: CPU seconds of a validator for a served file of 64 requests of one answer each, request by request and
+   all rows together, by vLLM and by torch.
 
 Needs `.tools/vllm` (`make tools`). `--dtype float32` measures the class of the other data type.
 """
@@ -33,7 +35,7 @@ from cli.devnet.attacks.draws import NearTies, OtherParameters
 from cli.devnet.attacks.weights import Earlier, OtherWeights, quantised, write_changed
 from protocol.identifiers import ZERO_DIGEST, Digest
 from rollouts.calibration.limits import RolloutCalibration
-from rollouts.checks import RowEvidence, gather
+from rollouts.checks import Draws, RowEvidence, gather
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.files.samples import RolloutFile
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
@@ -77,6 +79,12 @@ ATTACKS: Mapping[str, Callable[[], Trick]] = {
     "temperature 0.8": OtherParameters,
     "near-ties": NearTies,
 }
+
+
+REQUESTS = 64
+"""Requests of the file of `served`, each with one answer."""
+TEMPERATURES = ((1.0,), (1.0, 0.9, 0.8, 0.7))
+"""Temperatures of the requests of a file of `served`."""
 
 
 class RemoteEngine:
@@ -186,7 +194,8 @@ def differences(console: Console, own: Arithmetic, *, tokens: int, home: Path) -
                     parameters = SamplingParameters(max_new_tokens=length)
                     file = file_of(requests, engine.generate(requests, parameters), own)
                     order = sorted(range(len(requests)), reverse=True)
-                    found = differing(file, verifier.compare(file, order, seed=SEED, parameters=parameters))
+                    draws = Draws(seed=SEED, parameters=parameters)
+                    found = differing(file, verifier.compare(file, dict.fromkeys(order, draws)))
                     table.add_row(
                         name, str(batch), str(length), "on" if caching else "off", weights,
                         *(f"{found[each]:,}" for each in ("tokens", "draws", "log-probabilities", "proofs")),
@@ -274,31 +283,103 @@ def rates(
                 for draw in (1, 0)  # vLLM would find the prompts of the measured file in its cache
                 for requests in [requests_of(vocabulary, answers, shortest=shortest, longest=longest, draw=draw)]
             )
-            rows = range(answers)
-            verifier.compare(warm_up, rows, seed=SEED, parameters=parameters)
+            rows = dict.fromkeys(range(answers), Draws(seed=SEED, parameters=parameters))
+            verifier.compare(warm_up, rows)
             before = watched.cpu_times()
-            verifier.compare(file, rows, seed=SEED, parameters=parameters)
+            verifier.compare(file, rows)
             after = watched.cpu_times()
             own_seconds = after.user + after.system - before.user - before.system
-            gather(policy, warm_up, rows, seed=SEED, parameters=parameters)
+            gather(policy, warm_up, rows)
             began = time.process_time()
-            gather(policy, file, rows, seed=SEED, parameters=parameters)
+            gather(policy, file, rows)
             torchs = time.process_time() - began
             memory = watched.memory_info().rss / 1e6
             table.add_row(str(answers), f"{own_seconds:.2f}", f"{torchs:.2f}", f"{memory:,.0f}")
     console.print(table)
 
 
+def served(console: Console, own: Arithmetic, *, length: int, home: Path) -> None:
+    """Prints CPU seconds of recomputing a served file, whose rows have different seeds and parameters."""
+    folder = tiny_folder(
+        home / "served", kind="llama", num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=2048,
+        **SHAPES["2 M"],
+    )  # fmt: skip
+    torch.set_num_threads(1)
+    policy = load_policy(folder, dtype=own.dtype, device=CPU)
+    table = Table(
+        title=f"{own}, 2 M: CPU seconds per served file of {REQUESTS} requests of one answer, {length} tokens each; "
+        "proofs and replay included"
+    )
+    for column in ("temperatures", "vLLM, by request", "together", "torch, by request", "together"):
+        table.add_column(column)
+    with VllmProcess(PLACE, own, batch=REQUESTS) as engine, VllmProcess(PLACE, own) as verifier:
+        engine.load(folder, version=ZERO_DIGEST)
+        verifier.load(folder, version=ZERO_DIGEST)
+        watched = psutil.Process(verifier.pid)
+
+        def vllm_seconds() -> float:
+            times = watched.cpu_times()
+            return times.user + times.system
+
+        verify: tuple[tuple[Callable[[], float], Callable[..., Mapping[int, RowEvidence]]], ...] = (
+            (vllm_seconds, verifier.compare),
+            (time.process_time, lambda file, rows: gather(policy, file, rows)),
+        )
+        numbers = iter(range(100))
+        for temperatures in TEMPERATURES:
+            cells = []
+            for seconds, compare in verify:
+                # Each file has other prompts, because vLLM would find those of an earlier file in its cache.
+                warm_up, single, whole = (
+                    _served_file(engine, own, temperatures, length=length, draw=next(numbers)) for _ in range(3)
+                )
+                compare(*warm_up)
+                began = seconds()
+                for row, draws in single[1].items():
+                    compare(single[0], {row: draws})
+                middle = seconds()
+                found = compare(*whole)
+                cells += [middle - began, seconds() - middle]
+                off = [float(one.gaps.mismatches.mean()) for one in found.values() if one.gaps is not None]
+                assert len(off) == REQUESTS
+                assert np.mean(off) <= (0 if compare == verifier.compare else 0.1)
+            table.add_row(", ".join(map(str, temperatures)), *(f"{one:.2f}" for one in cells))
+    console.print(table)
+
+
+def _served_file(
+    engine: VllmProcess, own: Arithmetic, temperatures: Sequence[float], *, length: int, draw: int
+) -> tuple[RolloutFile, dict[int, Draws]]:
+    """Returns a file of `REQUESTS` rows, each with a seed of its own and one of the temperatures."""
+    sizes, tokens = np.random.default_rng(0).integers(3, 60, size=REQUESTS), np.random.default_rng(draw)
+    requests = [
+        SampleRequest(
+            sample=at,
+            prompt_tokens=tuple(tokens.integers(3, 8192, size=int(size)).tolist()),
+            seed=bytes([at, draw]) * 16,
+        )
+        for at, size in enumerate(sizes)
+    ]
+    drawn: dict[int, Completion] = {}
+    draws: dict[int, Draws] = {}
+    for number, temperature in enumerate(temperatures):
+        parameters = SamplingParameters(max_new_tokens=length, temperature=temperature)
+        some = requests[number :: len(temperatures)]
+        drawn |= engine.generate(some, parameters)
+        draws |= {one.sample: Draws(seed=one.seed, parameters=parameters) for one in some}
+    return file_of(requests, drawn, own), dict(sorted(draws.items()))
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["differences", "close", "rates"])
+    parser.add_argument("--only", choices=["differences", "close", "rates", "served"])
     parser.add_argument("--dtype", type=Dtype, default=Dtype.BFLOAT16, choices=list(Dtype))
     parser.add_argument("--tokens", type=int, default=24_000, help="least tokens of `differences`, per model")
     parser.add_argument("--tries", type=int, default=25, help="forged files of each attack")
     parser.add_argument("--honest", type=int, default=3000, help="honest files of `close`")
     parser.add_argument("--model", type=Path, help="model of `rates`; default: one of 2 M parameters")
-    parser.add_argument("--length", type=int, default=64, help="tokens of each answer of `rates`")
+    parser.add_argument("--length", type=int, default=64, help="tokens of each answer of `rates` and `served`")
     parser.add_argument(
         "--prompts", type=int, nargs=2, default=(3, 60), metavar=("SHORTEST", "LONGEST"), help="prompts of `rates`"
     )
@@ -314,6 +395,8 @@ def main() -> None:
             close(console, own, tries=told.tries, honest=told.honest, home=home)
         if told.only in {None, "rates"}:
             rates(console, own, model=told.model, length=told.length, prompts=tuple(told.prompts), home=home)
+        if told.only in {None, "served"}:
+            served(console, own, length=told.length, home=home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

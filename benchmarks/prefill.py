@@ -24,7 +24,7 @@ from benchmarks.ending import end_in_order
 from benchmarks.models import SHAPES, random_model
 from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.checks import gather
+from rollouts.checks import Draws, gather
 from rollouts.engines.interface import SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.models.policy import Policy, load_policy
@@ -67,10 +67,11 @@ def measure(folder: Path, policy: Policy, batch: int, tokens: int) -> list[float
     drawn = engine.generate(requests, parameters)
     file = as_file(requests, drawn, engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
     answers = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in file.samples]
+    draws = Draws(seed=SEED, parameters=parameters)
     works: tuple[Callable[[], object], ...] = (
         lambda: list(engine.generate(requests, parameters)),
         lambda: sum(len(rows.spans) for rows in prefill(policy, answers)),
-        lambda: gather(policy, file, range(batch), seed=SEED, parameters=parameters),
+        lambda: gather(policy, file, dict.fromkeys(range(batch), draws)),
     )
     took: list[list[float]] = [[] for _ in works]
     for _ in range(ROUNDS):

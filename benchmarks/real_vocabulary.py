@@ -28,7 +28,7 @@ from benchmarks.ending import end_in_order
 from benchmarks.models import random_model
 from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.checks import gather
+from rollouts.checks import Draws, gather
 from rollouts.engines.interface import Completion, Engine, SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
@@ -88,10 +88,11 @@ def measure(folder: Path, policy: Policy, engine: Engine, *, answers: int, token
     items = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in file.samples]
     streams = [stream(SEED, sample.sample) for sample in file.samples]
     costs = Costs(tokens=sum(len(sample.output_tokens) for sample in file.samples))
+    rows = dict.fromkeys(range(answers), Draws(seed=SEED, parameters=parameters))
     for _ in range(rounds):
         costs.measure("generated without proofs", lambda: generate(with_proofs=False))
         costs.measure("generated with proofs", lambda: generate(with_proofs=True))
-        costs.measure("checked", lambda: gather(policy, file, range(answers), seed=SEED, parameters=parameters))
+        costs.measure("checked", lambda: gather(policy, file, rows))
         costs.measure("prefill", lambda: [part.states for part in prefill(policy, items)])
         _measure_draws(costs, policy, items, streams, parameters)
     return costs

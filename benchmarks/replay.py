@@ -28,7 +28,7 @@ from benchmarks.letters_model import changed, further, warm_up
 from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
 from rollouts.calibration.limits import CheckLimits, model_names
-from rollouts.checks import gather
+from rollouts.checks import Draws, gather
 from rollouts.engines.interface import Engine, SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
@@ -109,8 +109,8 @@ def measure(row: Row, folders: dict[str, Path], policy: Policy) -> CalibrationFi
     engine.load(folders[row.folder], version=ZERO_DIGEST)
     for number in range(FILES):
         file = file_of(engine, row, requests_of(folders["version"], number))
-        seed = _seed(number)
-        figures.add(file, gather(policy, file, range(len(file.samples)), seed=seed, parameters=PLAIN))
+        draws = Draws(seed=_seed(number), parameters=PLAIN)
+        figures.add(file, gather(policy, file, dict.fromkeys(range(len(file.samples)), draws)))
     engine.close()
     return figures
 

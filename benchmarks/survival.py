@@ -45,7 +45,7 @@ from tests.kit.chain_controls import ChainControls
 from tests.kit.run_on_chain import join_by_relay, orchestrating
 from tests.kit.trained_pool import TrainedPool, base_folder
 from tests.kit.world import Founded, World, found
-from trainer.run.state.trainer_state import STATE_FILE
+from trainer.run.state.folder import STATE_FILE
 
 GROUPS = 6
 WIDTH, LAYERS = 256, 4

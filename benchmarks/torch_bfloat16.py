@@ -32,7 +32,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from benchmarks.ending import end_in_order
 from benchmarks.numerics import SEED, SHAPES, differing, file_of, requests_of
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.checks import gather
+from rollouts.checks import Draws, gather
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.samples import RolloutFile
@@ -185,7 +185,8 @@ def compared(
     """Prefills a file; returns the counts of differences and the CPU seconds."""
     with attention_of(policy, attention):
         began = time.process_time()
-        evidence = gather(policy, file, range(len(file.samples)), seed=SEED, parameters=parameters)
+        rows = dict.fromkeys(range(len(file.samples)), Draws(seed=SEED, parameters=parameters))
+        evidence = gather(policy, file, rows)
         return differing(file, evidence), time.process_time() - began
 
 

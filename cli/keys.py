@@ -107,6 +107,20 @@ def node_of(configuration: Configuration, text: str | None) -> Address:
     return resolve_address(configuration, text or "node")
 
 
+def open_node_key(configuration: Configuration, name: str | None) -> Key:
+    """Opens a key by its name; without a name, the key of the worker: `[worker] keystore`, else the key `node`.
+
+    Raises:
+        NotFound: There is no such key.
+        Unauthenticated: The password is wrong or missing.
+    """
+    worker = configuration.worker
+    if name is None and worker.keystore is not None:
+        password_file = worker.password_file or configuration.keys.password_file
+        return find_key("node", keystore=worker.keystore, password_file=password_file)
+    return open_key(configuration, name or "node")
+
+
 @app.command()
 def new(context: typer.Context, name: NameArgument, light: LightOption = False, as_json: JsonOption = False) -> None:
     """Make a new key and store it encrypted."""

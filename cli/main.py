@@ -55,6 +55,7 @@ PARTS: Parts = {
     "discovery": ("discovery.cli", "Run a discovery service."),
     "gateway": ("cli.gateway.commands", "Offer a pool's workers to OpenAI clients."),
     "ledger": ("cli.ledger.commands", "Deploy, show and govern the contracts."),
+    "admin": ("cli.admin.commands", "Back up and restore a pool's state."),
     "token": ("cli.token", "Bearer tokens for a pool's REST API."),
     "config": ("cli.configuration.commands", "Show which configuration is in force, and where each value comes from."),
     "settings": ("cli.configuration.settings", "List every setting of a service, or of a table that commands read."),

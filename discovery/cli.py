@@ -33,11 +33,18 @@ def serve(
     config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL[#ADDRESS]",
+            help="Discovery service to pull signed records from, instead of the setting `peers`; may be repeated.",
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
     configure_logs(level=log_level, service=True)
-    settings = DiscoverySettings.load(file=config, flags={"host": host, "port": port})
+    settings = DiscoverySettings.load(file=config, flags={"host": host, "port": port, "peers": peer or None})
     key = find_key("discovery", keystore=settings.keystore, password_file=settings.password_file)
     deployment = Deployment.load(settings.deployment)
     warn_if_unconfirmed(chain_id=deployment.chain_id, confirmations=settings.confirmations)

@@ -13,10 +13,11 @@ from discovery.mailbox.polls import WaitingPolls
 from discovery.mailbox.store import Mailbox
 from discovery.store.record_store import RecordStore
 from discovery.store.records import StoredRecord, shown
-from protocol.errors import NotFound
+from protocol.errors import Forbidden, NotFound
 from protocol.identifiers import Address
 from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.clock import Clock
+from protocol.wire.federation import NodeStatement, NodeStatementPage
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
@@ -35,28 +36,43 @@ class NodeDirectory:
     facts_stale_after: timedelta
     """Age from which the cached ledger facts count as stale. Then nodes may also register for an unknown pool."""
     clock: Clock
+    peers: frozenset[Address] = frozenset()
+    """Addresses of the discovery services that may read statements and pass invites on."""
 
-    async def register(self, node: Address, registration: Registration, *, ip: str) -> NodeRecord:
+    async def register(
+        self, statement: NodeStatement, registration: Registration, *, ip: str, shareable: bool
+    ) -> NodeRecord:
         """Stores or refreshes a node's registration; returns the record with ledger facts.
+
+        Args:
+            statement: The node's signed request.
+            registration: Body of the request.
+            ip: Source IP of the request.
+            shareable: Whether other services can check the signature.
 
         Raises:
             NotFound: The requested pool is not on the ledger.
             RateLimited: Too many nodes registered from this IP, or the pool has no room for more records.
+            Conflict: The node signed this request before it removed itself.
         """
         pool_id = registration.pool_id
-        age = await self.facts.age()  # read before the facts, which therefore can't be older than this age
-        # While the facts are stale, an unknown pool may be a new one, so its nodes may register. Strangers gain nothing
-        # by this, because the number of records is limited.
-        fresh = not age.is_stale(now=self.clock.now(), after=self.facts_stale_after)
-        if not await self.facts.has_pool(pool_id) and fresh:
+        if not await self.is_pool(pool_id):
             raise NotFound(
                 f"there is no pool {pool_id} on the ledger",
                 hint="check the pool's number; its owner can tell you (`muster pool show --pool N` reads it)",
                 code="unknown-pool",
             )
-        on_ledger = await self.facts.knows(node)
-        record = await self.records.register(node, registration, ip=ip, on_ledger=on_ledger)
+        on_ledger = await self.facts.knows(statement.node)
+        record = await self.records.register(statement, registration, ip=ip, on_ledger=on_ledger, shareable=shareable)
         return await self._shown(record)
+
+    async def is_pool(self, pool_id: int) -> bool:
+        """Returns whether nodes may register for this pool: it is on the ledger, or may be a new one."""
+        age = await self.facts.age()  # read before the facts, which therefore can't be older than this age
+        # While the facts are stale, an unknown pool may be a new one, so its nodes may register. Strangers gain nothing
+        # by this, because the number of records is limited.
+        stale = age.is_stale(now=self.clock.now(), after=self.facts_stale_after)
+        return await self.facts.has_pool(pool_id) or stale
 
     async def record(self, node: Address) -> NodeRecord:
         """Returns a node's record with ledger facts.
@@ -66,9 +82,29 @@ class NodeDirectory:
         """
         return await self._shown(await self.records.record(node))
 
-    async def remove(self, node: Address) -> None:
-        """Deletes a node's record and invites."""
-        await self.records.remove(node)
+    async def remove(self, statement: NodeStatement, *, shareable: bool) -> None:
+        """Deletes a node's record and invites.
+
+        Args:
+            statement: The node's signed request.
+            shareable: Whether other services can check the signature.
+        """
+        on_ledger = await self.facts.knows(statement.node)
+        await self.records.remove(statement, on_ledger=on_ledger, shareable=shareable)
+
+    async def statements(self, reader: Address, *, after: Address | None, most: int) -> NodeStatementPage:
+        """Returns one page of the statements that nodes signed, without their IPs, to a peer.
+
+        Raises:
+            Forbidden: `reader` is not a peer in this service's settings.
+        """
+        if reader not in self.peers:
+            raise Forbidden(
+                f"{reader} is not a peer of this discovery service",
+                hint="its operator lists peers with their addresses in the setting `peers` (URL#ADDRESS)",
+                code="not-a-peer",
+            )
+        return await self.records.statements(after=after, most=most)
 
     async def page(self, pool_id: int, reader: Address, *, after: Address | None, most: int) -> NodePage:
         """Returns one page of a pool's nodes to a reader with a role in the pool.
@@ -92,7 +128,8 @@ class NodeDirectory:
         Raises:
             InvalidInput: The invite names another node or contract, has expired, lasts too long, or its signature is
                 invalid.
-            Forbidden: The sender or the signer of the invite does not hold the pool's orchestrator key.
+            Forbidden: The signer of the invite does not hold the pool's orchestrator key, or the sender neither holds
+                it nor is a peer that passes the invite on.
             NotFound: The node is not registered here, or there is no such pool.
             Unavailable: The ledger can't be read, and the pool's roles are not cached.
             RateLimited: Too many reads of other pools are queued.
@@ -100,9 +137,9 @@ class NodeDirectory:
         """
         signer = signer_of(invite, node=node, pools=self.pools, now=self.clock.now())
         orchestrator = frozenset({PoolRole.ORCHESTRATOR})
-        await self.access.require(invite.pool_id, poster, orchestrator)
-        if signer != poster:
-            await self.access.require(invite.pool_id, signer, orchestrator)
+        await self.access.require(invite.pool_id, signer, orchestrator)
+        if poster != signer and poster not in self.peers:
+            await self.access.require(invite.pool_id, poster, orchestrator)
         await self.mailbox.post(invite)
 
     async def invites(

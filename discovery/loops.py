@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from discovery.directory import NodeDirectory
+from discovery.federation.forwarding import InviteForwarder
+from discovery.federation.puller import PeerPuller
 from discovery.mailbox.polls import WaitingPolls
 from discovery.mailbox.store import MailboxNotifier
 from protocol.errors import Unavailable
+from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.redis.connection import StoreUnavailable
 from protocol.runtime.clock import Clock
@@ -70,6 +74,31 @@ def add_loops(
     loops.add("expiry", expire, every=PRUNE_EVERY)
     loops.add("doorbell", notifier.listen)
     loops.add("ledger", patient(read_ledger, redis_place=redis_place), every=poll)
+
+
+def add_peer_loops(
+    loops: BackgroundLoops,
+    *,
+    pullers: Sequence[PeerPuller],
+    forwarder: InviteForwarder,
+    peers: Sequence[Address],
+    redis_place: str,
+    every: timedelta,
+) -> None:
+    """Adds two loops for each peer, so that a slow peer delays no other one: pulling, and passing invites on.
+
+    Args:
+        loops: Loops of the service.
+        pullers: One for each peer.
+        forwarder: Holds the invites that wait for peers.
+        peers: Addresses of the peers to which invites are passed on.
+        redis_place: Redis, as it is named in logs.
+        every: Pause between two rounds of pulling.
+    """
+    for number, puller in enumerate(pullers):
+        loops.add(f"peer-{number}", patient(puller.round, redis_place=redis_place), every=every)
+    for number, peer in enumerate(peers):
+        loops.add(f"peer-{number}-invites", partial(forwarder.send, peer))
 
 
 def patient(work: Callable[[], Awaitable[None]], *, redis_place: str) -> Callable[[], Awaitable[None]]:

@@ -40,6 +40,17 @@ class DiscoverySettings(Settings):
         (), description="Networks of reverse proxies whose X-Forwarded-For is trusted"
     )
 
+    peers: tuple[str, ...] = Field(
+        (),
+        max_length=16,
+        description="URLs of discovery services whose nodes' signed records are pulled; `#0x…` adds the address, with "
+        "which that service may read this one's",
+    )
+    peer_seconds: Seconds = Field(30, description="Pause between two rounds of pulling from a peer, in seconds")
+    allow_plain_http: bool = Field(
+        False, description="Allow plain http to peers on other machines; only inside an encrypted network"
+    )
+
     record_seconds: Seconds = Field(
         300, description="Time until a record expires unless its node refreshes it, in seconds"
     )

@@ -22,6 +22,7 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
+from protocol.runtime.tracing import TracingSettings, tracing
 
 LONGEST_POLL = timedelta(milliseconds=200)
 """Longest pause between two checks whether a relayed transaction is mined; `relay_every_s / 5` if that is shorter."""
@@ -35,7 +36,7 @@ def orchestrator() -> None:
 
 
 @app.command()
-@reads("orchestrator")
+@reads("orchestrator", "tracing")
 def serve(
     config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
@@ -73,7 +74,8 @@ def serve(
         poll=min(LONGEST_POLL, timedelta(seconds=settings.relay_every_s) / 5),
     )
     service = build_orchestrator(settings, redis=redis, ledger=ledger, run_ledger=run_ledger, key=key, clock=clock)
-    run_service(service, host=settings.host, port=settings.port)
+    with tracing("orchestrator", TracingSettings.load(file=config)):
+        run_service(service, host=settings.host, port=settings.port)
 
 
 def _relayer(settings: OrchestratorSettings) -> Key | None:

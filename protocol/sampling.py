@@ -45,6 +45,11 @@ class SamplingParameters:
             raise InvalidInput("top_p is 0, which keeps no token", hint="use top_k=1 for greedy answers")
 
     @property
+    def of_draws(self) -> tuple[float, float, int]:
+        """The values that decide a draw: all but the limit of new tokens."""
+        return self.temperature, self.top_p, self.top_k
+
+    @property
     def masks(self) -> bool:
         """True if top-k or top-p may exclude tokens."""
         return self.top_p < 1.0 or self.top_k != NO_TOP_K

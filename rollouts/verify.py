@@ -24,7 +24,6 @@ from rollouts.checks import (
     CheckInput,
     CheckOutcome,
     CheckResult,
-    RowEvidence,
     SeedParts,
     SlotFacts,
     score_checks,
@@ -273,10 +272,8 @@ def with_evidence(case: CheckInput, recomputer: Recomputer) -> CheckInput:
         InvalidInput: A row does not fit the model; check 5 reports such rows.
         EngineFailed: The engine failed.
     """
-    evidence: dict[int, RowEvidence] = {}
-    for draws, rows in case.by_draws(range(len(case.file.samples))):
-        evidence |= recomputer.evidence(case.drawn_file, rows, seed=draws.seed, parameters=draws.parameters)
-    return replace(case, evidence=evidence)
+    rows = case.with_draws(range(len(case.file.samples)))
+    return replace(case, evidence=recomputer.evidence(case.drawn_file, rows))
 
 
 def limits_of(

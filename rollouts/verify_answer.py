@@ -32,6 +32,7 @@ from rollouts.checks import (
     CheckFinding,
     CheckInput,
     CheckResult,
+    Draws,
     Fails,
     RowEvidence,
     SlotFacts,
@@ -283,11 +284,12 @@ class AnswerVerifier:
         results.append(_check_content(answer, completions, version))
         proceed()
         recomputer = self._recomputer_for(version, verifier, made_in=made_in)
+        draws = Draws(seed=record.seed_bytes, parameters=parameters)
         evidence: dict[int, RowEvidence] = {}
         for first in range(0, len(file.samples), _ROWS_AT_ONCE):
             proceed()
             rows = range(len(file.samples))[first : first + _ROWS_AT_ONCE]
-            evidence |= recomputer.evidence(file, rows, seed=record.seed_bytes, parameters=parameters)
+            evidence |= recomputer.evidence(file, dict.fromkeys(rows, draws))
         case = replace(case, evidence=evidence)
         for check in PREFILL_CHECKS:
             if check is computation.CHECK and not has_proofs:

@@ -11,6 +11,7 @@ from protocol.http.serving.service import run_service
 from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.extras import require_extra
 from protocol.runtime.logs import configure_logs
+from protocol.runtime.tracing import TracingSettings, tracing
 from validator.settings import ValidatorSettings
 
 app = typer.Typer(name="validator", no_args_is_help=True, help="Run and operate a pool's validator.")
@@ -22,7 +23,7 @@ def validator() -> None:
 
 
 @app.command()
-@reads("validator", "sandbox")
+@reads("validator", "sandbox", "tracing")
 def run(
     config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
@@ -38,5 +39,5 @@ def run(
     configure_logs(level=log_level, service=True)  # again, because imported libraries install log handlers
     settings = ValidatorSettings.load(file=config, flags={"host": host, "port": port})
     asyncio.run(check_pool(settings))
-    with claimed(settings.directory):
+    with claimed(settings.directory), tracing("validator", TracingSettings.load(file=config)):
         run_service(open_validator(settings), host=settings.host, port=settings.port)

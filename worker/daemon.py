@@ -5,6 +5,7 @@
     queue       uploads files and submits work
     pay         checks whether delivered work is paid
     logs        pushes task output to the orchestrator
+    pool-data   learns the pool's discovery services from its orchestrator
     membership  waits for an invite, joins, sends heartbeats; starts over when the membership ends
 
 Each line of this list begins with the name that the loop has in the log. The loops are independent: while the chain,
@@ -39,6 +40,7 @@ from worker.dependencies import Dependencies
 from worker.heartbeat import HeartbeatLoop, HeartbeatStop
 from worker.logs.push import LogPusher
 from worker.membership.joining import Joiner, OrchestratorLocation, load_membership, save_membership
+from worker.membership.pool_data import SAVED_AS, PoolData
 from worker.membership.registration import Registrar
 from worker.membership.relayed_join import RelayedJoin
 from worker.membership.relayed_leave import leave_by_relay
@@ -117,9 +119,19 @@ class Daemon:
         self._relocation = Relocation(
             node=dependencies.key.address,
             chain=dependencies.chain,
-            services=dependencies.discovery,
+            services=self._registrar.services,
             clock=dependencies.clock,
             allow_plain_http=settings.allow_plain_http,
+        )
+        self._pool_data = PoolData(
+            settings=settings,
+            key=dependencies.key,
+            chain=dependencies.chain,
+            state=state,
+            registrar=self._registrar,
+            orchestrator=lambda: None if self._heartbeat is None else self.situation.orchestrator,
+            clock=dependencies.clock,
+            transport=dependencies.transport,
         )
         self._moved_to: OrchestratorLocation | None = None
         self._report = SelfReport(
@@ -167,6 +179,7 @@ class Daemon:
         loops.add("pay", self._pay.run)
         loops.add("discovery", self._registrar.run)
         loops.add("logs", self._pusher.run)
+        loops.add("pool-data", self._pool_data.run)
         try:
             async with self._metrics_server(), loops:
                 membership = asyncio.create_task(self._keep_membership(), name="membership")
@@ -238,8 +251,12 @@ class Daemon:
 
         async def has_moved() -> bool:
             self._moved_to = await self._relocation.find(membership)
-            self.situation.search = self._relocation.outcome
-            _log.info("looked-for-orchestrator", outcome=self._relocation.outcome)
+            outcome = self._relocation.outcome
+            if self._moved_to is None:
+                self._moved_to = await self._pool_data.find(membership)
+                outcome = f"{outcome}; {self._pool_data.outcome}"
+            self.situation.search = outcome
+            _log.info("looked-for-orchestrator", outcome=outcome)
             return self._moved_to is not None
 
         self._heartbeat = HeartbeatLoop(
@@ -256,6 +273,7 @@ class Daemon:
             longest_pause=self._longest_pause,
             has_moved=has_moved,
         )
+        self._pool_data.joined.set()
         try:
             return await self._heartbeat.run()
         finally:
@@ -275,7 +293,8 @@ class Daemon:
         due = await run_in_thread(self._queue.retry_all)
         save_membership(self._dependencies.state, new)
         at = f"{self._dependencies.clock.now():%Y-%m-%d %H:%M:%S} UTC"
-        self.situation.moved = f"from {old.url} to {new.url} at {at}, by a newer invite"
+        source = "by a newer invite" if new.expiry > old.expiry else "by its URL on the ledger"
+        self.situation.moved = f"from {old.url} to {new.url} at {at}, {source}"
         _log.warning("orchestrator-moved", before=old.url, now=new.url, invite_expiry=new.expiry, queued_files=due)
         return new
 
@@ -346,7 +365,7 @@ class Daemon:
             )
         await self._registrar.sign_off()
         await self.reconciler.clear()
-        for name in ("membership", "drain"):
+        for name in ("membership", "drain", SAVED_AS):
             dependencies.state.forget(name)
 
     async def _end_membership(self) -> None:
@@ -375,7 +394,7 @@ class Daemon:
             await self._pusher.orchestrator.aclose()
         await self._delivery.disconnect()
         self.reconciler.task_logs.close()
-        for service in self._dependencies.discovery:
+        for service in self._registrar.services:
             await service.aclose()
         await self._dependencies.runtime.close()
         self._queue.close()

@@ -44,4 +44,5 @@ class Dependencies:
     deliver: type[PoolDelivery] = PoolDelivery
     """Class that delivers files to the pool."""
     transport: httpx.AsyncBaseTransport | None = None
-    """HTTP transport to the orchestrator, for tests that run it in the same process."""
+    """HTTP transport to the orchestrator and the discovery services that it names, for tests that run them in the same
+    process."""

@@ -90,6 +90,7 @@ class WorkerSection(Settings):
     partial: ClassVar[bool] = True
 
     keystore: Path | None = None
+    password_file: Path | None = None
 
 
 SECTIONS: dict[str, type[Settings]] = {"chain": ChainSection, "keys": KeysSection, "pool": PoolSection}

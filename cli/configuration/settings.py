@@ -24,6 +24,7 @@ PLACES = {
     "trainer": "trainer.run.settings:TrainerSettings",
     "validator": "validator.settings:ValidatorSettings",
     "sandbox": "rollouts.sandbox.settings:SandboxSettings",
+    "tracing": "protocol.runtime.tracing:TracingSettings",
 }
 """Import path of the settings of each service; imported on demand, so that the command line starts fast."""
 

@@ -32,7 +32,7 @@ from rollouts.recipe_proposal import RecipeChoices, choose_recipe, propose_recip
 from trainer.evaluator import held_out_prompts
 from trainer.rates import SMALL_MODEL, default_evaluation, default_learning_rate, default_rows_at_once
 
-_SMOLLM2_ENVIRONMENT = RecipeChoices(
+SMOLLM2_ENVIRONMENT = RecipeChoices(
     environment="arithmetic",
     options={"operations": ["+"], "largest": 12, "form": "question", "answer": "last-number"},
     max_new_tokens=10,
@@ -193,7 +193,7 @@ def size_smollm2(network: Network, *, on_event: Callable[[str], None]) -> SizedM
     """
     folder = smollm2_folder(on_event)
     facts = read_model(folder)
-    recipe = propose_recipe(folder, _SMOLLM2_ENVIRONMENT).recipe
+    recipe = propose_recipe(folder, SMOLLM2_ENVIRONMENT).recipe
     model = RunModel(folder=folder, recipe=recipe.model_dump_json(indent=2))
     task = "SmolLM2-135M-Instruct learns to answer sums, by reward"
     choices = ModelChoices(folder=folder, groups=_SMOLLM2_GROUPS)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,12 +25,16 @@ from ledger.events.cursor import EventCursor
 from ledger.events.cursor_stores import MemoryCursorStore
 from ledger.events.decoder import EventDecoder
 from ledger.events.source import Web3Events
-from ledger.events.types import EVENTS, LedgerEvent
+from ledger.events.types import EVENTS, LedgerEvent, VerdictGiven
 from protocol.errors import MusterError
 from protocol.identifiers import Address, Digest, digest
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all
+from protocol.verdicts import Outcome
+from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile
 from protocol.wire.listings import RolloutItem
+from protocol.wire.runs import RunSamples
 from protocol.wire.slots import LeaseView
 
 _CHAIN_POLL = timedelta(milliseconds=40)
@@ -48,6 +53,7 @@ class RunRecorder:
         supervisor: Supervisor of the processes whose resource use is recorded.
         contributors: All workers; the recorder reads their stakes.
         about: Parameters of the run, for the report.
+        machine: Versions and hardware of this machine, for the report.
         steps_under_way: Number of steps that may be in progress at a time.
         polling: Factor by which the pauses between polls of the chain are longer.
         began: Start of the devnet, Unix time in seconds.
@@ -63,6 +69,7 @@ class RunRecorder:
         *,
         contributors: Sequence[Contributor],
         about: Mapping[str, str],
+        machine: Mapping[str, str],
         steps_under_way: int,
         polling: float = 1.0,
         began: float,
@@ -73,6 +80,7 @@ class RunRecorder:
         self._deployment = deployment
         self._contributors = list(contributors)
         self._about = about
+        self._machine = machine
         self._steps_under_way = steps_under_way
         self._clock = clock or SystemClock()
         self._began = began
@@ -104,6 +112,7 @@ class RunRecorder:
         """Returns the part of the record that needs no network request."""
         return RunRecord(
             about=self._about,
+            machine=self._machine,
             began=self._began,
             ended=self._clock.now().timestamp(),
             contributors=self._contributors,
@@ -125,38 +134,50 @@ class RunRecorder:
             raise RuntimeError("the recorder has not been entered")
         await self._chain.poll()
         stakes = await asyncio.gather(*[self._ledger.stake.of(one.provider) for one in self._contributors])
-        rollouts, leases, metrics = await self._listed()
+        listed = await self._listed()
+        snapshot = self.snapshot()
+        cheaters = {one.node for one in self._contributors if one.cheat}
+        audits = await run_in_thread(read_audits, self._directory.objects, snapshot.events, cheaters)
         return replace(
-            self.snapshot(),
+            snapshot,
             contributors=[
                 replace(one, stake_after=stake.active + stake.unbonding)
                 for one, stake in zip(self._contributors, stakes, strict=True)
             ],
-            rollouts=rollouts,
-            leases=leases,
-            metrics=metrics,
+            rollouts=listed.rollouts,
+            leases=listed.leases,
+            metrics=listed.metrics,
+            samples=listed.samples,
+            audits=audits,
             processes=self._processes.known,
         )
 
-    async def _listed(
-        self,
-    ) -> tuple[list[RolloutItem], dict[Address, tuple[LeaseView, ...]], dict[Address, dict[str, float]]]:
-        """Returns the orchestrator's rollout files, and leases and metrics of each node.
-
-        They are empty if the orchestrator is down, so that the report omits them.
-        """
-        rollouts: list[RolloutItem] = []
-        leases: dict[Address, tuple[LeaseView, ...]] = {}
-        metrics: dict[Address, dict[str, float]] = {}
+    async def _listed(self) -> _Listed:
+        """Returns what the orchestrator lists; parts are empty if it is down, so that the report omits them."""
+        found = _Listed()
         async with open_orchestrator(self._directory, self._places) as client:
             with suppress(MusterError):
-                rollouts = [item async for item in client.rollouts(status="all")]
+                found.rollouts = [item async for item in client.rollouts(status="all")]
                 for one in self._contributors:
                     with suppress(MusterError):
-                        leases[one.node] = (await client.leases(one.node)).leases
+                        found.leases[one.node] = (await client.leases(one.node)).leases
                     with suppress(MusterError):
-                        metrics[one.node] = (await client.metrics(one.node)).metrics
-        return rollouts, leases, metrics
+                        found.metrics[one.node] = (await client.metrics(one.node)).metrics
+            with suppress(MusterError):
+                newest = await client.samples()
+                earlier = [await client.samples(step=step) for step in newest.steps[:1] if step != newest.step]
+                found.samples = [*earlier, newest]
+        return found
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What the orchestrator lists: rollout files, leases and metrics of each node, and samples of steps."""
+
+    rollouts: list[RolloutItem] = field(default_factory=list)
+    leases: dict[Address, tuple[LeaseView, ...]] = field(default_factory=dict)
+    metrics: dict[Address, dict[str, float]] = field(default_factory=dict)
+    samples: list[RunSamples] = field(default_factory=list)
 
 
 class ChainWatch:
@@ -322,3 +343,30 @@ def read_progress(path: Path) -> list[dict[str, Any]]:
         with suppress(json.JSONDecodeError):
             lines.append(json.loads(line))
     return lines
+
+
+def read_audits(objects: Path, events: Iterable[LedgerEvent], nodes: Set[Address]) -> dict[Digest, AuditFile]:
+    """Returns audit files of the last verdicts against nodes, by work key, from the local object store.
+
+    Leaves out files that are missing or malformed, or whose bytes do not have the hash on the ledger.
+
+    Args:
+        objects: Folder of the store.
+        events: Events of the ledger.
+        nodes: The nodes.
+    """
+    named: dict[Digest, Digest] = {}
+    for event in events:
+        if isinstance(event, VerdictGiven) and event.node in nodes:
+            named.pop(event.key, None)
+            if event.outcome is not Outcome.ACCEPTED:
+                named[event.key] = event.audit_hash
+    found = {}
+    for key, audit_hash in named.items():
+        path = next(objects.rglob(audit_hash[2:]), None)
+        with suppress(MusterError, OSError):
+            if path is not None and path.stat().st_size <= LARGEST_AUDIT_FILE:
+                content = path.read_bytes()
+                if digest(sha256(content).digest()) == audit_hash:
+                    found[key] = AuditFile.decode(content)
+    return found

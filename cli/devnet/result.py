@@ -8,6 +8,7 @@ from pathlib import Path
 from cli.devnet.options import NEVER_SLASHED, ONLY_JUDGED, Goal
 from cli.devnet.report.assembly import assemble
 from cli.devnet.report.data import Criterion, NodeAccount, RunRecord, RunReport
+from cli.devnet.report.data_file import as_json
 from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
 from cli.output.quantities import counted
@@ -39,10 +40,11 @@ class RunResult:
         return as_text(self.report, self.criteria)
 
     def write(self, folder: Path) -> None:
-        """Writes `report.txt` and `report.html` into a folder."""
+        """Writes `report.txt`, `report.html` and `report.json` into a folder."""
         folder.mkdir(exist_ok=True, mode=0o700)
         (folder / "report.txt").write_text(self.text)
         (folder / "report.html").write_text(as_page(self.report, self.criteria))
+        (folder / "report.json").write_text(as_json(self.report, self.criteria))
 
 
 def judge(report: RunReport, *, goal: Goal) -> tuple[Criterion, ...]:

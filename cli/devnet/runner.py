@@ -14,6 +14,7 @@ from pathlib import Path
 from cli.devnet.base import bind_model
 from cli.devnet.directory import DevnetDirectory, claim_directory
 from cli.devnet.economy import CHEATER
+from cli.devnet.machine import describe_machine
 from cli.devnet.network import CHAIN_ID, NetworkStart, RunningNetwork
 from cli.devnet.options import DevnetOptions
 from cli.devnet.orphan_reaper import OrphanReaper
@@ -127,10 +128,8 @@ class _Runner:
                 command = "pool nodes" if places is not None else "pool show"
                 self._view.event(f"ready: try `{_program()} {command}` in another terminal, here in this folder")
                 if places is not None:
-                    self._view.event(f"or open {places.page} with the token in {self._directory.owner_token}")
-                    self._view.event(
-                        f"the public page is {places.public_page}; `muster worker page` opens a contributor's"
-                    )
+                    for name, page in self._pages(network, places).items():
+                        self._view.event(f"{name}: {page}")
                 return await self._wait_for_end(showing)
         finally:
             await self._start.aclose()
@@ -237,6 +236,7 @@ class _Runner:
             self._supervisor,
             contributors=contributors,
             about={**run.about, "runtime": network.runtime.value},
+            machine=describe_machine(self._directory.path, engine=run.engine, chain=self._options.chain),
             steps_under_way=run.async_level + 1,
             polling=run.scale.polling,
             began=self._began,
@@ -270,15 +270,25 @@ class _Runner:
             await asyncio.sleep(_SHARE_EVERY.total_seconds())
             await run_in_thread(share_versions, self._directory)
 
+    def _pages(self, network: RunningNetwork, places: ServicePlaces) -> dict[str, str]:
+        """Returns the addresses of the web pages, with what opens them."""
+        pages = {
+            "owner's page": f"{places.page}, with the token in {self._directory.owner_token}",
+            "public page": places.public_page,
+        }
+        if network.workers:
+            pages["contributor's page"] = (
+                f"`{_program()} worker page` prints a one-time link to {places.contributor_page}"
+            )
+        return pages
+
     async def _facts(self, network: RunningNetwork, ledger: Ledger) -> dict[str, str]:
         pool, escrow, totals = (
             await ledger.pools.get(POOL),
             await ledger.pools.escrow(POOL),
             await ledger.work.totals(POOL),
         )
-        page, token = network.places and network.places.page, self._directory.owner_token
-        public = network.places and network.places.public_page
-        return ({"web page": f"{page}, with the token in {token}", "public page": str(public)} if page else {}) | {
+        return ({} if network.places is None else self._pages(network, network.places)) | {
             "chain": f"{network.rpc} (id {CHAIN_ID}), block {await ledger.block()}",
             "pool": f"{POOL} {pool.status.name.lower()}, {counted(pool.member_count, 'member')}",
             "escrow": f"{format_amount(escrow.balance)} MUST, {format_amount(escrow.reserved)} reserved for open work",

@@ -20,6 +20,7 @@ from protocol.http.tokens import hash_token, new_token
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope
 from protocol.runtime.files import write_atomically
+from protocol.wire.me import ME_PATH
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import PAGE_PATH
 from protocol.wire.public import PUBLIC_PATH
@@ -84,6 +85,11 @@ class ServicePlaces:
     def public_page(self) -> str:
         """The URL of the pool's public web page."""
         return self.orchestrator + PUBLIC_PATH
+
+    @property
+    def contributor_page(self) -> str:
+        """The URL of the contributors' web page, which needs a one-time link of `muster worker page`."""
+        return self.orchestrator + ME_PATH
 
     @property
     def origin(self) -> str:

@@ -15,7 +15,7 @@ from protocol.runtime.configuration_file import ConfigOption, reads
 from protocol.runtime.logs import configure_logs
 
 
-@reads("trainer", "sandbox")
+@reads("trainer", "sandbox", "tracing")
 def run(
     *,
     config: ConfigOption = None,
@@ -46,6 +46,7 @@ def run(
     torchrun, all processes train one policy together (docs/training-runs.md).
     """
     configure_logs(level=log_level, service=True)
+    from protocol.runtime.tracing import TracingSettings, tracing  # noqa: PLC0415
     from trainer.distributed.ranks import own_place  # noqa: PLC0415 - these imports load torch, which `--help` does not need
     from trainer.run.app import run_trainer  # noqa: PLC0415
     from trainer.run.learner.follower import follow_trainer  # noqa: PLC0415
@@ -71,7 +72,7 @@ def run(
 
     async def command() -> int:
         stop = asyncio.Event()
-        with stop_on_signals(stop):
+        with stop_on_signals(stop), tracing("trainer", TracingSettings.load(file=config)):
             return (await run_trainer(settings, stop=stop, place=place)).step
 
     learned = asyncio.run(command())

@@ -17,6 +17,7 @@ from cli.output.printing import JsonOption, show_json, show_result
 from cli.transactions.changes import Change, DryRunOption, YesOption
 from cli.validator.audit import audit_log
 from cli.validator.calibrate import calibrate
+from cli.validator.doctor import doctor
 from cli.validator.numerics import numerics
 from cli.validator.status import show_parked, show_status
 from protocol.clients import ServiceLocation
@@ -33,6 +34,7 @@ app.command()(run)
 app.command(name="audit-log")(audit_log)
 app.command()(calibrate)
 app.command()(numerics)
+app.command()(doctor)
 
 TOKEN_VARIABLE = "MUSTER_VALIDATOR_TOKEN"  # noqa: S105 - the variable's name
 

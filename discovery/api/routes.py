@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from discovery.directory import NodeDirectory
+from discovery.federation.forwarding import InviteForwarder
 from discovery.store.records import DEFAULT_PER_PAGE, MOST_PER_PAGE, read_cursor
 from protocol.errors import Forbidden
 from protocol.http.openapi import json_body
@@ -18,6 +19,13 @@ from protocol.http.verification import SignedRequest, signed_request
 from protocol.identifiers import EXAMPLE_ADDRESS, Address, WireAddress, address
 from protocol.identity.keys import Key
 from protocol.wire.base import MAX_INT64
+from protocol.wire.federation import (
+    MOST_BODY_CHARACTERS,
+    MOST_STATEMENTS,
+    NodeStatement,
+    NodeStatementPage,
+    node_target,
+)
 from protocol.wire.identity import ServiceIdentity
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import InviteList
@@ -25,7 +33,7 @@ from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 LONGEST_WAIT_S = 30
 """Longest long poll, in seconds; below the idle time-out of common reverse proxies (60 s)."""
-REGISTRATION_LIMIT = 24 * 1024
+REGISTRATION_LIMIT = MOST_BODY_CHARACTERS
 """Maximum bytes of a registration's request body."""
 INVITE_LIMIT = 4 * 1024
 """Maximum bytes of an invite's request body."""
@@ -69,8 +77,12 @@ async def register_node(node: NodePath, signed: ByNode, request: Request) -> Res
 
     The node signs the request, and this service signs the answer.
     """
+    registration = signed.read(Registration)
     record = await _directory(request).register(
-        node, signed.read(Registration), ip=request.scope.get("muster.ip", "local")
+        _statement(signed, node, signed.body.decode()),
+        registration,
+        ip=request.scope.get("muster.ip", "local"),
+        shareable=_is_shareable(signed),
     )
     return signed.answer(_key(request), record)
 
@@ -82,9 +94,9 @@ async def get_node(node: NodePath, signed: ByNode, request: Request) -> Response
 
 
 @router.delete("/nodes/{node}", status_code=204, tags=["nodes"])
-async def remove_node(node: NodePath, _signed: ByNode, request: Request) -> Response:
+async def remove_node(node: NodePath, signed: ByNode, request: Request) -> Response:
     """Delete the node's record and invites."""
-    await _directory(request).remove(node)
+    await _directory(request).remove(_statement(signed, node, None), shareable=_is_shareable(signed))
     return Response(status_code=204)
 
 
@@ -105,8 +117,14 @@ async def list_pool_nodes(
 
 @router.post("/nodes/{node}/invites", status_code=204, tags=["invites"], openapi_extra=json_body(SignedInvite))
 async def post_invite(node: NodePath, signed: ByAnybody, request: Request) -> Response:
-    """Store an invite. The pool's orchestrator key signs both the request and the invite."""
-    await _directory(request).invite(node, signed.read(SignedInvite), poster=signed.address)
+    """Store an invite. The pool's orchestrator key signs the invite, and the request unless a peer passes it on.
+
+    If the node registered with a peer of this service, the invite is also passed on to that peer.
+    """
+    invite = signed.read(SignedInvite)
+    await _directory(request).invite(node, invite, poster=signed.address)
+    forwarder: InviteForwarder = request.app.state.forwarder
+    await forwarder.offer(invite, poster=signed.address)
     return Response(status_code=204)
 
 
@@ -135,6 +153,36 @@ async def acknowledge_invite(node: NodePath, nonce: NoncePath, _signed: ByNode, 
     """Delete an invite that the node has used or can't use."""
     await _directory(request).mailbox.acknowledge(node, nonce)
     return Response(status_code=204)
+
+
+@router.get("/federation/statements", tags=["federation"])
+async def list_statements(
+    signed: ByAnybody,
+    request: Request,
+    cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the previous page")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_STATEMENTS)] = MOST_STATEMENTS,
+) -> NodeStatementPage:
+    """List registrations and removals as their nodes signed them, without IPs.
+
+    Only other discovery services that this one names as peers may call this.
+    """
+    return await _directory(request).statements(signed.address, after=read_cursor(cursor), most=limit)
+
+
+def _statement(signed: SignedRequest, node: Address, body: str | None) -> NodeStatement:
+    return NodeStatement(
+        node=node,
+        audience=signed.audience,
+        timestamp_ms=signed.timestamp_ms,
+        nonce=signed.nonce,
+        signature="0x" + signed.signature.hex(),
+        body=body,
+    )
+
+
+def _is_shareable(signed: SignedRequest) -> bool:
+    """Returns whether other services can check the signature: the node signed the path in its canonical form."""
+    return signed.target == node_target(signed.address)
 
 
 def _directory(request: Request) -> NodeDirectory:

@@ -75,6 +75,14 @@ class FactStore:
         with store_errors():
             return bool(await self._redis.hexists(_PROVIDERS, node))
 
+    async def known(self, nodes: Sequence[Address]) -> frozenset[Address]:
+        """Returns those of the nodes that are registered on the ledger."""
+        if not nodes:
+            return frozenset()
+        with store_errors():
+            found: list[Any] = await self._redis.hmget(_PROVIDERS, list(nodes))
+        return frozenset(node for node, provider in zip(nodes, found, strict=True) if provider is not None)
+
     async def has_pool(self, pool_id: int) -> bool:
         """Returns whether the pool exists; False while the event of its creation has not been read."""
         with store_errors():

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from redis.asyncio import Redis
 
 from discovery.store.records import StoredRecord, origin_of
-from discovery.store.scripts import ListPage, PruneExpired, RegisterNode, RemoveNode
-from protocol.errors import NotFound, RateLimited, Unavailable
+from discovery.store.scripts import (
+    HeldStatements,
+    ListPage,
+    ListStatements,
+    PruneExpired,
+    RegisterNode,
+    RemoveNode,
+)
+from protocol.errors import Conflict, NotFound, RateLimited, Unavailable
 from protocol.identifiers import Address, address
 from protocol.identity.signing import unix_ms
 from protocol.redis.connection import RedisKeys, store_errors
 from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import Clock
+from protocol.wire.base import parse_answer
+from protocol.wire.federation import NodeStatement, NodeStatementPage
 from protocol.wire.nodes import Registration
 
 KEYS = RedisKeys("discovery")
@@ -40,8 +49,13 @@ class RecordLimits:
     """Maximum number of records of one pool.
 
     Once the pool has half of them, only nodes that are registered on the ledger may register here. Anybody can create
-    keys, so other nodes could otherwise fill the pool.
+    keys, so other nodes could otherwise fill the pool. From other services, nodes that are not on the ledger are taken
+    only until the pool has a quarter, so that a peer can't use up the room of nodes that register here.
     """
+
+    def room(self, *, on_ledger: bool, direct: bool) -> int:
+        """Returns the number of records of a pool from which a new node is refused."""
+        return self.per_pool if on_ledger else self.per_pool // (2 if direct else 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,43 +85,47 @@ class RecordStore:
         self._clock = clock
         self._scripts = ScriptRunner(redis, keys=KEYS)
 
-    async def register(self, node: Address, registration: Registration, *, ip: str, on_ledger: bool) -> StoredRecord:
-        """Stores or refreshes a node's registration.
+    async def register(
+        self, statement: NodeStatement, registration: Registration, *, ip: str, on_ledger: bool, shareable: bool
+    ) -> StoredRecord:
+        """Stores or refreshes the registration of a node that sent it to this service.
+
+        If a newer registration of the node is stored, it is kept and returned.
 
         Args:
-            node: Signer of the request.
+            statement: The node's signed request.
             registration: Body of the request.
             ip: Source address of the request.
             on_ledger: Whether the node is registered on the ledger. Other nodes are refused once the pool has half of
                 its maximum number of records.
+            shareable: Whether other services can check the signature.
 
         Raises:
             RateLimited: Too many nodes registered from this IP, or the pool has too many records (see `RecordLimits`).
+            Conflict: The node signed this request before it removed itself.
             StoreUnavailable: Redis is down.
         """
-        now, life = self._now(), round(self._limits.life.total_seconds() * 1000)
-        registered = await self._scripts.run(
-            RegisterNode(
-                address=node,
-                pool=str(registration.pool_id),
-                registration=registration.model_dump_json(),
-                ip=ip,
-                origin=origin_of(ip),
-                now_ms=now,
-                life_ms=life,
-                most_per_origin=self._limits.per_origin,
-                most_per_pool=self._limits.per_pool if on_ledger else self._limits.per_pool // 2,
-            )
-        )
+        call = self._register_call(statement, registration, ip=ip, on_ledger=on_ledger, direct=True)
+        registered = await self._scripts.run(call if shareable else replace(call, signature=""))
         match registered.refused:
             case "":
                 return StoredRecord(
-                    address=node,
+                    address=statement.node,
                     registration=registration,
                     ip=ip,
                     first_seen_ms=registered.first_seen_ms,
-                    last_seen_ms=now,
-                    expires_at_ms=now + life,
+                    last_seen_ms=call.now_ms,
+                    expires_at_ms=call.now_ms + call.life_ms,
+                    signed_for=statement.audience,
+                )
+            case "older":
+                return await self.record(statement.node)
+            case "left":
+                raise Conflict(
+                    f"{statement.node} signed this registration before the removal that is stored here",
+                    hint="register again; if this repeats, check the machine's clock",
+                    code="older-registration",
+                    retryable=True,
                 )
             case "origin":
                 wait = timedelta(seconds=max(1, registered.wait_s))
@@ -128,16 +146,73 @@ class RecordStore:
         """
         with store_errors():
             values: list[Any] = await self._redis.hmget(KEYS.of("node", node), _FIELDS)
-        if all(value is not None for value in values):
-            found = {name: value.decode() for name, value in zip(_FIELDS, values, strict=True)}
+        if all(value is not None for value in values[: len(_REQUIRED)]):
+            found = {name: (value or b"").decode() for name, value in zip(_FIELDS, values, strict=True)}
             record = _parsed(node, found)
             if record.expires_at_ms > self._now():
                 return record
         raise not_registered(node)
 
-    async def remove(self, node: Address) -> None:
-        """Deletes a node's record and invites; does nothing if there is no record."""
-        await self._scripts.run(RemoveNode(address=node))
+    async def remove(self, statement: NodeStatement, *, on_ledger: bool, shareable: bool) -> None:
+        """Deletes the record and invites of a node that asked this service, and remembers the removal.
+
+        It does nothing if a newer registration is stored.
+
+        Args:
+            statement: The node's signed request.
+            on_ledger: Whether the node is registered on the ledger.
+            shareable: Whether other services can check the signature.
+        """
+        call = self._remove_call(statement, on_ledger=on_ledger, direct=True)
+        await self._scripts.run(call if shareable else replace(call, signature=""))
+
+    async def merge(
+        self,
+        registrations: Sequence[tuple[NodeStatement, Registration]],
+        removals: Sequence[NodeStatement],
+        *,
+        on_ledger: Collection[Address],
+    ) -> int:
+        """Stores statements from another service, unless a newer one of the same node is stored.
+
+        The result does not depend on the order in which statements arrive, unless a limit is reached.
+
+        Args:
+            registrations: Checked registrations with their parsed bodies.
+            removals: Checked removals.
+            on_ledger: Nodes that are registered on the ledger.
+
+        Returns:
+            The number of registrations that were stored.
+        """
+        stored = await self._scripts.run_many(
+            [
+                self._register_call(each, body, ip="", on_ledger=each.node in on_ledger, direct=False)
+                for each, body in registrations
+            ]
+        )
+        await self._scripts.run_many(
+            [self._remove_call(each, on_ledger=each.node in on_ledger, direct=False) for each in removals]
+        )
+        return sum(not each.refused for each in stored)
+
+    async def held(self, nodes: Sequence[Address]) -> list[tuple[int, str]]:
+        """Returns time and signature of the newest statement of each node; (0, "") if there is none."""
+        found = await self._scripts.run(HeldStatements(now_ms=self._now(), nodes=tuple(nodes)))
+        parts = [text.partition(" ") for text in found]
+        return [(int(ms or 0), signature) for ms, _, signature in parts]
+
+    async def statements(self, *, after: Address | None, most: int) -> NodeStatementPage:
+        """Returns a page of up to `most` statements that other services can check, ordered by address."""
+        page = await self._scripts.run(ListStatements(after=after or "", limit=most, now_ms=self._now()))
+        statements = tuple(NodeStatement.model_validate({"body": None} | fields) for fields in page.records)
+        return NodeStatementPage(statements=statements, next_cursor=page.last or None)
+
+    async def audience(self, node: Address) -> Address | None:
+        """Returns the service to which the node sent its registration; None if there is no record."""
+        with store_errors():
+            value: Any = await self._redis.hget(KEYS.of("node", node), "audience")
+        return None if value is None else Address(value.decode())
 
     async def page(self, pool_id: int, *, after: Address | None, most: int) -> StoredPage:
         """Returns a page of up to `most` records of a pool, without expired ones.
@@ -165,6 +240,44 @@ class RecordStore:
             count: int = await self._redis.zcard(_EXPIRY)
         return count
 
+    def _register_call(
+        self, statement: NodeStatement, registration: Registration, *, ip: str, on_ledger: bool, direct: bool
+    ) -> RegisterNode:
+        return RegisterNode(
+            address=statement.node,
+            pool=str(registration.pool_id),
+            registration=statement.body or "",  # exactly as it was signed
+            ip=ip,
+            origin=origin_of(ip),
+            now_ms=self._now(),
+            life_ms=self._life_ms,
+            most_per_origin=self._limits.per_origin,
+            most_per_pool=self._limits.room(on_ledger=on_ledger, direct=direct),
+            direct=direct,
+            signed_ms=statement.timestamp_ms,
+            audience=statement.audience,
+            nonce=statement.nonce,
+            signature=statement.signature,
+        )
+
+    def _remove_call(self, statement: NodeStatement, *, on_ledger: bool, direct: bool) -> RemoveNode:
+        return RemoveNode(
+            address=statement.node,
+            now_ms=self._now(),
+            life_ms=self._life_ms,
+            direct=direct,
+            signed_ms=statement.timestamp_ms,
+            audience=statement.audience,
+            nonce=statement.nonce,
+            signature=statement.signature,
+            on_ledger=on_ledger,
+            most_unknown=self._limits.per_pool // 4,
+        )
+
+    @property
+    def _life_ms(self) -> int:
+        return round(self._limits.life.total_seconds() * 1000)
+
     def _now(self) -> int:
         return unix_ms(self._clock.now())
 
@@ -172,17 +285,19 @@ class RecordStore:
 _EXPIRY = KEYS.of("expiry")
 
 
-_FIELDS = ("registration", "ip", "first", "last", "expires")
+_REQUIRED = ("registration", "ip", "first", "last", "expires")
+_FIELDS = (*_REQUIRED, "audience")
 
 
 def _parsed(node: Address, fields: Mapping[str, str]) -> StoredRecord:
     return StoredRecord(
         address=node,
-        registration=Registration.model_validate_json(fields["registration"]),
+        registration=parse_answer(Registration, fields["registration"].encode()),
         ip=fields["ip"],
         first_seen_ms=int(fields["first"]),
         last_seen_ms=int(fields["last"]),
         expires_at_ms=int(fields["expires"]),
+        signed_for=address(fields["audience"]) if fields["audience"] else None,
     )
 
 

@@ -26,9 +26,12 @@ class StoredRecord:
     address: Address
     registration: Registration
     ip: str
+    """Source IP; empty if the node registered with another service only."""
     first_seen_ms: int
     last_seen_ms: int
     expires_at_ms: int
+    signed_for: Address | None
+    """Service to which the node sent the registration; None if an older release stored the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ def shown(record: StoredRecord, facts: NodeFacts, age: FactsAge) -> NodeRecord:
         stake=str(facts.stake),
         banned=facts.banned,
         facts_as_of_ms=age.as_of_ms,
+        signed_for=record.signed_for,
     )
 
 

@@ -180,6 +180,10 @@ class Ledger:
         """Returns an account's balance in the chain's native coin, in wei."""
         return int(await self._chain.request("eth_getBalance", who, "latest"), 16)
 
+    async def gas_price(self) -> int:
+        """Returns the chain's present price of gas, in wei."""
+        return int(await self._chain.request("eth_gasPrice"), 16)
+
     async def history(
         self,
         kind: type[E],

@@ -35,14 +35,18 @@ from protocol.wire.relayed import (
     SubmissionRequest,
 )
 from protocol.wire.runs import (
+    MOST_TRAINED_STEPS,
     CheckpointRef,
     Demand,
     NewAnswers,
     NewCheckpoint,
+    NewTrainedStep,
     RunAnswers,
+    RunSamples,
     RunView,
     StepAnswer,
     StepView,
+    TrainedPage,
     TrainerLease,
     TrainerWish,
 )
@@ -230,6 +234,38 @@ async def set_answers(operator: RunOperator, request: Request) -> RunAnswers:
 async def get_answers(_reader: RunReader, request: Request) -> RunAnswers:
     """Return the answers of the first and of the newest evaluated version to the same held-out prompts."""
     return await _control(dependencies_of(request)).answers()
+
+
+@router.put("/run/trained", status_code=204, openapi_extra=json_body(NewTrainedStep))
+async def set_trained(operator: RunOperator, request: Request) -> Response:
+    """Add a learned step to the trainer's curves and samples; later steps, which the trainer abandoned, are removed."""
+    await _control(dependencies_of(request)).show_trained(operator.read(NewTrainedStep))
+    return Response(status_code=204)
+
+
+@router.get("/run/trained")
+async def list_trained(
+    _reader: RunReader,
+    request: Request,
+    *,
+    first: Annotated[int | None, Query(ge=0, lt=1 << 48, description="From this step on; default: the newest")] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=MOST_TRAINED_STEPS, description="Maximum number of steps")
+    ] = MOST_TRAINED_STEPS,
+) -> TrainedPage:
+    """Return the trainer's metrics by step, such as loss, entropy and tokens per second; the newest 500 are kept."""
+    return TrainedPage(items=await _control(dependencies_of(request)).trained(first=first, limit=limit))
+
+
+@router.get("/run/samples")
+async def get_samples(
+    _owner: Reader,
+    request: Request,
+    *,
+    step: Annotated[int | None, Query(ge=0, lt=1 << 48, description="The step; default: the newest")] = None,
+) -> RunSamples:
+    """Return a few rollouts of a step as text, which the trainer sent; the newest 50 steps are kept."""
+    return await _control(dependencies_of(request)).samples(step=step)
 
 
 @router.get("/run/rollouts")

@@ -98,6 +98,7 @@ function now() {
 function go({ moved = false } = {}) {
   if (session === null) return;
   const key = workOf(location.hash);
+  if (key === null && location.hash.length > 1 && view !== null) return; // “Skip to the content” names no view
   if (key === null) {
     view = meView((skip) => {
       session.skip = skip;

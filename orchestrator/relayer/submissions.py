@@ -19,6 +19,7 @@ from protocol.identity.signing import unix_ms
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Join
 from protocol.runtime.clock import Clock
+from protocol.runtime.tracing import Tracer
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState, SubmissionReceipt, SubmissionRequest
 from protocol.wire.uploads import ObjectKey
@@ -28,6 +29,9 @@ SIGN_AGAIN = "sign it with the key of the node that sends the request, as docs/p
 MAX_WAITING = 10_000
 """Maximum number of queued requests of one kind. The queue fills only during a long outage of the chain. Strangers
 can't fill it, because every request needs a lease or an invite that this pool signed."""
+
+
+_tracer = Tracer(__name__)
 
 
 class RelayerService:
@@ -77,7 +81,7 @@ class RelayerService:
             Conflict: The lease has expired; other work was submitted under it; or the work's file is not in the store.
             StorageUnavailable: The object store does not answer.
         """
-        work = submission.work
+        work, received = submission.work, self._clock.now()
         key = work.lease.lease.key.hash
         await self._check_lease(node, work, run=run, domain=domain)
         _check_work(node, work, domain)
@@ -100,6 +104,8 @@ class RelayerService:
                 hint="a lease accepts one file; the first one counts",
                 code="other-work",
             )
+        if known is None:  # only accepted work gives a span, once
+            _tracer.record("submission", key, since=received, step=work.lease.step, units=work.units)
         return _receipt(key, queued)
 
     async def submission(self, node: Address, key: Digest, *, slots: RunStore) -> SubmissionReceipt:

@@ -16,7 +16,7 @@ from orchestrator.store.nodes import NodeStore
 from orchestrator.store.run_rows import SlotRow
 from orchestrator.store.runs import RunStore
 from orchestrator.store.sessions import LOGIN_LIFE, Session, SessionStore
-from protocol.errors import Forbidden, MusterError, NotFound, Unauthenticated
+from protocol.errors import Forbidden, MusterError, NotFound, RateLimited, Unauthenticated
 from protocol.http.lookups import LookupLimits, Lookups
 from protocol.http.rates import IpRates, Rate
 from protocol.identifiers import Address, Digest, address
@@ -47,6 +47,8 @@ MOST_OPEN = 500
 """Number of a provider's newest slots among which open work is looked for; Redis lists no more."""
 VIEWED_FOR = timedelta(seconds=3)
 """Time for which an instance keeps the view of a provider, for pages in several tabs."""
+EVIDENCE_PAUSE = timedelta(seconds=1)
+"""Pause after which a provider may ask for evidence again while another of its requests is not answered yet."""
 
 _log = get_logger(__name__)
 
@@ -89,6 +91,7 @@ class Contributors:
         self._url = public_url
         self._clock = clock
         self._rates = IpRates(rate, clock=clock)
+        self._reading: set[Address] = set()
         # Sessions exist only for known providers, so strangers can't cause these reads.
         self._on_ledger: Lookups[Address, ProviderStatus] = Lookups(
             ledger.provider_status,
@@ -122,7 +125,7 @@ class Contributors:
         )
 
     async def revoke(self, signer: Address) -> int:
-        """Ends all sessions of the signer's provider; returns their number.
+        """Ends all sessions and unused links of the signer's provider; returns the number of sessions.
 
         Raises:
             Forbidden: The signer is neither a node of the pool nor a provider of one.
@@ -135,15 +138,15 @@ class Contributors:
         Raises:
             Unauthenticated: The code is unknown, used or expired.
         """
-        provider = await self.sessions.use_code(code)
-        if provider is None:
+        used = await self.sessions.use_code(code)
+        if used is None:
             raise Unauthenticated(
-                "this link is not valid: it was used already, or is older than five minutes",
+                "this link is not valid: it was used already, was revoked, or is older than five minutes",
                 hint="`muster worker page` prints a new one",
                 code="bad-login",
             )
-        token, session = await self.sessions.begin(provider, now_ms=self._now_ms())
-        return CreatedSession(token=token, provider=provider, expires_at_ms=session.ends_at_ms)
+        token, session = await self.sessions.begin(used, now_ms=self._now_ms())
+        return CreatedSession(token=token, provider=used.provider, expires_at_ms=session.ends_at_ms)
 
     async def session(self, token: str) -> Session:
         """Returns the session of a token.
@@ -178,11 +181,18 @@ class Contributors:
 
         Raises:
             NotFound: The provider has no such work, it has no verdict, or its audit file is missing.
+            RateLimited: Another request of the provider waits for evidence.
         """
         row = await self._runs().slot_of(key)
         if row is None or row.provider != session.provider:
             raise NotFound(f"your nodes have no work {key} here", hint="`muster worker verdicts` reads the ledger")
-        return await self._evidence.read(row)
+        if session.provider in self._reading:  # one at a time, so that a provider can't fill the reader's queue
+            raise RateLimited("another request of your sessions still waits for evidence", retry_after=EVIDENCE_PAUSE)
+        self._reading.add(session.provider)
+        try:
+            return await self._evidence.read(row)
+        finally:
+            self._reading.discard(session.provider)
 
     async def _provider_of(self, signer: Address) -> Address:
         node = await self._nodes.get(signer)

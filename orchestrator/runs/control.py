@@ -24,9 +24,12 @@ from protocol.wire.runs import (
     Demand,
     NewAnswers,
     NewCheckpoint,
+    NewTrainedStep,
     RunAnswers,
+    RunSamples,
     RunView,
     StepView,
+    TrainedStep,
     TrainerLease,
     TrainerWish,
 )
@@ -218,6 +221,24 @@ class RunControl:
         shown = RunAnswers(before=before, after=after)
         await self._store.set_answers(shown)
         return shown
+
+    async def show_trained(self, trained: NewTrainedStep) -> None:
+        """Stores metrics and samples of a learned step for the pool's page."""
+        await self._store.add_trained(trained)
+
+    async def trained(self, *, first: int | None, limit: int) -> tuple[TrainedStep, ...]:
+        """Returns the metrics of learned steps, ascending, from step `first` on.
+
+        Without `first`, it returns the newest `limit` steps.
+        """
+        return await self._store.trained(first=first, limit=limit)
+
+    async def samples(self, *, step: int | None) -> RunSamples:
+        """Returns the sampled rollouts of a step, by default of the newest one that has some."""
+        steps = await self._store.sampled_steps()
+        wanted = (steps[-1] if steps else None) if step is None else step
+        found = () if wanted is None else await self._store.samples(wanted)
+        return RunSamples(step=wanted, samples=found, steps=steps)
 
     async def rollout(self, key: Digest) -> SlotRow:
         """Returns a submitted work item.

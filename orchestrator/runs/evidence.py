@@ -10,21 +10,21 @@ from cachetools import LRUCache
 from orchestrator.storage import ObjectStore
 from orchestrator.store.run_rows import SlotRow
 from protocol.errors import NotFound, TooLarge, Unavailable
-from protocol.identifiers import Digest, digest
+from protocol.identifiers import Address, Digest, digest
 from protocol.runtime.threads import run_in_thread
 from protocol.verdicts import ReasonCode
 from protocol.wire.audits import AuditFile
 from protocol.wire.me import MOST_FINDINGS, EvidenceCheck, EvidenceFinding, EvidenceRow, WorkEvidence
 from protocol.wire.uploads import ObjectKey
 
-LARGEST_SHOWN = 8 * 1024 * 1024
-"""Largest audit file that is read for a page, in bytes."""
+LARGEST_SHOWN = 2 * 1024 * 1024
+"""Largest audit file that is read for a page, in bytes. Parsing one holds up other requests by some 0.1 s."""
 CACHED = 64
 """Number of cached evidences; an audit file never changes, because its hash names it."""
-AT_ONCE = 2
+AT_ONCE = 1
 """Maximum number of audit files that are read at the same time."""
 WAITING = 32
-"""Maximum number of requests that wait for that; further ones are refused."""
+"""Maximum number of audit files that are read or queued; requests for further ones are refused."""
 
 
 def explanation_of(reason: int) -> str:
@@ -33,7 +33,7 @@ def explanation_of(reason: int) -> str:
 
 
 class EvidenceReader:
-    """Reads evidence from the object store, and caches it.
+    """Reads evidence from the object store, and caches it. Requests for the same audit file share one read.
 
     Args:
         objects: Object store of the pool.
@@ -45,32 +45,42 @@ class EvidenceReader:
         self._pool_id = pool_id
         self._cached: LRUCache[Digest, WorkEvidence] = LRUCache(CACHED)
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._waiting = 0
+        self._reading: dict[Digest, asyncio.Task[WorkEvidence]] = {}
 
     async def read(self, row: SlotRow) -> WorkEvidence:
         """Returns the evidence of the present verdict on a work item.
 
         Raises:
-            NotFound: The work has no verdict, or the store does not have its audit file.
+            NotFound: The work has no verdict, or the store does not have an audit file about it.
             TooLarge: The audit file is too large for a page.
             InvalidInput: The file is malformed, so its validator is at fault.
             Unavailable: The store is down, or too many requests wait.
         """
         if row.judge is None or not row.audit_hash:
             raise NotFound(f"the work {row.key} has no verdict yet", hint="validators judge within the judge period")
-        if (known := self._cached.get(row.audit_hash)) is not None and known.key == row.key:
-            return known
-        if self._waiting >= WAITING:
-            raise Unavailable("too many requests wait for audit files", hint="try again in some seconds")
-        self._waiting += 1
-        try:
-            async with self._turns:
-                key = ObjectKey(pool_id=self._pool_id, owner=row.judge, sha256=row.audit_hash, audit=True)
-                evidence = await run_in_thread(_parse, await self._bytes(key), row.audit_hash)
-        finally:
-            self._waiting -= 1
-        self._cached[row.audit_hash] = evidence
-        return evidence
+        found = self._cached.get(row.audit_hash) or await self._shared(row.judge, row.audit_hash)
+        if found.key != row.key:
+            raise NotFound(f"this verdict's audit file is about other work, {found.key}", hint="tell the pool's owner")
+        return found
+
+    async def _shared(self, judge: Address, audit_hash: Digest) -> WorkEvidence:
+        key = ObjectKey(pool_id=self._pool_id, owner=judge, sha256=audit_hash, audit=True)
+        if (task := self._reading.get(audit_hash)) is None:
+            if len(self._reading) >= WAITING:
+                raise Unavailable("too many audit files are queued", hint="try again in some seconds")
+            task = asyncio.create_task(self._read(key))
+            self._reading[audit_hash] = task
+            task.add_done_callback(lambda done: self._settle(audit_hash, done))
+        return await asyncio.shield(task)
+
+    async def _read(self, key: ObjectKey) -> WorkEvidence:
+        async with self._turns:
+            return await run_in_thread(_parse, await self._bytes(key), key.sha256)
+
+    def _settle(self, audit_hash: Digest, done: asyncio.Task[WorkEvidence]) -> None:
+        del self._reading[audit_hash]
+        if not done.cancelled() and done.exception() is None:
+            self._cached[audit_hash] = done.result()
 
     async def _bytes(self, key: ObjectKey) -> bytes:
         facts = await self._objects.head(key)

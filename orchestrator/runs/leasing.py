@@ -21,6 +21,7 @@ from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.leases import Lease, SlotSalt
 from protocol.runtime.clock import Clock, milliseconds
+from protocol.runtime.tracing import Tracer
 from protocol.wire.leases import MOST_UNITS as MOST_LEASED_UNITS
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import MOST_RELAYS, CheckpointRef, StepAnswer
@@ -56,6 +57,9 @@ _REFUSALS = {
     "stake": "the stake of the node's provider does not cover more open work",
     "full": "the node has used all its indices of step {step}",
 }
+
+
+_tracer = Tracer(__name__)
 
 
 class NoSlot(Conflict):
@@ -174,6 +178,7 @@ class SlotLeasing:
             NoSlot: There is no slot for the node now.
             Unavailable: The chain is down; or other requests changed the run's state in all four attempts.
         """
+        asked = self._clock.now()
         for _ in range(_ATTEMPTS):
             state = await self.store.state()
             if reason := self._obstacle_besides_funds(state):
@@ -181,7 +186,12 @@ class SlotLeasing:
             membership = await self._membership(node)
             outcome, detail = await self._grant(node, request, state, membership)
             if outcome in {"ok", "again"}:
-                return self._grant_of(await self._live(detail))
+                grant = self._grant_of(await self._live(detail))
+                if outcome == "ok":
+                    lease = grant.lease.lease
+                    key = lease.key.hash
+                    _tracer.record("lease", key, since=asked, root=True, node=node, step=lease.step)
+                return grant
             if outcome == "stake-unknown":
                 await self.cache_free_stake(membership.provider, state)
             elif outcome == "not-active":

@@ -87,7 +87,7 @@ class PublicPage:
         self._control = control
         self._clock = clock
         self._held: Published | None = None
-        self._read_at = 0.0
+        self._read_at = float("-inf")
         self._reading = asyncio.Lock()
 
     async def read(self) -> Published:
@@ -96,22 +96,28 @@ class PublicPage:
         Raises:
             Unavailable: No summary was written yet; or Redis is down, and this instance has read none.
         """
-        async with self._reading:  # readers that come together share one read
-            now = self._clock.monotonic()
-            if self._held is not None and now - self._read_at < HELD.total_seconds():
-                return self._held
-            try:
-                body = await self._database.ask("GET", self._key)
-            except Unavailable:
-                if self._held is None:
-                    raise
-                body = self._held.body
-            if body is None:
-                raise Unavailable("the public summary is not written yet", hint="try again in some seconds")
-            if self._held is None or self._held.body != body:
+        if not self._is_fresh() and not (self._reading.locked() and self._held):
+            async with self._reading:  # readers that come together share one read
+                if not self._is_fresh():
+                    await self._read()
+        if self._held is None:
+            raise Unavailable("there is no public summary yet", hint="try again in some seconds")
+        return self._held
+
+    def _is_fresh(self) -> bool:
+        return self._clock.monotonic() - self._read_at < HELD.total_seconds()
+
+    async def _read(self) -> None:
+        try:
+            body = await self._database.ask("GET", self._key)
+        except Unavailable:
+            if self._held is None:
+                raise
+        else:
+            if body is not None and (self._held is None or self._held.body != body):
                 self._held = Published(body, f'"{sha256(body).hexdigest()[:32]}"')
-            self._read_at = now
-            return self._held
+        finally:
+            self._read_at = self._clock.monotonic()  # also after a failure: one reader per `HELD` waits for Redis
 
     async def write(self) -> None:
         """Composes the summary and stores it.

@@ -1,6 +1,7 @@
 """A run in Redis: its state, the counts of its steps, and its slots.
 
-After a loss of Redis, the data are rebuilt from the ledger's events, except the answers.
+After a loss of Redis, the data are rebuilt from the ledger's events, except what the trainer sent for display
+(`answers`, `trained`, `samples`).
 
 The Redis keys, all with the prefix `run:` (S is a step, I an index):
 
@@ -28,6 +29,8 @@ uploads:S:NODE:I      set: SHA-256 of the files whose upload was allowed under a
 discarded             sorted set: slots that ended without work, by the time of their end
 means                 hash: reported means by step, with the counts that they belong to
 answers               hash: answers of the first and of the newest evaluated version, as JSON
+trained               sorted set: the trainer's metrics of steps as JSON, by step
+samples               hash: sampled rollouts as JSON, by step
 announced             sorted set: ledger events that were announced as events of the pool, by block
 announced-after       string: newest block whose ledger events are not remembered
 account:…, earned:…, ranking    accounts of pool, providers and nodes (`store/accounts.py`)
@@ -60,7 +63,16 @@ from orchestrator.store.scripts import (
 from protocol.errors import Conflict
 from protocol.identifiers import Address, Digest, address
 from protocol.wire.base import parse_answer
-from protocol.wire.runs import NewAnswers, RunAnswers
+from protocol.wire.runs import (
+    MOST_SAMPLED_STEPS,
+    MOST_TRAINED_STEPS,
+    NewAnswers,
+    NewTrainedStep,
+    RunAnswers,
+    RunSamples,
+    SampledRollout,
+    TrainedStep,
+)
 
 MOST_UNITS = 1 << 52
 """Maximum of sums of work units, up to which the double-precision numbers of Lua scripts are exact."""
@@ -203,6 +215,46 @@ class RunStore:
         for name, each in (("before", answers.before), ("after", answers.after)):
             if each is not None:
                 await self._database.ask("HSET", self._key("answers"), name, each.model_dump_json())
+
+    async def add_trained(self, trained: NewTrainedStep) -> None:
+        """Stores metrics and samples of a learned step, in place of those of this and later steps.
+
+        A trainer that learns a step again has abandoned the later ones. Only the metrics of the newest
+        `MOST_TRAINED_STEPS` and the samples of the newest `MOST_SAMPLED_STEPS` are kept.
+        """
+        step, key, samples = trained.step, self._key("trained"), self._key("samples")
+        await self._database.ask_many(
+            [
+                ("ZREMRANGEBYSCORE", key, step, "+inf"),
+                ("ZADD", key, step, trained.model_dump_json(exclude={"samples"}, exclude_none=True)),
+                ("ZREMRANGEBYRANK", key, 0, -MOST_TRAINED_STEPS - 1),
+            ]
+        )
+        known = await self.sampled_steps()
+        kept = [each for each in known if each < step][1 - MOST_SAMPLED_STEPS :]
+        if dropped := set(known) - set(kept):
+            await self._database.ask("HDEL", samples, *dropped)
+        if trained.samples:
+            shown = RunSamples(step=step, samples=trained.samples, steps=())
+            await self._database.ask("HSET", samples, step, shown.model_dump_json())
+
+    async def sampled_steps(self) -> tuple[int, ...]:
+        """Returns the steps that have samples, ascending."""
+        return tuple(sorted(int(step) for step in await self._database.ask("HKEYS", self._key("samples"))))
+
+    async def samples(self, step: int) -> tuple[SampledRollout, ...]:
+        """Returns the samples of a step."""
+        found = await self._database.ask("HGET", self._key("samples"), step)
+        return () if found is None else parse_answer(RunSamples, found).samples
+
+    async def trained(self, *, first: int | None, limit: int) -> tuple[TrainedStep, ...]:
+        """Returns the metrics of learned steps, ascending, from step `first` on; without it, of the newest steps."""
+        key = self._key("trained")
+        if first is None:
+            found = await self._database.ask("ZRANGE", key, -limit, -1)
+        else:
+            found = await self._database.ask("ZRANGEBYSCORE", key, first, "+inf", "LIMIT", 0, limit)
+        return tuple(parse_answer(TrainedStep, text) for text in found)
 
     async def open_leases(self) -> tuple[int, int]:
         """Returns the work units that open leases reserve, and the number of these leases."""

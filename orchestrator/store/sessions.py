@@ -2,10 +2,11 @@
 
 The Redis keys:
 
-login:CODE              string: provider of a one-time code; expires with the code
-login-of:SIGNER         string: newest code of a signer, which replaces the one before; expires with the code
-session:TOKEN           hash: provider and end of a session; expires with it
+login:CODE              string: epoch, provider and signer of a one-time code; expires with the code
+login-of:SIGNER         string: newest code of a signer, the only valid one; expires with the code
+session:TOKEN           hash: provider, epoch and end of a session; expires with it
 sessions:PROVIDER       sorted set: sessions of a provider, by their end
+session-epoch:PROVIDER  string: number of revocations; codes and sessions of earlier epochs are not valid
 """
 
 from __future__ import annotations
@@ -35,6 +36,14 @@ class Session:
     ends_at_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedCode:
+    """A used one-time code: its provider, and the provider's epoch when the code was made."""
+
+    provider: Address
+    epoch: int
+
+
 class SessionStore:
     """Creates and ends sessions.
 
@@ -49,26 +58,33 @@ class SessionStore:
         """Returns a new one-time code; an unused earlier code of the signer is no longer valid."""
         code = f"mlc_{secrets.token_urlsafe(32)}"
         life, name, owner = milliseconds(LOGIN_LIFE), self._key("login", _hash(code)), self._key("login-of", signer)
-        before = await self._database.ask("GET", owner)
-        commands: list[tuple[str | int | bytes, ...]] = [("DEL", before)] if before else []
+        epoch = await self._epoch(provider)
         await self._database.ask_many(
-            [*commands, ("SET", name, provider, "PX", life), ("SET", owner, name, "PX", life)]
+            [("SET", name, f"{epoch} {provider} {signer}", "PX", life), ("SET", owner, name, "PX", life)]
         )
         return code
 
-    async def use_code(self, code: str) -> Address | None:
-        """Uses up a one-time code; returns its provider, or None if it is unknown, used or expired."""
-        found = await self._database.ask("GETDEL", self._key("login", _hash(code)))
-        return None if found is None else address(found.decode())
+    async def use_code(self, code: str) -> UsedCode | None:
+        """Uses up a one-time code; returns None if it is unknown, used, expired, replaced or revoked."""
+        name = self._key("login", _hash(code))
+        found = await self._database.ask("GETDEL", name)
+        if found is None:
+            return None
+        epoch, provider, signer = found.decode().split(" ")
+        used = UsedCode(provider=address(provider), epoch=int(epoch))
+        newest = await self._database.ask("GET", self._key("login-of", signer))
+        if newest != name.encode() or used.epoch != await self._epoch(used.provider):
+            return None
+        return used
 
-    async def begin(self, provider: Address, *, now_ms: int) -> tuple[str, Session]:
+    async def begin(self, code: UsedCode, *, now_ms: int) -> tuple[str, Session]:
         """Begins a session; returns its token and the session."""
-        token = f"mse_{secrets.token_urlsafe(32)}"
+        token, provider = f"mse_{secrets.token_urlsafe(32)}", code.provider
         session = Session(provider=provider, ends_at_ms=now_ms + milliseconds(SESSION_LIFE))
         name, of_provider = self._key("session", _hash(token)), self._key("sessions", provider)
         found = await self._database.ask_many(
             [
-                ("HSET", name, "provider", provider, "ends", session.ends_at_ms),
+                ("HSET", name, "provider", provider, "epoch", code.epoch, "ends", session.ends_at_ms),
                 ("PEXPIRE", name, milliseconds(SESSION_LIFE)),
                 ("ZREMRANGEBYSCORE", of_provider, "-inf", now_ms),
                 ("ZADD", of_provider, session.ends_at_ms, name),
@@ -81,11 +97,13 @@ class SessionStore:
         return token, session
 
     async def get(self, token: str, *, now_ms: int) -> Session | None:
-        """Returns the session of a token; None if it is unknown or over."""
-        provider, ends = await self._database.ask("HMGET", self._key("session", _hash(token)), "provider", "ends")
+        """Returns the session of a token; None if it is unknown, over or revoked."""
+        name = self._key("session", _hash(token))
+        provider, epoch, ends = await self._database.ask("HMGET", name, "provider", "epoch", "ends")
         if provider is None or ends is None or int(ends) <= now_ms:
             return None
-        return Session(provider=address(provider.decode()), ends_at_ms=int(ends))
+        found = Session(provider=address(provider.decode()), ends_at_ms=int(ends))
+        return found if int(epoch or 0) == await self._epoch(found.provider) else None
 
     async def end(self, token: str, provider: Address) -> None:
         """Ends one session."""
@@ -93,12 +111,15 @@ class SessionStore:
         await self._database.ask_many([("DEL", name), ("ZREM", self._key("sessions", provider), name)])
 
     async def end_all(self, provider: Address) -> int:
-        """Ends all sessions of a provider; returns their number."""
+        """Ends all sessions of a provider, and makes its unused codes invalid; returns the number of sessions."""
         of_provider = self._key("sessions", provider)
-        names = await self._database.ask("ZRANGE", of_provider, 0, -1)
-        ended = await self._database.ask("DEL", *names) if names else 0
-        await self._database.ask("DEL", of_provider)
-        return int(ended)
+        _, names, _ = await self._database.ask_many(
+            [("INCR", self._key("session-epoch", provider)), ("ZRANGE", of_provider, 0, -1), ("DEL", of_provider)]
+        )
+        return int(await self._database.ask("DEL", *names)) if names else 0
+
+    async def _epoch(self, provider: Address) -> int:
+        return int(await self._database.ask("GET", self._key("session-epoch", provider)) or 0)
 
     def _key(self, *parts: str) -> str:
         return self._database.key(*parts)

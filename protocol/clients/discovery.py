@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from protocol.http.client import ServiceClient
+from protocol.http.client import CALL_TIMEOUT, ServiceClient
+from protocol.wire.federation import MOST_STATEMENTS, NodeStatementPage
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import InviteList
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
@@ -17,6 +18,8 @@ LONGEST_WAIT = timedelta(seconds=30)
 """Maximum duration of one long poll. The service refuses longer ones."""
 PAGE_LIMIT = 16 * 1024 * 1024
 """Size limit of a page of nodes, in bytes."""
+STATEMENTS_LIMIT = 6 * 1024 * 1024
+"""Size limit of a page of statements, in bytes: 100 bodies of 24 KiB, of which JSON can double the size."""
 
 
 class DiscoveryClient(ServiceClient):
@@ -104,7 +107,7 @@ class DiscoveryClient(ServiceClient):
                 return
             cursor = page.next_cursor
 
-    async def invite(self, invite: SignedInvite) -> None:
+    async def invite(self, invite: SignedInvite, *, call_timeout: timedelta = CALL_TIMEOUT) -> None:
         """Deposits an invite for the node that it names.
 
         Repeating the call has no effect.
@@ -115,7 +118,30 @@ class DiscoveryClient(ServiceClient):
             NotFound: The node is not registered with the service.
             Conflict: The node is registered for another pool.
         """
-        await self.call("POST", f"/v1/nodes/{invite.node}/invites", body=invite, repeatable=True)
+        await self.call(
+            "POST", f"/v1/nodes/{invite.node}/invites", body=invite, repeatable=True, call_timeout=call_timeout
+        )
+
+    # For another discovery service
+
+    async def statements(self, *, cursor: str | None = None, call_timeout: timedelta) -> NodeStatementPage:
+        """Returns a page of the statements that nodes signed, ordered by the nodes' addresses.
+
+        The caller must check the signatures.
+
+        Raises:
+            Forbidden: The client's key is not that of a peer of the service.
+        """
+        query: dict[str, str | int] = {"limit": MOST_STATEMENTS} | ({} if cursor is None else {"cursor": cursor})
+        answer = await self.call(
+            "GET",
+            "/v1/federation/statements",
+            query=query,
+            call_timeout=call_timeout,
+            attempt_timeout=call_timeout,
+            answer_limit=STATEMENTS_LIMIT,
+        )
+        return answer.read(NodeStatementPage)
 
     @property
     def _own(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from protocol.http.client import ServiceClient
+from protocol.http.client import CALL_TIMEOUT, ServiceClient
 from protocol.identifiers import Digest
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.joining import JoiningInformation
@@ -45,13 +45,15 @@ class NodeClient(ServiceClient):
     It accepts only answers that the orchestrator signed.
     """
 
-    async def joining(self) -> JoiningInformation:
+    async def joining(self, *, call_timeout: timedelta = CALL_TIMEOUT) -> JoiningInformation:
         """Returns what a contributor needs to join the pool; any key may ask.
 
         Raises:
             NotFound: The orchestrator's release is older than this route.
         """
-        answer = await self.call("GET", "/v1/joining", signed_answer=True, answer_limit=JOINING_LIMIT)
+        answer = await self.call(
+            "GET", "/v1/joining", signed_answer=True, answer_limit=JOINING_LIMIT, call_timeout=call_timeout
+        )
         return answer.read(JoiningInformation)
 
     async def heartbeat(self, heartbeat: Heartbeat, *, call_timeout: timedelta = HEARTBEAT_TIMEOUT) -> HeartbeatAnswer:

@@ -41,9 +41,12 @@ if TYPE_CHECKING:
         Demand,
         NewAnswers,
         NewCheckpoint,
+        NewTrainedStep,
         RunAnswers,
+        RunSamples,
         RunView,
         StepView,
+        TrainedStep,
         TrainerLease,
         TrainerWish,
     )
@@ -374,6 +377,19 @@ class OrchestratorClient(ServiceClient):
     async def answers(self) -> RunAnswers:
         """Returns the answers of the first and of the newest evaluated version."""
         return await self._get("/v1/run/answers", wire.runs.RunAnswers)
+
+    async def put_trained(self, trained: NewTrainedStep) -> None:
+        """Adds a learned step to the curves and samples on the pool's page."""
+        await self.call("PUT", "/v1/run/trained", body=trained, repeatable=True)
+
+    async def trained(self, *, first: int | None = None) -> tuple[TrainedStep, ...]:
+        """Returns the trainer's metrics by step, from step `first` on; by default of the newest steps."""
+        query: Query = {} if first is None else {"first": first}
+        return (await self._get("/v1/run/trained", wire.runs.TrainedPage, query)).items
+
+    async def samples(self, *, step: int | None = None) -> RunSamples:
+        """Returns sampled rollouts of a step as text; by default of the newest step that has some."""
+        return await self._get("/v1/run/samples", wire.runs.RunSamples, {} if step is None else {"step": step})
 
     async def figures(self, *, first: int | None = None) -> tuple[StepFigures, ...]:
         """Returns the metrics that nodes reported for accepted files, by step.

@@ -81,6 +81,9 @@ class SignedRequest:
     nonce: str
     timestamp_ms: int
     body: bytes
+    target: str = ""
+    """Path with query, as it was signed."""
+    signature: bytes = b""
 
     def read(self, model: type[Model]) -> Model:
         """Parses the body as `model`.
@@ -174,6 +177,8 @@ class RequestVerifier:
             nonce=stamp.nonce,
             timestamp_ms=stamp.timestamp_ms,
             body=body,
+            target=target,
+            signature=stamp.signature,
         )
 
     async def verify(

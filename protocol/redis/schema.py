@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.asyncio.lock import Lock
 from redis.exceptions import LockError
 
-from protocol.errors import MusterError
+from protocol.errors import Conflict, MusterError
 from protocol.redis.connection import RedisKeys, StoreUnavailable, store_errors
 from protocol.runtime.logs import get_logger
 from protocol.runtime.waiting import cancel_all, finish_with
@@ -33,7 +33,17 @@ MIGRATION_TIMEOUT = timedelta(minutes=10)
 LOCK_LIFE = timedelta(seconds=10)
 """Life of the lock, which its holder renews while it migrates. So a killed holder delays the next start by no more."""
 
+RESTORING = "restoring"
+"""Name of the key that exists while a backup is restored, and after a restore that was interrupted."""
+
 _log = get_logger(__name__)
+
+
+class RestoreUnfinished(Conflict):
+    """A restore of a backup is in progress or was interrupted, so the data may be incomplete."""
+
+    code = "restore-unfinished"
+    default_hint = "wait until `muster admin restore` has ended; if it was interrupted, run it again"
 
 
 class NewerSchema(MusterError):
@@ -59,13 +69,17 @@ async def ensure_schema(
 
     Raises:
         NewerSchema: The data has a newer version.
+        RestoreUnfinished: A backup is being restored, or was not restored completely.
         StoreUnavailable: Redis does not answer, or another instance has been migrating for `MIGRATION_TIMEOUT`, or this
             one lost the lock; the next start continues.
     """
     key = keys.of("schema-version")
     with store_errors():
-        if await redis.get(key) == str(version).encode():
-            return  # the usual case needs no lock
+        stored, restoring = await redis.mget(key, keys.of(RESTORING))
+    if restoring is not None:
+        raise RestoreUnfinished(f"the data of {service} in Redis is not restored completely")
+    if stored == str(version).encode():
+        return  # the usual case needs no lock
     longest = MIGRATION_TIMEOUT.total_seconds()
     lock = redis.lock(keys.of("schema-lock"), timeout=LOCK_LIFE.total_seconds(), blocking_timeout=longest)
     with store_errors():

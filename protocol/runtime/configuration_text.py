@@ -26,6 +26,7 @@ TABLES = (
     "validator",
     "trainer",
     "sandbox",
+    "tracing",
 )
 """Tables that a configuration file may have. Each command reads some of them and ignores the others."""
 

@@ -23,6 +23,7 @@ EXTRA_OF_MODULE = {
     "gguf": "devnet",
     "jinja2": "devnet",
     "math_verify": "rollouts",
+    "opentelemetry": "otel",
     "pyarrow": "rollouts",
     "reasoning_gym": "reasoning-gym",
     "safetensors": "rollouts",

@@ -93,7 +93,7 @@ class NodeRecord(WireModel):
     address: WireAddress
     registration: Registration
     ip: ShortText
-    """Source IP of the registration, as discovery saw it."""
+    """Source IP of the registration, as discovery saw it; empty if the node registered with another service only."""
     first_seen_ms: Milliseconds
     last_seen_ms: Milliseconds
     expires_at_ms: Milliseconds
@@ -107,6 +107,9 @@ class NodeRecord(WireModel):
     """Time of discovery's last complete read of the ledger, from which provider, stake and ban come; 0 if there was
     none.
     """
+    signed_for: WireAddress | None = None
+    """Address of the discovery service to which the node sent the registration: this service, or a peer of it. None
+    if an older release stored the record."""
 
 
 class NodePage(WireModel):

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from protocol.identifiers import WireAddress, WireDigest
-from protocol.wire.base import MAX_INT64, Identifier, Name, ShortText, WireModel
+from protocol.wire.base import MAX_INT64, Identifier, Milliseconds, Name, ShortText, WireModel
 from protocol.wire.leases import Count
 
 MOST_GROUPS_PER_SLOT = 4096
@@ -24,6 +24,13 @@ MOST_ARITHMETIC = 16
 MOST_FIGURES = 16
 MOST_ANSWERS = 8
 MOST_ANSWER_CHARACTERS = 500
+MOST_TRAINED_STEPS = 500
+"""Number of steps whose metrics the orchestrator keeps, and maximum number in one answer."""
+MOST_SAMPLES = 8
+"""Maximum number of sampled rollouts of a step."""
+MOST_SAMPLED_STEPS = 50
+"""Number of steps whose sampled rollouts the orchestrator keeps."""
+MOST_SAMPLE_CHARACTERS = 1000
 
 Step = Annotated[int, Field(ge=0, lt=1 << 48)]
 Version = Annotated[int, Field(ge=0, lt=1 << 48)]
@@ -259,3 +266,74 @@ class RunAnswers(WireModel):
 
     before: NewAnswers | None = None
     after: NewAnswers | None = None
+
+
+Metric = Annotated[float, Field(ge=-1e300, le=1e300)] | None
+"""A metric of the trainer; None if the trainer has no value for it."""
+
+
+class TrainedStep(WireModel):
+    """Metrics of a step that the trainer learned, for display only."""
+
+    step: Step
+    at_ms: Milliseconds
+    """Time at which the trainer finished the step, by its clock."""
+    reward: Metric = None
+    """Mean reward of the step's rollouts, also of those that were not chosen for the batch."""
+    loss: Metric = None
+    entropy: Metric = None
+    """Mean entropy over tokens, in nats."""
+    kl: Metric = None
+    """Estimated distance to the reference policy in nats per token; None without a reference."""
+    sampler_kl: Metric = None
+    """Estimated distance to the policies that generated the rollouts, in nats per token."""
+    gradient_norm: Metric = None
+    length: Metric = None
+    """Mean number of generated tokens of an answer."""
+    tokens_per_second: Metric = None
+    """Answer tokens learned per second, without the time spent waiting for rollouts."""
+    staleness: Metric = None
+    """Mean number of versions between the policy that generated a group and the one that learned from it."""
+
+
+class SampledRollout(WireModel):
+    """A rollout of a step, with texts that are cut for display. Both texts are untrusted."""
+
+    key: WireDigest
+    """Work key of the rollout's file."""
+    group: Count
+    """Number of the prompt in that file, from 0."""
+    version: Version
+    """Version of the policy that generated the rollout."""
+    prompt: Annotated[str, Field(max_length=MOST_SAMPLE_CHARACTERS)]
+    answer: Annotated[str, Field(max_length=MOST_SAMPLE_CHARACTERS)]
+    """The answer, or the transcript of a dialogue: messages of the policy after `> `, what it read after `< `."""
+    tokens: Count
+    """Number of generated tokens."""
+    reward: Annotated[float, Field(ge=-1e300, le=1e300)]
+
+
+Samples = Annotated[tuple[SampledRollout, ...], Field(max_length=MOST_SAMPLES)]
+
+
+class NewTrainedStep(TrainedStep):
+    """Body of `PUT /v1/run/trained`: metrics of a learned step, and a few of its rollouts as text, for display only."""
+
+    samples: Samples = ()
+
+
+class RunSamples(WireModel):
+    """Answer of `GET /v1/run/samples`: sampled rollouts of one step."""
+
+    step: Step | None
+    """The requested step, by default the newest one with samples; None if no step has samples."""
+    samples: Samples
+    """Samples of the step; empty if it has none, or was learned long ago."""
+    steps: Annotated[tuple[Step, ...], Field(max_length=MOST_SAMPLED_STEPS)]
+    """All steps that have samples, ascending."""
+
+
+class TrainedPage(WireModel):
+    """Answer of `GET /v1/run/trained`: steps in ascending order."""
+
+    items: Annotated[tuple[TrainedStep, ...], Field(max_length=MOST_TRAINED_STEPS)]

@@ -39,7 +39,7 @@ from rollouts.checks import (
 )
 from rollouts.checks.check import Check
 from rollouts.checks.check_input import CheckedVersion, CheckInput, SeedParts, SlotFacts, open_version
-from rollouts.checks.evidence import RowEvidence, RowSpread, compare, gather, prefill_items
+from rollouts.checks.evidence import Draws, RowEvidence, RowSpread, compare, gather, prefill_items
 from rollouts.checks.result import CheckFinding, CheckOutcome, CheckResult, Cost, Fails
 
 FORMAT = reading.CHECK
@@ -75,6 +75,7 @@ __all__ = [
     "CheckResult",
     "CheckedVersion",
     "Cost",
+    "Draws",
     "Fails",
     "RowEvidence",
     "RowSpread",

@@ -14,9 +14,9 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease, WorkKey
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits
-from rollouts.checks.evidence import RowEvidence, RowSpread
+from rollouts.checks.evidence import Draws, RowEvidence, RowSpread
 from rollouts.checks.result import CheckFinding
-from rollouts.checks.served_rows import Draws, ServedRows, read_served
+from rollouts.checks.served_rows import ServedRows, read_served
 from rollouts.environments import load_environment
 from rollouts.environments.validation import CheckedEnvironment
 from rollouts.errors import BadVersionFolder
@@ -225,12 +225,9 @@ class CheckInput:
             return self.served.rows[row].draws
         return Draws(seed=self.facts.seed, parameters=self.version.recipe.sampling.parameters)
 
-    def by_draws(self, rows: Iterable[int]) -> list[tuple[Draws, list[int]]]:
-        """Returns rows in groups of equal seed and parameters."""
-        groups: dict[Draws, list[int]] = {}
-        for row in rows:
-            groups.setdefault(self.draws(row), []).append(row)
-        return list(groups.items())
+    def with_draws(self, rows: Iterable[int]) -> dict[int, Draws]:
+        """Returns rows with their seeds and sampling parameters, in the same order."""
+        return {row: self.draws(row) for row in rows}
 
     def widest(self, limit: float, own: float) -> float:
         """Returns the larger of `limit` and `spread_factor` times the verifier's own spread `own`."""

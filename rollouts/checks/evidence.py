@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -21,6 +21,21 @@ from rollouts.sampling.sampler import scale
 from rollouts.sampling.softmax import Softmax, weigh
 from rollouts.toploc import ProofResult, verify_rows
 from rollouts.turns import drawn_places
+
+_GAPS = tuple(field.name for field in fields(Gaps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """Seed and sampling parameters of a row, which with its sample number decide the draws.
+
+    Args:
+        seed: 32 bytes; None if unknown.
+        parameters: Sampling parameters.
+    """
+
+    seed: bytes | None
+    parameters: SamplingParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +111,8 @@ class RowSpread:
 def gather(
     policy: Policy,
     file: RolloutFile,
-    rows: Sequence[int],
+    rows: Mapping[int, Draws],
     *,
-    seed: bytes | None,
-    parameters: SamplingParameters,
     tokens_at_once: int | None = None,
 ) -> dict[int, RowEvidence]:
     """Computes evidence for rows of a file by one prefill.
@@ -107,9 +120,7 @@ def gather(
     Args:
         policy: The loaded version.
         file: A file whose tokens fit the model's vocabulary and context.
-        rows: Row numbers in the file.
-        seed: The slot's seed; None if unknown.
-        parameters: The version's sampling parameters.
+        rows: Row numbers in the file, each with the row's seed and sampling parameters.
         tokens_at_once: See `prefill`.
 
     Raises:
@@ -117,10 +128,10 @@ def gather(
         NotANumber: The verifier's own logits contain NaN or infinity.
     """
     passes = prefill(policy, prefill_items(file, rows), tokens_at_once=tokens_at_once)
-    return compare(passes, file, rows, seed=seed, parameters=parameters)
+    return compare(passes, file, rows)
 
 
-def prefill_items(file: RolloutFile, rows: Sequence[int]) -> list[PrefillItem]:
+def prefill_items(file: RolloutFile, rows: Iterable[int]) -> list[PrefillItem]:
     """Returns the answers of these rows, in this order."""
     return [_item(file.samples[row]) for row in rows]
 
@@ -132,28 +143,19 @@ def _item(sample: Sample) -> PrefillItem:
     return PrefillItem(sample.prompt_tokens, sample.tokens_after_prompt, places)
 
 
-def compare(
-    passes: Iterable[PrefillRows],
-    file: RolloutFile,
-    rows: Sequence[int],
-    *,
-    seed: bytes | None,
-    parameters: SamplingParameters,
-) -> dict[int, RowEvidence]:
+def compare(passes: Iterable[PrefillRows], file: RolloutFile, rows: Mapping[int, Draws]) -> dict[int, RowEvidence]:
     """Compares rows of a file with the states and logits of a prefill of `prefill_items(file, rows)`.
 
     Args:
         passes: The passes of the prefill, by any engine.
         file: A file whose tokens fit the model's vocabulary and context.
-        rows: Row numbers in the file.
-        seed: The slot's seed; None if unknown.
-        parameters: The version's sampling parameters.
+        rows: Row numbers in the file, each with the row's seed and sampling parameters.
 
     Raises:
         NotANumber: The verifier's own logits contain NaN or infinity.
     """
     samples, answers = [file.samples[row] for row in rows], prefill_items(file, rows)
-    streams = [(0, 0, 0, 0) if seed is None else stream(seed, sample.sample) for sample in samples]
+    numbers, draws = [*rows], [*rows.values()]
     partial = [_PartialRow() for _ in rows]
     evidence: dict[int, RowEvidence] = {}
     outputs = [sample.output_tokens for sample in samples]
@@ -161,7 +163,7 @@ def compare(
         part = drawn_rows(every, answers)
         if not part.spans:
             continue
-        replayed = _replay(part, outputs, streams, parameters, with_noise=seed is not None)
+        replayed = _replay(part, samples, draws)
         states = part.states.to("cpu", torch.bfloat16)
         at = 0
         for span in part.spans:
@@ -171,10 +173,10 @@ def compare(
         compared = verify_rows([(partial[place].states, samples[place].proofs) for place in whole])
         for place, results in zip(whole, compared, strict=True):
             gaps = partial[place].gaps
-            evidence[rows[place]] = RowEvidence(
+            evidence[numbers[place]] = RowEvidence(
                 proofs=tuple(results),
                 logprobs=gaps.logprobs,
-                gaps=None if seed is None else gaps,
+                gaps=None if draws[place].seed is None else gaps,
                 excess=gaps.excess,
                 variance=gaps.variance,
             )
@@ -218,22 +220,42 @@ class _PartialRow:
     def gaps(self) -> Gaps:
         if len(self._gaps) == 1:
             return self._gaps[0]
-        names = [field.name for field in fields(Gaps)]
-        return Gaps(**{name: np.concatenate([getattr(one, name) for one in self._gaps]) for name in names})
+        return Gaps(**{name: np.concatenate([getattr(one, name) for one in self._gaps]) for name in _GAPS})
 
 
-def _replay(
-    part: PrefillRows,
-    outputs: Sequence[NDArray[np.int32]],
-    streams: Sequence[tuple[int, int, int, int]],
-    parameters: SamplingParameters,
-    *,
-    with_noise: bool,
+def _replay(part: PrefillRows, samples: Sequence[Sample], draws: Sequence[Draws]) -> Gaps:
+    """Replays all rows of a pass, those of equal sampling parameters together, whatever their seeds.
+
+    Without a seed, only log-probabilities, excess and variance are meaningful.
+    """
+    groups: dict[tuple[bool, tuple[float, float, int]], list[AnswerSpan]] = {}
+    places: dict[tuple[bool, tuple[float, float, int]], list[NDArray[np.int64]]] = {}
+    at = 0
+    for span in part.spans:
+        key = draws[span.answer].seed is not None, draws[span.answer].parameters.of_draws
+        groups.setdefault(key, []).append(span)
+        places.setdefault(key, []).append(np.arange(at, at := at + span.stop - span.start))
+    if len(groups) == 1:
+        return _replay_equal(part.logits, part.spans, samples, draws)
+    whole = Gaps(**{name: np.empty(at, np.bool_ if name == "mismatches" else np.float32) for name in _GAPS})
+    for key, spans in groups.items():
+        rows = np.concatenate(places[key])
+        logits = part.logits[torch.from_numpy(rows).to(part.logits.device)]
+        found = _replay_equal(logits, spans, samples, draws)
+        for name in _GAPS:
+            getattr(whole, name)[rows] = getattr(found, name)
+    return whole
+
+
+def _replay_equal(
+    logits: torch.Tensor, spans: Sequence[AnswerSpan], samples: Sequence[Sample], draws: Sequence[Draws]
 ) -> Gaps:
-    """Replays all rows of a pass. Without the seed, only log-probabilities, excess and variance are meaningful."""
-    tokens = np.concatenate([outputs[span.answer][span.start : span.stop] for span in part.spans])
-    if not with_noise:
-        scaled = scale(part.logits, parameters)
+    """Replays rows of equal sampling parameters, all with a seed or all without."""
+    parameters = draws[spans[0].answer].parameters
+    seeds = [seed for span in spans if (seed := draws[span.answer].seed) is not None]
+    tokens = np.concatenate([samples[span.answer].output_tokens[span.start : span.stop] for span in spans])
+    if not seeds:
+        scaled = scale(logits, parameters)
         chosen = scaled.gather(1, torch.from_numpy(tokens.astype(np.int64)).to(scaled.device)[:, None])[:, 0]
         zeros = np.zeros(len(tokens), np.float32)
         softmax = Softmax.room(len(tokens), device=scaled.device)
@@ -242,10 +264,11 @@ def _replay(
         own = (chosen - softmax.totals()).cpu().numpy()
         never = zeros.astype(np.bool_)
         return Gaps(gaps=zeros, outside=zeros, mismatches=never, logprobs=own, excess=excess, variance=variance)
-    keyed = [streams[span.answer] for span in part.spans for _ in range(span.start, span.stop)]
-    positions = [position for span in part.spans for position in range(span.start, span.stop)]
-    return gaps_of_rows(part.logits, tokens.tolist(), row_keys(keyed, positions), parameters)
+    streams = [stream(seed, samples[span.answer].sample) for seed, span in zip(seeds, spans, strict=True)]
+    keyed = [own for own, span in zip(streams, spans, strict=True) for _ in range(span.start, span.stop)]
+    positions = [position for span in spans for position in range(span.start, span.stop)]
+    return gaps_of_rows(logits, tokens.tolist(), row_keys(keyed, positions), parameters)
 
 
 def _slice(gaps: Gaps, here: slice) -> Gaps:
-    return Gaps(**{field.name: getattr(gaps, field.name)[here] for field in fields(Gaps)})
+    return Gaps(**{name: getattr(gaps, name)[here] for name in _GAPS})

@@ -12,23 +12,10 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.openai.bodies import parse_body
 from protocol.openai.errors import InvalidRequest
 from protocol.wire.served import ServedRequest
+from rollouts.checks.evidence import Draws
 from rollouts.files.samples import RolloutFile
 from rollouts.recipe import Recipe
 from rollouts.request_encoding import ModelFolder, encode, room
-from rollouts.sampling.parameters import SamplingParameters
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draws:
-    """Seed and sampling parameters of a row, which with its sample number decide the draws.
-
-    Args:
-        seed: 32 bytes; None if unknown.
-        parameters: Sampling parameters.
-    """
-
-    seed: bytes | None
-    parameters: SamplingParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

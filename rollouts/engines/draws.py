@@ -43,11 +43,11 @@ def draw_rows(
 
 
 def rows_by_parameters(parameters: Sequence[SamplingParameters]) -> dict[SamplingParameters, list[int]]:
-    """Returns, for each kind of parameters, the rows that have them."""
+    """Returns, for each kind of parameters, the rows that have them; the limit of new tokens makes no difference."""
     first = parameters[0]
     if all(one is first for one in parameters):  # spares the usual case a hash per row and step
         return {first: list(range(len(parameters)))}
-    groups: dict[SamplingParameters, list[int]] = {}
+    groups: dict[tuple[float, float, int], tuple[SamplingParameters, list[int]]] = {}
     for row, one in enumerate(parameters):
-        groups.setdefault(one, []).append(row)
-    return groups
+        groups.setdefault(one.of_draws, (one, []))[1].append(row)
+    return dict(groups.values())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from rollouts.checks import RowEvidence
+from rollouts.checks import Draws, RowEvidence
 from rollouts.files.samples import RolloutFile
 from rollouts.precision import Arithmetic
-from rollouts.sampling.parameters import SamplingParameters
 
 
 class Recomputer(Protocol):
@@ -22,16 +21,12 @@ class Recomputer(Protocol):
     def spread_factor(self) -> float:
         """An honest row may differ by this factor times the largest difference between the passes of `again`."""
 
-    def evidence(
-        self, file: RolloutFile, rows: Sequence[int], *, seed: bytes | None, parameters: SamplingParameters
-    ) -> dict[int, RowEvidence]:
-        """Recomputes rows of a file.
+    def evidence(self, file: RolloutFile, rows: Mapping[int, Draws]) -> dict[int, RowEvidence]:
+        """Recomputes rows of a file. Rows share passes, also those of different seeds and sampling parameters.
 
         Args:
             file: A file whose tokens fit the model's vocabulary and context.
-            rows: Row numbers.
-            seed: The slot's seed; None if unknown.
-            parameters: The version's sampling parameters.
+            rows: Row numbers, each with the row's seed and sampling parameters.
 
         Raises:
             InvalidInput: A row does not fit the model.
@@ -49,11 +44,8 @@ class Recomputer(Protocol):
     def again(
         self,
         file: RolloutFile,
-        rows: Sequence[int],
+        rows: Mapping[int, Draws],
         alone: Collection[int],
-        *,
-        seed: bytes | None,
-        parameters: SamplingParameters,
     ) -> list[dict[int, RowEvidence]]:
         """Recomputes rows of `evidence` in several other passes, to measure this machine's own rounding; after `renew`.
 
@@ -61,10 +53,8 @@ class Recomputer(Protocol):
 
         Args:
             file: As for `evidence`.
-            rows: Row numbers.
+            rows: As for `evidence`.
             alone: Rows that get a pass of their own.
-            seed: As for `evidence`.
-            parameters: As for `evidence`.
 
         Raises:
             ClassFailed: The passes differ, although they must be equal in a numerics class.

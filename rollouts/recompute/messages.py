@@ -11,8 +11,9 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, fields
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -20,15 +21,17 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from protocol.identifiers import Digest
-from rollouts.checks import RowEvidence
+from rollouts.checks import Draws, RowEvidence
 from rollouts.engines.interface import SampleRequest
 from rollouts.errors import EngineFailed
 from rollouts.precision import Arithmetic, Dtype
+from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
 from rollouts.toploc.results import Malformed
 
-LARGEST_HEAD = 1 << 20
+LARGEST_HEAD = 16 << 20
+"""Maximum bytes of a head. Each request of a served file takes about 150 bytes, for its seed and parameters."""
 LARGEST_FILE = 4 << 30
 """Maximum bytes of a packed rollout file."""
 _HEAD, _BODY = 4, 8
@@ -58,13 +61,36 @@ class LoadVersion(_Message):
     digest: Digest
 
 
+class EqualDraws(_Message):
+    """Consecutive rows of equal `Draws`."""
+
+    rows: int
+    """Number of the rows."""
+    seed: bytes | None
+    parameters: dict[str, Any]
+    """Fields of `SamplingParameters`."""
+
+
 class Compare(_Message):
     """Recomputes all rows of the rollout file in the body, in their order."""
 
     kind: Literal["compare"] = "compare"
-    seed: bytes | None
-    parameters: dict[str, Any]
-    """Fields of `SamplingParameters`."""
+    draws: tuple[EqualDraws, ...]
+
+    @classmethod
+    def of(cls, draws: Sequence[Draws]) -> Compare:
+        """Returns the message for rows with these seeds and parameters."""
+        return cls(
+            draws=tuple(
+                EqualDraws(rows=len([*rows]), seed=own.seed, parameters=asdict(own.parameters))
+                for own, rows in groupby(draws)
+            )
+        )
+
+    def each(self) -> Iterator[Draws]:
+        """Yields seed and parameters of each row."""
+        for one in self.draws:
+            yield from repeat(Draws(seed=one.seed, parameters=SamplingParameters(**one.parameters)), one.rows)
 
 
 class Generate(_Message):

@@ -91,14 +91,8 @@ class _Recomputing:
 
     def _compare(self, engine: VllmEngine, request: Compare, body: bytes) -> bytes:
         file = unpack(body, limits=_NO_LIMITS)
-        rows = range(len(file.samples))
-        found = compare(
-            engine.prefill(prefill_items(file, rows)),
-            file,
-            rows,
-            seed=request.seed,
-            parameters=SamplingParameters(**request.parameters),
-        )
+        rows = dict(enumerate(request.each()))
+        found = compare(engine.prefill(prefill_items(file, rows)), file, rows)
         return pack_evidence([found[row] for row in rows])
 
     def _generate(self, engine: VllmEngine, request: Generate, body: bytes) -> bytes:

@@ -23,7 +23,7 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Digest
 from protocol.runtime.scratch_folders import scratch_folder
-from rollouts.checks import RowEvidence
+from rollouts.checks import Draws, RowEvidence
 from rollouts.engines.interface import SampleRequest
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
@@ -151,7 +151,8 @@ def differences(process: VllmProcess) -> list[str]:
                 hint="install the release's version of numpy (requirements.lock)",
             )
         process.load(folder, version=digest)
-        evidence = process.compare(file, range(len(file.samples)), seed=SEED, parameters=PARAMETERS)
+        draws = Draws(seed=SEED, parameters=PARAMETERS)
+        evidence = process.compare(file, dict.fromkeys(range(len(file.samples)), draws))
     process.version = None
     return [text for row, one in evidence.items() if (text := difference(file, row, one))]
 

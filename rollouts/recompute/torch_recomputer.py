@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from rollouts.checks import RowEvidence, gather
+from rollouts.checks import Draws, RowEvidence, gather
 from rollouts.files.samples import RolloutFile
 from rollouts.models.policy import Policy
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.prefill import usual_tokens
-from rollouts.sampling.parameters import SamplingParameters
 
 OTHER_SHAPE = 3
 """Factor by which the passes of `again` have fewer tokens than those of `evidence`.
@@ -58,29 +57,21 @@ class TorchRecomputer:
         """See `Recomputer.spread_factor`."""
         return FLOAT32_SPREAD if self._float32 else MEASURED_SPREAD
 
-    def evidence(
-        self, file: RolloutFile, rows: Sequence[int], *, seed: bytes | None, parameters: SamplingParameters
-    ) -> dict[int, RowEvidence]:
+    def evidence(self, file: RolloutFile, rows: Mapping[int, Draws]) -> dict[int, RowEvidence]:
         """Recomputes rows of a file: see `Recomputer.evidence`."""
-        return gather(self._policy, file, rows, seed=seed, parameters=parameters) if rows else {}
+        return gather(self._policy, file, rows) if rows else {}
 
     def renew(self) -> None:
         """Does nothing: the passes of `again` have other arithmetic."""
 
     def again(
-        self,
-        file: RolloutFile,
-        rows: Sequence[int],
-        alone: Collection[int],
-        *,
-        seed: bytes | None,
-        parameters: SamplingParameters,
+        self, file: RolloutFile, rows: Mapping[int, Draws], alone: Collection[int]
     ) -> list[dict[int, RowEvidence]]:
         """Recomputes the rows with the plain attention kernel, in reversed order and in smaller passes."""
         size = max(1, usual_tokens(self._policy.device) // OTHER_SHAPE)
 
         def of(some: Sequence[int]) -> dict[int, RowEvidence]:
-            return gather(self._policy, file, some, seed=seed, parameters=parameters, tokens_at_once=size)
+            return gather(self._policy, file, {row: rows[row] for row in some}, tokens_at_once=size)
 
         with self._policy.other_arithmetic():
             packed = [row for row in sorted(rows, reverse=True) if row not in alone]

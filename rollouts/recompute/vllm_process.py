@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 import rollouts.errors
 from protocol.errors import InvalidInput, MusterError, NotFound
 from protocol.identifiers import Digest
-from rollouts.checks import RowEvidence
+from rollouts.checks import Draws, RowEvidence
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm.cpu_kernels import check_class, environment_for
 from rollouts.errors import BadRolloutFile, EngineFailed
@@ -120,10 +120,12 @@ class VllmProcess:
         self._ask(LoadVersion(folder=folder, digest=version), expected=Done, within=LOAD_WITHIN)
         self.version = version
 
-    def compare(
-        self, file: RolloutFile, rows: Sequence[int], *, seed: bytes | None, parameters: SamplingParameters
-    ) -> dict[int, RowEvidence]:
+    def compare(self, file: RolloutFile, rows: Mapping[int, Draws]) -> dict[int, RowEvidence]:
         """Recomputes rows of a file with the loaded version; rows share passes in the given order.
+
+        Args:
+            file: A file whose tokens fit the model's vocabulary and context.
+            rows: Row numbers, each with the row's seed and sampling parameters.
 
         Raises:
             InvalidInput: A row does not fit the model.
@@ -132,7 +134,7 @@ class VllmProcess:
         if not rows:
             return {}
         samples = tuple(file.samples[row] for row in rows)
-        request, content = Compare(seed=seed, parameters=asdict(parameters)), pack(replace(file, samples=samples))
+        request, content = Compare.of([*rows.values()]), pack(replace(file, samples=samples))
         loaded, self.version = self.version, None  # after an error in a prefill the version must be loaded again
         tokens = [len(sample.output_tokens) for sample in samples]
         _, body = self._ask(

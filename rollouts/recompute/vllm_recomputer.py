@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from protocol.identifiers import Digest
-from rollouts.checks import RowEvidence
+from rollouts.checks import Draws, RowEvidence
 from rollouts.files.samples import RolloutFile
 from rollouts.precision import Arithmetic
 from rollouts.recompute.errors import NumericsUnstable, starting
 from rollouts.recompute.reference import prove
 from rollouts.recompute.vllm_process import VllmProcess
-from rollouts.sampling.parameters import SamplingParameters
 
 
 class VllmRecomputer:
@@ -41,11 +40,9 @@ class VllmRecomputer:
         """Always 0: if two passes differ, this machine does not reproduce the class; no row is excused for that."""
         return 0.0
 
-    def evidence(
-        self, file: RolloutFile, rows: Sequence[int], *, seed: bytes | None, parameters: SamplingParameters
-    ) -> dict[int, RowEvidence]:
+    def evidence(self, file: RolloutFile, rows: Mapping[int, Draws]) -> dict[int, RowEvidence]:
         """Recomputes rows of a file: see `Recomputer.evidence`."""
-        found = self._process.compare(file, rows, seed=seed, parameters=parameters)
+        found = self._process.compare(file, rows)
         self._first |= found
         return found
 
@@ -69,13 +66,7 @@ class VllmRecomputer:
             raise
 
     def again(
-        self,
-        file: RolloutFile,
-        rows: Sequence[int],
-        alone: Collection[int],
-        *,
-        seed: bytes | None,
-        parameters: SamplingParameters,
+        self, file: RolloutFile, rows: Mapping[int, Draws], alone: Collection[int]
     ) -> list[dict[int, RowEvidence]]:
         """Recomputes the rows in reversed order, and some of them alone.
 
@@ -83,10 +74,10 @@ class VllmRecomputer:
             NumericsUnstable: A row differs from its `evidence`. The process is ended.
             EngineFailed: vLLM failed.
         """
-        packed = [row for row in sorted(rows, reverse=True) if row not in alone]
-        second = self._process.compare(file, packed, seed=seed, parameters=parameters)
+        packed = {row: rows[row] for row in sorted(rows, reverse=True) if row not in alone}
+        second = self._process.compare(file, packed)
         for row in sorted(alone):
-            second |= self._process.compare(file, [row], seed=seed, parameters=parameters)
+            second |= self._process.compare(file, {row: rows[row]})
         for row in sorted(rows):
             if not second[row].same_bits(self._first[row]):
                 self._process.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.configuration.sections import load_configuration
-from cli.keys import node_of
+from cli.keys import node_of, open_node_key
 from tests.kit.command_line import imports_of
 from tests.kit.devnet import Said, run_muster
 
@@ -51,12 +51,13 @@ def test_encrypting_a_key_imports_no_bls_signatures(config: str, tmp_path: Path)
 def test_the_workers_keystore_is_used_for_the_node_unless_another_is_named(config: str, tmp_path: Path) -> None:
     machine, other = (keys(config, "new", name, "--light", "--json").json()["address"] for name in ("rig", "node"))
     found = load_configuration(Path(config))
-    assert node_of(found, None) == other
+    assert node_of(found, None) == open_node_key(found, None).address == other
     (tmp_path / "muster.toml").write_text(
         Path(config).read_text() + '[worker]\nkeystore = "keys/rig.json"\nlabels = {}\n'
     )
     found = load_configuration(Path(config))
     assert (node_of(found, None), node_of(found, "node")) == (machine, other)
+    assert [open_node_key(found, name).address for name in (None, "node")] == [machine, other]
 
 
 def test_a_key_is_never_overwritten(config: str) -> None:

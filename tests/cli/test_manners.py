@@ -16,8 +16,8 @@ from cli.exit_codes import EXIT_CODES, FAILED, TRY_LATER, USAGE, WrongUsage, exi
 from cli.lazy import mount
 from cli.main import PARTS, app
 from protocol.errors import InvalidInput, MusterError, Unavailable
+from protocol.runtime.findings import exit_code, failure, ok, warning
 from tests.kit.devnet import run_muster
-from worker.doctor.finding import exit_code, failure, ok, warning
 
 WITHOUT_JSON = {
     "devnet": "runs a network; --check and the report have its results",

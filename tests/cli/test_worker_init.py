@@ -43,6 +43,7 @@ from protocol.identity.keystores import read_keystore, write_keystore
 from protocol.identity.typed_data import SigningDomain
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.findings import DoctorFinding, failure
 from protocol.verdicts import Outcome
 from tests.kit.chain import development_chain, development_process
 from tests.kit.command_line import run_muster
@@ -52,7 +53,6 @@ from tests.kit.http_server import served
 from tests.kit.verdicts import verdict_on
 from tests.kit.world import POOL, TERMS, World, founded, world
 from worker.chain import earnings
-from worker.doctor.finding import DoctorFinding, failure
 from worker.settings import LocalNetwork, WorkerSettings
 
 __all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures

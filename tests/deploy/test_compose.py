@@ -188,7 +188,8 @@ def preflight(
 ) -> subprocess.CompletedProcess[str]:
     """Runs the script that the container runs, with other folders."""
     script = (COMPOSE / "preflight.sh").read_text()
-    script = script.replace("/etc/muster", str(tmp_path / "config")).replace("/run/secrets", str(tmp_path / "secrets"))
+    for place, folder in (("/etc/muster", "config"), ("/run/secrets", "secrets"), ("/base", "base")):
+        script = script.replace(place, str(tmp_path / folder))
     (tmp_path / "meminfo").write_text(f"MemTotal:  {mib * 1024} kB\nMemFree: 1 kB\n")
     environment = pool()["services"]["preflight"]["environment"] | {"PROFILES": "training"} | dict(variables or {})
     return subprocess.run(
@@ -221,6 +222,10 @@ def test_preflight_names_what_a_host_lacks(tmp_path: Path) -> None:
         ({"POOL_GATEWAY_URL": "", "PROFILES": "gateway"}, "POOL_GATEWAY_URL is missing"),
         ({"POOL_SERVING": "false"}, "a run that serves needs both"),
         ({"POOL_GATEWAY_URL": ""}, "a run that serves needs both"),
+        ({"POOL_ID": "0"}, "POOL_ID in .env is not the number of a pool"),
+        ({"POOL_SUBNET": "10.9.0.0/24"}, "POOL_SUBNET is set in .env without POOL_PROXY"),
+        ({"POOL_URL": "pool.example"}, "POOL_URL in .env is 'pool.example', which does not begin with https://"),
+        ({"POOL_RELAY_URL": "http://relay.example"}, "POOL_RELAY_URL in .env is 'http://relay.example'"),
         ({}, "run init first"),
     ):
         done = preflight(tmp_path, variables=variables)
@@ -230,8 +235,26 @@ def test_preflight_names_what_a_host_lacks(tmp_path: Path) -> None:
     (tmp_path / "config/deployment.json").touch()
     assert "secrets/chain-url in the pool's folder is empty" in preflight(tmp_path).stderr
     (tmp_path / "secrets/chain-url").write_text("https://rpc.example\n")
-    done = preflight(tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "base").mkdir()  # as Docker makes it if the operator did not
+    assert "the trainer has no base model" in preflight(tmp_path).stderr
+    assert preflight(tmp_path, variables={"PROFILES": "gateway"}).returncode == 0
+    (tmp_path / "base/recipe.json").touch()
+    for variables in ({}, {"POOL_URL": "http://pool.example", "POOL_ALLOW_PLAIN_HTTP": "true"}):
+        done = preflight(tmp_path, variables=variables)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_two_pools_and_two_workers_on_one_host_share_nothing() -> None:
+    other = configured("pool.yml", POOL | {"POOL_NAME": "pool-2"})
+    volumes = [{each["name"] for each in found["volumes"].values()} for found in (pool(), other)]
+    assert not volumes[0] & volumes[1]
+    workers = [configured("worker.yml", {"WORKER_NAME": name})["volumes"]["worker"]["name"] for name in ("a", "b")]
+    assert workers == ["a_worker", "b_worker"]
+
+
+def test_the_example_of_env_sets_no_comment_as_a_value(tmp_path: Path) -> None:
+    lines = (COMPOSE / "pool.env.example").read_text().splitlines()
+    assert not [line for line in lines if "#" in line and not line.startswith("#")]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="init gives files to other users, as root does in its container")

@@ -35,7 +35,7 @@ if not (TOOLS / "helm").exists():
         pytest.fail("there is no .tools/helm: run deploy/setup/helm.sh")
     pytest.skip("there is no .tools/helm (deploy/setup/helm.sh makes it)", allow_module_level=True)
 
-DEPLOYMENT = {"chain_id": 8453, "block": 25_000_000, "contracts": {}}
+DEPLOYMENT = {"chain_id": 8453, "block": 25_000_000, "contracts": {"StakeManager": "0x" + "11" * 20}}
 POOL: dict[str, Any] = {
     "image": {
         "services": {"repository": "registry.example/muster/services", "tag": "0.1.0"},
@@ -69,7 +69,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             **TRAINING,
             "trustedProxies": ["10.0.0.0/8"],
             "imagePullSecrets": [{"name": "registry"}],
-            "gateway": {"enabled": True, "publicUrl": "https://gateway.example", "keySecret": {"name": "gateway"}},
             "orchestrator": {
                 "settings": {
                     "requirements": {"min_gpus": 1, "min_gpu_memory_bytes": 24_000_000_000},
@@ -87,7 +86,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                 "rules": {"enabled": True},
                 "dashboards": {"enabled": True, "labels": {"team": "ops"}},
             },
+            "tracing": {
+                "enabled": True,
+                "sampleRatio": 0.1,
+                "endpoint": "http://otel:4318",
+                "headersSecret": {"name": "otel"},
+            },
         },
+    ),
+    "serving": (
+        "muster-pool",
+        {"gateway": {"enabled": True, "publicUrl": "https://gateway.example", "keySecret": {"name": "gateway"}}},
     ),
     "replicas and a bucket": (
         "muster-pool",
@@ -233,8 +242,17 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no run": ("muster-pool", {**TRAINING, "pool": {"run": ""}}, r"pool.run is missing"),
     "no base": ("muster-pool", {"trainer": {**TRAINING["trainer"], "base": {"claim": ""}}}, r"trainer.base.claim is m"),
     "no upstream": ("muster-pool", {"relay": TRAINING["relay"]}, r"relay.upstream is missing"),
+    "gateway and trainer": (
+        "muster-pool",
+        {**TRAINING, "gateway": {"enabled": True, "keySecret": {"name": "g"}, "publicUrl": "https://g.example"}},
+        r"a run serves clients or trains",
+    ),
+    "Redis without a tag": ("muster-pool", {"redis": {"image": "redis"}}, r"/redis/image.*match"),
+    "no contracts": ("muster-pool", {"deployment": {"contracts": None}}, r"/deployment/contracts"),
+    "worker's network": ("muster-worker", {"networkPolicy": {"allow": ["10.0.0.5/99"]}}, r"/networkPolicy/allow/0"),
     "gateway": ("muster-pool", {"gateway": {"enabled": True, "keySecret": {"name": "g"}}}, r"gateway.publicUrl is mis"),
     "token": ("muster-pool", {"orchestrator": {"tokens": [{"name": "a", "scope": "root", "hash": "x"}]}}, r"tokens/0"),
+    "no collector": ("muster-pool", {"tracing": {"enabled": True}}, r"tracing.endpoint is missing"),
     "no memory": ("muster-pool", {"discovery": {"resources": {"limits": None}}}, r"/discovery/resources"),
     "worker's pool": ("muster-worker", {"pool": {"id": None}}, r"/pool/id.*want integer"),
     "worker's discovery": ("muster-worker", {"pool": {"discovery": []}}, r"/pool/discovery.*minItems"),
@@ -330,7 +348,7 @@ def test_variables_load_as_the_services_settings(case: str, tmp_path: Path, monk
                     assert {name for name in values if name.startswith(kind._variable(""))} <= known | tables
                     settings = kind.load()
                     loaded.append(service)
-                    if service in PLACES and service != "sandbox":
+                    if service in PLACES and service not in {"sandbox", "tracing"}:
                         assert settings.model_fields_set > {"deployment", "chain_url"}
     assert loaded
 

@@ -17,7 +17,7 @@ OWN = f"/v1/nodes/{NODE.address}"
 
 async def test_every_route_except_identity_and_health_requires_a_signature(place: Place) -> None:
     found = [one for one in operations(place.app) if one[1] not in OPEN]
-    assert len(found) == 7
+    assert len(found) == 8
     for method, path in found:
         where = path.format(node=NODE.address, pool_id=POOL, nonce=1)
         answer = await place.http().request(method, where, content=b"{}" if method in {"PUT", "POST"} else None)

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
@@ -24,12 +25,13 @@ import redis as sync_redis
 from ledger.artifacts import Contract
 from ledger.devchain import ChainKind, free_port, start_chain
 from protocol.clients.discovery import DiscoveryClient
-from protocol.errors import Unavailable
+from protocol.errors import NotFound, Unavailable
 from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
 from protocol.wire.invites import SignedInvite
+from protocol.wire.nodes import NodeRecord
 from tests.kit.discovery import registration
 from tests.kit.discovery_pool import PoolOnChain, make_pool
 
@@ -37,6 +39,7 @@ POOL = 1
 NODE = Key.generate()
 SERVICE = Key.generate()
 PATIENCE_S = 60
+T = TypeVar("T")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -64,23 +67,24 @@ class Operated:
         self._wait(process, self._redis_answers)
         return process
 
-    def start(self, port: int) -> subprocess.Popen[bytes]:
+    def start(self, port: int, *options: str, key: Key = SERVICE, database: int = 0) -> subprocess.Popen[bytes]:
         deployment = self.home / "deployment.json"
         self.pool.deployment.save(deployment)
         environment = {
-            "MUSTER_DISCOVERY_KEY": "0x" + SERVICE.reveal().hex(),
+            "MUSTER_DISCOVERY_KEY": "0x" + key.reveal().hex(),
             "MUSTER_DISCOVERY_DEPLOYMENT": str(deployment),
             "MUSTER_DISCOVERY_CHAIN_URL": self.pool.chain.url,
-            "MUSTER_DISCOVERY_REDIS_URL": self.redis_url,
+            "MUSTER_DISCOVERY_REDIS_URL": f"{self.redis_url}?db={database}",
             "MUSTER_DISCOVERY_POLL_SECONDS": "0.2",
+            "MUSTER_DISCOVERY_PEER_SECONDS": "0.2",
         }
-        command = [sys.executable, "-m", "cli", "discovery", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "cli", "discovery", "serve", "--port", str(port), *options]
         process = self._run(command, f"{port}.log", environment)
         self._wait(process, lambda: _is_ready(port))
         return process
 
-    def client(self, port: int, key: Key) -> DiscoveryClient:
-        return DiscoveryClient(f"http://127.0.0.1:{port}#{SERVICE.address}", key=key)
+    def client(self, port: int, key: Key, *, service: Key = SERVICE) -> DiscoveryClient:
+        return DiscoveryClient(f"http://127.0.0.1:{port}#{service.address}", key=key)
 
     def _run(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         output = self.stack.enter_context((self.home / log).open("ab"))
@@ -179,6 +183,54 @@ async def test_an_invite_reaches_its_node_through_another_process_which_then_sto
         assert await asyncio.to_thread(service.wait, 60) == 0
     written = [json.loads(line) for line in (operated.home / f"{here}.log").read_text().splitlines()]
     assert {line["logger"] for line in written} >= {"protocol.http.serving.service", "uvicorn.error"}
+
+
+async def test_nodes_of_a_killed_service_are_found_through_its_peer(operated: Operated) -> None:
+    pool, here, there, other = operated.pool, free_port(), free_port(), Key.generate()
+    operated.start_redis()
+    service = operated.start(here, "--peer", f"http://127.0.0.1:{there}#{other.address}")
+    peer = f"http://127.0.0.1:{here}#{SERVICE.address}"
+    operated.start(there, "--peer", peer, key=other, database=1)
+    async with (
+        operated.client(here, NODE) as node,
+        operated.client(there, NODE, service=other) as node_there,
+        operated.client(there, pool.orchestrator, service=other) as orchestrator,
+    ):
+        await node.register(registration(pool_id=POOL))
+        found = await until(lambda: all_of(orchestrator.nodes(POOL)))
+        assert [(record.address, record.ip, record.signed_for) for record in found] == [
+            (NODE.address, "", SERVICE.address)
+        ]
+        invite = posted(pool)
+        await orchestrator.invite(invite)  # the peer passes it on to the service that the node polls
+        assert await until(lambda: node.invites(wait=timedelta())) == (invite,)
+        with killed(service):
+            assert [record.address for record in await all_of(orchestrator.nodes(POOL))] == [NODE.address]
+            assert await node_there.invites(wait=timedelta()) == (invite,)
+            await node_there.sign_off()
+            assert await all_of(orchestrator.nodes(POOL)) == []
+        operated.start(here, "--peer", f"http://127.0.0.1:{there}#{other.address}")
+
+        async def is_unknown() -> bool:
+            try:
+                await node.record()
+            except NotFound:
+                return True
+            return False
+
+        assert await until(is_unknown)  # the service learns that its node has left
+
+
+async def until(ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks until the answer is not empty; returns it."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (answer := await ask()):  # noqa: ASYNC110 - another process changes it
+            await asyncio.sleep(0.1)
+        return answer
+
+
+async def all_of(nodes: AsyncIterator[NodeRecord]) -> list[NodeRecord]:
+    return [each async for each in nodes]
 
 
 def posted(pool: PoolOnChain) -> SignedInvite:

@@ -124,6 +124,8 @@ SEAMS: dict[str, tuple[set[str], dict[str, str]]] = {
             "shardcast/download/transfer.py": "blocking sockets, one thread per connection",
             "trainer/run/learner/thread.py": "one heap for all learning steps",
             "trainer/endpoint.py": "an evaluation, in a command's process",
+            "validator/doctor/throughput.py": "scores the answers of a measurement, in a command's process",
+            "protocol/runtime/tracing.py": "the last export of a process that ends, within a time limit",
             "trainer/distributed/leader.py": "heartbeats of the mesh while the learner computes",
             **COMMANDS,
             **TASKS,

@@ -73,6 +73,25 @@ def test_the_commands_of_muster_exist_with_their_options(block: str) -> None:
             assert option in said.out
 
 
+@pytest.mark.parametrize("block", ["sh compose_backup", "sh compose_restore", "sh helm_backup", "sh helm_restore"])
+def test_backups_name_services_and_commands_that_exist(block: str) -> None:
+    services = re.findall(r"^  ([a-z-]+):$", (ROOT / "deploy/compose/pool.yml").read_text(), re.MULTILINE)
+    chart = (ROOT / "deploy/helm/muster-pool/templates/orchestrator.yaml").read_text()
+    found = 0
+    for words in lines(block):
+        if "admin" not in words:
+            continue
+        found += 1
+        at = words.index("admin")
+        assert run_muster(*words[at : at + 2], "--help").code == 0
+        if words[0] == "docker":
+            service = words[words.index("python3") - 1] if "python3" in words else words[at - 1]
+            assert service in services
+        else:
+            assert f"name: {words[words.index('-c') + 1]}" in chart
+    assert found
+
+
 @pytest.mark.skipif(not HELM.exists(), reason="there is no .tools/helm (deploy/setup/helm.sh makes it)")
 @pytest.mark.parametrize(("chart", "values"), [("muster-pool", "pool.yaml"), ("muster-worker", "worker.yaml")])
 def test_the_values_on_the_page_render(chart: str, values: str, tmp_path: Path) -> None:

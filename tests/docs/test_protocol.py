@@ -23,6 +23,7 @@ from protocol.node_registration import NodeConsent, ProviderConsent
 from protocol.verdicts import Outcome, ReasonCode, reason_name
 from protocol.wire.assignments import AssignmentState
 from protocol.wire.base import parse_answer
+from protocol.wire.federation import NodeStatementPage
 from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodeState, Registration
@@ -53,6 +54,7 @@ EXAMPLES: list[type[BaseModel]] = [
     SignedConsents,
     SignedLeave,
     Registration,
+    NodeStatementPage,
     Heartbeat,
     HeartbeatAnswer,
     UploadRequest,

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from requests.auth import AuthBase
 
 from discovery.app import build_discovery
+from protocol.identity.keys import Key
 from protocol.redis.connection import connect_redis
 from protocol.wire.nodes import NodeRecord
 from tests.kit.discovery import (
@@ -29,11 +30,17 @@ from tests.kit.discovery import (
 from tests.kit.fuzzing import Signed, fuzz, operations
 from tests.kit.http_server import served
 
+PEER = Key(b"\x2a" * 32)
+
 
 def build(redis_url: str = "redis://127.0.0.1:1/0") -> FastAPI:
     ledger = SmallLedger()
     return build_discovery(
-        settings(requests_per_second=10_000, ip_requests_per_second=10_000),
+        settings(
+            requests_per_second=10_000,
+            ip_requests_per_second=10_000,
+            peers=(f"http://127.0.0.1:1#{PEER.address}",),  # no process listens there
+        ),
         key=SERVICE,
         pools=POOLS,
         redis=connect_redis(redis_url),
@@ -46,6 +53,7 @@ SPEAKERS: dict[str, AuthBase | None] = {
     "nobody": None,
     "the node": Signed(NODE, SERVICE.address),
     "the orchestrator": Signed(ORCHESTRATOR, SERVICE.address),
+    "a peer": Signed(PEER, SERVICE.address),
     "a stranger": Signed(STRANGER, SERVICE.address),
 }
 

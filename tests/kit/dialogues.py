@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from protocol.identifiers import ZERO_DIGEST, address, digest
-from rollouts.checks.evidence import gather
+from rollouts.checks.evidence import Draws, gather
 from rollouts.dialogue.formats import FormatName
 from rollouts.dialogue.play import Dialogue, PlayedDialogue
 from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Role, Tool, score_of_one
@@ -155,7 +155,7 @@ def check_by_prefill(file: RolloutFile, folder: Path, recipe: Recipe) -> None:
     """
     policy = load_policy(folder, dtype=Dtype.FLOAT32, device=torch.device("cpu"))
     rows = [*range(len(file.samples))]
-    evidence = gather(policy, file, rows, seed=SEED, parameters=recipe.sampling.parameters)
+    evidence = gather(policy, file, dict.fromkeys(rows, Draws(seed=SEED, parameters=recipe.sampling.parameters)))
     for row in rows:
         found, sample = evidence[row], file.samples[row]
         assert found.gaps is not None

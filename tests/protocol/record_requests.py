@@ -34,7 +34,7 @@ from protocol.wire.invites import SignedInvite
 from protocol.wire.logs import LogBatch
 from protocol.wire.nodes import Registration
 from protocol.wire.relayed import JoinRequest, SignedDispute, SubmissionRequest
-from protocol.wire.runs import Demand, NewAnswers, NewCheckpoint, TrainerWish
+from protocol.wire.runs import Demand, NewAnswers, NewCheckpoint, NewTrainedStep, TrainerWish
 from protocol.wire.slots import SlotName, SlotRequest
 from protocol.wire.tasks import NewTask, TaskPatch
 from protocol.wire.uploads import ObjectKey, UploadRequest
@@ -166,6 +166,9 @@ def owner_calls(owner: OrchestratorClient) -> Calls:
         "hold_trainer_lease": lambda: owner.hold_trainer_lease(of(TrainerWish)),
         "put_answers": lambda: owner.put_answers(of(NewAnswers)),
         "answers": owner.answers,
+        "put_trained": lambda: owner.put_trained(of(NewTrainedStep)),
+        "trained": lambda: owner.trained(first=1),
+        "samples": lambda: owner.samples(step=1),
         "figures": lambda: owner.figures(first=1),
         "rollouts": lambda: owner.rollouts(step=1),
         "rollout": lambda: owner.rollout(WORK),

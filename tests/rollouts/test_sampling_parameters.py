@@ -7,6 +7,7 @@ import math
 import pytest
 
 from protocol.errors import InvalidInput
+from rollouts.engines.draws import rows_by_parameters
 from rollouts.sampling.parameters import SamplingParameters
 
 
@@ -14,6 +15,11 @@ def test_default_sampling_parameters_exclude_no_token() -> None:
     assert not SamplingParameters(max_new_tokens=8).masks
     assert SamplingParameters(max_new_tokens=8, top_p=0.9).masks
     assert SamplingParameters(max_new_tokens=8, top_k=1).masks
+
+
+def test_rows_that_differ_in_their_limit_of_tokens_are_drawn_together() -> None:
+    some = [SamplingParameters(max_new_tokens=8 + number, temperature=(1.0, 0.5)[number % 2]) for number in range(4)]
+    assert rows_by_parameters(some) == {some[0]: [0, 2], some[1]: [1, 3]}
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,20 @@ async def test_killing_the_orchestrator_with_9_stops_no_task(pool: Pool) -> None
     assert (found := await pool.status()) is not None
     assert (found.orchestrator, found.moved) == (pool.orchestrator_url, "")
     assert _keepers(pool) == before
+
+    # It finds the next URL on the ledger: no invite can arrive.
+    former = pool.programs["orchestrator"]
+    del pool.ports["orchestrator"]
+    await pool.start_orchestrator()
+    async with pool.ledger("owner") as owner:
+        await owner.pools.set_data_uri(POOL, pool.orchestrator_url)
+    former.kill()
+    await until(silent, what="the worker notices")
+    await until(heard, what="the worker finds it on the ledger")
+    assert (found := await pool.status()) is not None
+    assert found.orchestrator == pool.orchestrator_url
+    assert found.moved.endswith("by its URL on the ledger")
+    assert _keepers(pool) == before
     await pool.start_discovery()
 
 

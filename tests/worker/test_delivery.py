@@ -36,10 +36,12 @@ from protocol.identity.keys import Key
 from protocol.leases import Lease
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock
+from protocol.runtime.tracing import TraceIds
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.relayed import ReceiptState, SubmissionReceipt
 from protocol.wire.uploads import UploadRequest, UploadTicket
 from tests.kit.chain_controls import ChainControls
+from tests.kit.collector import traced
 from tests.kit.http_server import served
 from tests.kit.memory_ledger import MemoryLedger, PoolUnderTest
 from tests.kit.orchestrator import under_test
@@ -285,14 +287,19 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
 # Successful deliveries
 
 
-async def test_work_is_stored_then_submitted_and_its_copy_deleted_last(scene: Scene) -> None:
-    await scene.hand_over()
-    await scene.work()
+async def test_work_is_stored_then_submitted_and_its_copy_deleted_last(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with traced(monkeypatch) as collector:
+        await scene.hand_over()
+        await scene.work()
     assert await scene.delivered()
     assert scene.store.counts()["delivered"] == 1
     (handed,) = scene.relay.handed
     assert handed.work.signer(handed.raw_signature, scene.chain.work_domain) == scene.key.address
     assert [ticket.already_there for ticket in scene.relay.tickets] == [False, True]
+    trace = collector.of(TraceIds.of(handed.lease.lease.key.hash).trace)
+    assert "upload" in trace
 
 
 async def test_a_file_without_a_lease_is_stored_and_not_submitted(scene: Scene) -> None:

@@ -22,11 +22,11 @@ from ledger.amounts import UNIT
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from protocol.identity.keys import Key
 from protocol.runtime.clock import ManualClock, SystemClock
+from protocol.runtime.findings import DoctorFinding, Level
 from protocol.wire.nodes import Gpu, Hardware
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from worker.chain.pool_record import PoolRecord
 from worker.doctor import local_network, machine, network, software
-from worker.doctor.finding import DoctorFinding, Level
 from worker.doctor.ledger import check_record
 from worker.doctor.run import check_run, paid_engines
 from worker.machine.gpus import GpuInventory, read_gpus

@@ -71,6 +71,7 @@ class ScriptedChain:
     def __init__(self, orchestrator: Address) -> None:
         self.key = orchestrator
         self.at = MEMBER
+        self.url = ""
         self.down = False
 
     @property
@@ -90,6 +91,11 @@ class ScriptedChain:
         if self.down:
             raise Unavailable("the chain is down")
         return self.key
+
+    async def pool_url(self) -> str:
+        if self.down:
+            raise Unavailable("the chain is down")
+        return self.url
 
     async def is_orchestrator(self, who: Address) -> bool:
         return who == self.key

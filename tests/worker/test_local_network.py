@@ -26,13 +26,13 @@ from ledger.deployment import Deployment
 from protocol.errors import InvalidInput
 from protocol.http.url_safety import is_public
 from protocol.identity.keys import Key
+from protocol.runtime.findings import Level
 from protocol.wire.assignments import AssignmentState
 from protocol.wire.tasks import NetworkMode
 from tests.worker.conftest import Engine
 from tests.worker.specs import run_to_end, spec_for, text_of
 from tests.worker.test_reconciler import TICK, asked, reconciler_of, running, state_is, until
 from worker.app import require_filter, run_worker
-from worker.doctor.finding import Level
 from worker.doctor.local_network import check_local_network, check_relays, own_addresses
 from worker.runtime import docker as docker_module
 from worker.runtime.docker import DockerRuntime

@@ -22,10 +22,12 @@ from protocol.identity.signing import read_stamp, sign_response
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
 from protocol.runtime.clock import ManualClock
+from protocol.runtime.tracing import TraceIds
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import StepAnswer
 from protocol.wire.serving import ServingSession
 from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
+from tests.kit.collector import traced
 from tests.kit.scripted_gateway import ScriptedGateway
 from worker.delivery.queue.store import QueueStore
 from worker.delivery.work_signing import LEASED_WORK, LeasedWork
@@ -236,6 +238,17 @@ async def test_a_slot_accepts_one_file_however_often_it_is_handed_over(bridged: 
     assert (await bridged.hand_over()).json() == {"id": first["id"], "new": False}
     answer = await bridged.hand_over(path="other")
     assert (answer.status_code, answer.json()["code"]) == (409, "slot-used")
+
+
+async def test_the_trace_of_a_slot_has_its_generation_once(bridged: Bridged, monkeypatch: pytest.MonkeyPatch) -> None:
+    with traced(monkeypatch) as collector:
+        granted = SlotGrant.model_validate((await bridged.lease()).json())
+        await bridged.clock.turn(timedelta(seconds=5))
+        for _ in range(2):
+            assert (await bridged.hand_over()).status_code == 202
+    (span,) = collector.spans
+    assert (span.name, span.trace) == ("generation", TraceIds.of(granted.lease.lease.key.hash).trace)
+    assert span.attributes["muster.units"] == 10
 
 
 async def test_a_file_under_an_expired_lease_is_refused(bridged: Bridged) -> None:

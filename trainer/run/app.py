@@ -20,6 +20,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
 from protocol.runtime.threads import run_in_thread
 from rollouts.environments.mixture import parts_of
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.sandboxed_decoder import Decoder
 from trainer.distributed.ranks import RankInfo, device_of
@@ -27,6 +28,7 @@ from trainer.errors import BadSettings
 from trainer.policy.base_model import PolicyBase, open_base
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.connections import Outside, connect, publisher_key
+from trainer.run.curves import CurvePublisher
 from trainer.run.dependencies import Dependencies
 from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.gathering.intake import IntakeLimits, IntakeSources, RolloutIntake, step_folder
@@ -43,8 +45,9 @@ from trainer.run.publishing.announcer import Announcer, VersionOffer
 from trainer.run.publishing.folders import VersionFolders, open_folders
 from trainer.run.resuming import Resumption, resume
 from trainer.run.settings import TrainerSettings
+from trainer.run.state.folder import lock_state
 from trainer.run.state.journal import Journal, Recorded
-from trainer.run.state.trainer_state import TrainerState, lock_state
+from trainer.run.state.trainer_state import TrainerState
 from trainer.saving.files import copy_version
 
 
@@ -141,6 +144,8 @@ async def _prepare(
     progress = ProgressLog(settings.state, clock=clock)
     if settings.metrics_port is not None:
         await _serve_metrics(settings, settings.metrics_port, links, progress=progress, stack=stack)
+    curves = CurvePublisher(client.put_trained, tokenizer=await run_in_thread(FolderTokenizer, base.folder))
+    stack.push_async_callback(curves.aclose)
     evaluation: EvaluationProcess | None = None
     if settings.evaluate_every:
         evaluation = EvaluationProcess(settings, progress=progress, clock=clock, show=client.put_answers)
@@ -171,6 +176,7 @@ async def _prepare(
         lease=lease,
         intake=_intakes(settings, links, reader=reader, folders=folders),
         progress=progress,
+        curves=curves,
         evaluation=evaluation,
         clock=clock,
         identity=identity,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from protocol.runtime.clock import Clock
 from rollouts.environments.mixture import Parts
 from trainer.policy.policy_learner import PolicyLearner
+from trainer.run.curves import CurvePublisher
 from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.gathering.intake import RolloutIntake
 from trainer.run.learner.thread import LearnerThread
@@ -45,6 +46,7 @@ class Dependencies:
     lease: RunLease
     intake: Callable[[int], RolloutIntake]
     progress: ProgressLog
+    curves: CurvePublisher
     evaluation: EvaluationProcess | None
     clock: Clock
     identity: dict[str, str]

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from protocol.identity.signing import unix_ms
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
+from protocol.runtime.tracing import Tracer
 from protocol.runtime.waiting import cancel_all, run_unless
 from trainer.errors import NothingToLearn
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.metrics import LearnedStep
 from trainer.run.collector import Gathered, RolloutCollector
+from trainer.run.curves import SAMPLED_GROUPS, ShownStep
 from trainer.run.dependencies import Dependencies
 from trainer.run.gathering.batches import SeenFile, after_batch, choose, groups_at
 from trainer.run.gathering.intake import step_folder
@@ -32,6 +35,7 @@ from trainer.run.versions import VersionPublisher
 from trainer.saving.files import sync_names
 
 _log = get_logger(__name__)
+_tracer = Tracer(__name__)
 
 
 class TrainingRun:
@@ -82,9 +86,11 @@ class TrainingRun:
         Returns False if `stop` was set before the batch was complete.
         """
         step, times, began = self._state.step, StepTimes(), time.perf_counter()
+        since = self._dependencies.clock.now()
         gathered = await run_unless(self._stop, self._collector.gather(step, times))
         if gathered is None:
             return False
+        _tracer.record("gathering", *(file.entry.key for file in gathered.intake.files), since=since, step=step)
         done = await self._learn(gathered, times)
         if await self._versions.write(times):
             self._evaluate(self._versions.newest)
@@ -93,8 +99,16 @@ class TrainingRun:
         facts = step_facts(done, times, state=self._state, pools=self._settings.pools, parts=self._dependencies.parts)
         idle = self._idle.after(times)
         self._dependencies.progress.record("step", **facts, idle_share=idle)
+        self._show(done, facts)
         _log.info("step-learned", step=step, reward=facts["reward"], seconds=round(times.total, 2), idle=idle)
         return True
+
+    def _show(self, done: StepDone, facts: Mapping[str, Any]) -> None:
+        """Sends the step's metrics and a few of its rollouts to the pool's page, in the background."""
+        groups = groups_at(done.files, done.chosen.places)
+        groups = groups or [seen.group for file in done.files for seen in file.groups if seen.group is not None]
+        at_ms = unix_ms(self._dependencies.clock.now())
+        self._dependencies.curves.show(ShownStep(facts=facts, groups=groups[:SAMPLED_GROUPS], at_ms=at_ms))
 
     async def _learn(self, gathered: Gathered, times: StepTimes) -> StepDone:
         """Journals the gathered batch, trains on it and updates the state."""
@@ -112,7 +126,10 @@ class TrainingRun:
             parts=parts,
         )
         await run_in_thread(self._record, batch)
-        learned = await self._learn_batch(batch, files, times)
+        works = sorted({files[number].entry.key for number, _ in batch.groups})
+        with _tracer.span("training", *works, step=step):
+            learned = await self._learn_batch(batch, files, times)
+        self._versions.learned_from(works)
         return StepDone(
             batch=batch,
             files=files,
@@ -177,6 +194,7 @@ class TrainingRun:
             return
         if self._dependencies.evaluation is not None and not self._stop.is_set():
             await self._dependencies.evaluation.drain()
+        await self._dependencies.curves.drain()
         done = self._state.step >= self._settings.steps
         self._dependencies.progress.record("stopped", step=self._state.step, version=self._versions.newest, done=done)
 

@@ -17,8 +17,8 @@ from trainer.run.orchestrator.outages import OutageRetry
 from trainer.run.publishing.announcer import Announcer, VersionOffer
 from trainer.run.publishing.folders import digest_of, open_folders
 from trainer.run.settings import TrainerSettings
+from trainer.run.state.folder import lock_state
 from trainer.run.state.journal import Journal
-from trainer.run.state.trainer_state import lock_state
 from trainer.saving.files import copy_version
 
 

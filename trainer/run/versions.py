@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
+from protocol.identifiers import Digest
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
+from protocol.runtime.tracing import Tracer
 from protocol.wire.runs import RunView
 from trainer.run.dependencies import Dependencies, Where
 from trainer.run.gathering.intake import remove_files
@@ -20,6 +23,7 @@ from trainer.run.reporting import StepTimes
 from trainer.run.state.trainer_state import save_state
 
 _log = get_logger(__name__)
+_tracer = Tracer(__name__)
 
 STOP_TIMEOUT = timedelta(seconds=30)
 """Maximum time for which a stopping trainer waits for an announcement in progress."""
@@ -39,6 +43,8 @@ class VersionPublisher:
         self._where = where
         self._publishing: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
+        self._works: list[Digest] = []
+        """Keys of the work that was trained on since the newest version, for its traces."""
         self.newest = 0
         """Newest written version."""
 
@@ -59,6 +65,14 @@ class VersionPublisher:
         self._settings.knobs.check_window(view.async_level)
         await self._publish(self.newest)
 
+    def learned_from(self, works: Sequence[Digest]) -> None:
+        """Adds work whose traces the next version belongs to.
+
+        Args:
+            works: Work keys.
+        """
+        self._works += works
+
     async def write(self, times: StepTimes) -> bool:
         """Writes the current state as a version, if one is due at this step, and starts publishing and saving.
 
@@ -72,7 +86,8 @@ class VersionPublisher:
             await self._published()
             await self._dependencies.folders.write(version, self._writer(version))
             self.newest = version
-            self._publishing = asyncio.create_task(self._publish(version))
+            works, self._works = self._works, []
+            self._publishing = asyncio.create_task(self._publish(version, works))
         await self._save()
         times.write += time.perf_counter() - since
         return published
@@ -145,15 +160,16 @@ class VersionPublisher:
             await self._publishing
             self._publishing = None
 
-    async def _publish(self, version: int) -> None:
+    async def _publish(self, version: int, works: Sequence[Digest] = ()) -> None:
         since = time.perf_counter()
-        await self._dependencies.announcer.announce(version)
-        announced = time.perf_counter()
-        view, state = await self._dependencies.demand.view(), self._where()
-        await self._dependencies.demand.open_window(
-            self._settings, view, step=max(state.step, version), version=version, signal_share=state.signal_share
-        )
-        await self._dependencies.announcer.publish_to_orchestrator(version)
+        with _tracer.span("version", *works, version=version):
+            await self._dependencies.announcer.announce(version)
+            announced = time.perf_counter()
+            view, state = await self._dependencies.demand.view(), self._where()
+            await self._dependencies.demand.open_window(
+                self._settings, view, step=max(state.step, version), version=version, signal_share=state.signal_share
+            )
+            await self._dependencies.announcer.publish_to_orchestrator(version)
         sent = time.perf_counter()
         evaluation = self._dependencies.evaluation
         over = await self._dependencies.folders.tidy(version, used=() if evaluation is None else evaluation.used)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import InvalidInput
-from rollouts.checks import CheckedVersion, open_version
+from rollouts.checks import CheckedVersion, Draws, open_version
 from rollouts.files.samples import RolloutFile
 from rollouts.precision import EXAMPLE, Arithmetic
 from rollouts.recompute.place import VllmPlace
@@ -134,7 +134,8 @@ def _compared(
         prove(process)
         process.load(version.folder, version=version.digest)
         for number, (seed, file) in enumerate(files):
-            evidence = process.compare(file, range(len(file.samples)), seed=seed, parameters=parameters)
+            draws = Draws(seed=seed, parameters=parameters)
+            evidence = process.compare(file, dict.fromkeys(range(len(file.samples)), draws))
             differing += [
                 f"file {number}, {text}" for row, one in evidence.items() if (text := difference(file, row, one))
             ]

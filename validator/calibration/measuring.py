@@ -9,7 +9,7 @@ from pathlib import Path
 
 from protocol.errors import InvalidInput
 from rollouts.calibration.limits import CheckLimits, model_names
-from rollouts.checks import CheckedVersion, gather, open_version
+from rollouts.checks import CheckedVersion, Draws, gather, open_version
 from rollouts.engines.opening import engine_class, open_engine
 from rollouts.models.devices import find_device
 from rollouts.models.policy import Policy, load_policy
@@ -114,15 +114,10 @@ def _of_way(
         engine.load(version.folder, version=version.digest)
         files = honest_files(version, engine, way=str(way), files=wanted.files, groups=wanted.groups)
         for number, (seed, file) in enumerate(files, start=1):
+            draws = Draws(seed=seed, parameters=version.recipe.sampling.parameters)
+            rows = dict.fromkeys(range(len(file.samples)), draws)
             for pair in pairs:
-                evidence = gather(
-                    policies[pair],
-                    file,
-                    range(len(file.samples)),
-                    seed=seed,
-                    parameters=version.recipe.sampling.parameters,
-                )
-                found[pair].add(file, evidence)
+                found[pair].add(file, gather(policies[pair], file, rows))
             if number in {1, wanted.files} or number % 8 == 0:
                 progress(f"{way}: {number} of {wanted.files} files")
     finally:

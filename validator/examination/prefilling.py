@@ -59,10 +59,7 @@ class Prefill:
         """Recomputes those of `rows` that no earlier call recomputed; returns the results over all recomputed rows."""
         missing = [row for row in rows if row not in self.evidence]
         for piece in self._pieces(missing):
-            for draws, rows_of in self._case.by_draws(piece):
-                self.evidence |= self._recomputer.evidence(
-                    self._case.drawn_file, rows_of, seed=draws.seed, parameters=draws.parameters
-                )
+            self.evidence |= self._recomputer.evidence(self._case.drawn_file, self._case.with_draws(piece))
             self._count(piece)
         return self._judged(self.evidence, {})
 
@@ -86,16 +83,10 @@ class Prefill:
         self._progress()
         others: list[dict[int, RowEvidence]] = []
         for piece in self._pieces(rows):
-            passes: list[dict[int, RowEvidence]] = []
-            for draws, rows_of in self._case.by_draws(piece):
-                passes = self._recomputer.again(
-                    self._case.drawn_file,
-                    rows_of,
-                    alone.intersection(rows_of),
-                    seed=draws.seed,
-                    parameters=draws.parameters,
-                )
-                others = [one | new for one, new in zip(others or [{} for _ in passes], passes, strict=True)]
+            passes = self._recomputer.again(
+                self._case.drawn_file, self._case.with_draws(piece), alone.intersection(piece)
+            )
+            others = [one | new for one, new in zip(others or [{} for _ in passes], passes, strict=True)]
             self._count(piece * len(passes))
         spread = {row: RowSpread.between(one, [other[row] for other in others]) for row, one in self.evidence.items()}
         return self._judged(self.evidence, spread), self._judged(others[0], spread)

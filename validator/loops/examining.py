@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from ledger.client.work import WorkRecord
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
+from protocol.runtime.tracing import Tracer, WorkSpans
 from protocol.runtime.waiting import cancel_all
 from protocol.wire.audits import AuditFile
 from protocol.wire.listings import RolloutItem
@@ -23,6 +24,8 @@ from validator.store.copies import SeenOutputs
 from validator.store.near_ties import NearTieBudgets
 from validator.verdicts.audit_file import DrawnRows
 from validator.verdicts.row_sampling import RowSampling
+
+_tracer = Tracer(__name__)
 
 
 class CannotJudge(MusterError):
@@ -98,7 +101,7 @@ class FileExamination:
         gathering = asyncio.ensure_future(self._gathered(item))  # runs during the download of the file
         try:
             async with AsyncExitStack() as stack:
-                with self._metrics.stage("fetch"):
+                with self._metrics.stage("fetch"), _tracer.span("fetch", item.work.key):
                     file = await stack.enter_async_context(self._files.fetched(item, listed))
                 facts, checkpoint, drawn = await gathering
                 drawn = await self._drawing.confirmed(drawn)
@@ -107,8 +110,9 @@ class FileExamination:
                     return await self._seen.is_copy(fingerprint, of=item.work.key)
 
                 examination = Examination(facts=facts, file=file, checkpoint=checkpoint, draw=drawn.draw)
-                with self._metrics.stage("examine"):
+                with self._metrics.stage("examine"), _tracer.span("checks", item.work.key) as span:
                     found = await self._examiner.examine(examination, is_copy=is_copy)
+                    _describe(span, found)
         finally:
             await cancel_all([gathering])
         if isinstance(found, NotJudged):
@@ -134,3 +138,15 @@ class FileExamination:
             return await asyncio.gather(
                 connected.facts.facts(item.work), self._versions.of(item.work), self._drawing.draw(item)
             )
+
+
+def _describe(span: WorkSpans, found: Conclusion | NotJudged) -> None:
+    """Adds an event for each check, and the seconds of each stage, to the span of the checks."""
+    if isinstance(found, NotJudged):
+        span.note(not_judged=found.code)
+        return
+    for check in found.checks:
+        span.event("check", check=check.name, state=check.state.value)
+    if found.timings is not None:
+        span.note(rows=found.timings.rows, prefilled_tokens=found.timings.prefilled_tokens)
+        span.note(**{f"{stage}_s": seconds for stage, seconds in found.timings.seconds.items()})

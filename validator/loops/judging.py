@@ -15,6 +15,7 @@ from protocol.errors import MusterError
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
+from protocol.runtime.tracing import Tracer
 from protocol.runtime.waiting import cancel_all
 from protocol.wire.listings import RolloutItem
 from validator.assignment.eligibility import Next, eligibility_of
@@ -41,6 +42,7 @@ CRASHED = "validator-crashed"
 """Error code of an unexpected exception while an item was processed."""
 
 _log = get_logger(__name__)
+_tracer = Tracer(__name__)
 
 
 class Judging:
@@ -134,8 +136,10 @@ class Judging:
         elif item.resolution is not None:
             await self._conclude(item, by_hand(item.resolution), drawn=None, looked_at=looked_at)
         else:
-            conclusion, drawn = await self._examination.examine(item, await listing)
-            await self._conclude(item, conclusion, drawn=drawn, looked_at=looked_at)
+            with _tracer.span("examination", item.work.key, kind=item.kind.value, step=item.work.step) as span:
+                conclusion, drawn = await self._examination.examine(item, await listing)
+                span.note(outcome=conclusion.outcome.name.lower(), reason=int(conclusion.reason))
+                await self._conclude(item, conclusion, drawn=drawn, looked_at=looked_at)
 
     async def _listed(self, item: Item) -> RolloutItem | None:
         if self._items.has_staged(item) or item.resolution is not None:

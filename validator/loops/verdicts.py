@@ -20,6 +20,7 @@ from ledger.errors import TransactionReverted
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
+from protocol.runtime.tracing import Tracer
 from validator.chain.connection import PoolChain
 from validator.domain.items import Item, ItemKind, Staged
 from validator.metrics import ValidatorMetrics
@@ -57,6 +58,7 @@ NOT_OURS = frozenset({"ConflictOfInterest", "NotValidator"})
 """Contract errors if this validator may not judge the work, but another validator may."""
 
 _log = get_logger(__name__)
+_tracer = Tracer(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +205,12 @@ class VerdictSender:
         Returns:
             The number of accepted verdicts.
         """
+        keys = [pending.item.work.key for pending in batch]
         try:
-            with self._metrics.stage("ledger"):
+            with self._metrics.stage("ledger"), _tracer.span("verdict", *keys) as span:
                 refused = await ledger.work.judge([pending.verdict for pending in batch])
+                for each in refused:
+                    span.fail(each.error, each.subject)
         except TransactionReverted as error:
             if len(batch) == 1:
                 await self._refused(batch[0], Refusal(batch[0].item.work.key, error.name, error.detail))

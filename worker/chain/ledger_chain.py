@@ -182,6 +182,15 @@ class LedgerChain:
 
         return await self._call(read)
 
+    async def pool_url(self) -> str:
+        """Returns the URL of the pool that its owner put on the ledger; empty if there is none."""
+
+        async def read(ledger: Ledger) -> str:
+            return (await ledger.pools.get(self._pool_id)).data_uri
+
+        uri = await self._call(read)
+        return uri.rstrip("/") if uri.startswith(("https://", "http://")) else ""
+
     async def is_orchestrator(self, who: Address) -> bool:
         """Returns whether `who` may now sign for the pool as its orchestrator.
 

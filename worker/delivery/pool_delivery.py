@@ -26,6 +26,7 @@ from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.threads import run_in_thread
+from protocol.runtime.tracing import Tracer
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import ReceiptState, SubmissionReceipt
 from protocol.wire.slots import SlotName
@@ -50,6 +51,7 @@ The causes of other errors, such as a ban or an empty escrow, may end before the
 
 _TICKET, _STORED, _HANDED_OVER = "ticket", "stored_ms", "handed_over_ms"
 _log = get_logger(__name__)
+_tracer = Tracer(__name__)
 
 
 class Undeliverable(Unavailable):
@@ -147,7 +149,8 @@ class PoolDelivery:
                 await self._check_time(work)
             if ticket.expires_ms < unix_ms(self._now() + URL_MARGIN):
                 raise StepBack(DeliveryStage.HASHED, "the presigned URL has expired")
-            with _while_leased(work):
+            works = () if work is None else (work.lease.lease.key.hash,)
+            with _while_leased(work), _tracer.span("upload", *works, bytes=item.size):
                 await self._send(item, ticket)
         return {_STORED: str(unix_ms(self._now()))}
 

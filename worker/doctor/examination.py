@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from protocol.errors import MusterError
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.findings import DoctorFinding, Level, failure, ok
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.nodes import RuntimeKind
 from worker.app import node_key
 from worker.doctor import ledger, local_network, machine, network, run, software
-from worker.doctor.finding import DoctorFinding, Level, failure, ok
 from worker.machine.gpus import read_gpus
 from worker.machine.hardware import read_hardware
 from worker.membership.joining import OrchestratorLocation, load_membership

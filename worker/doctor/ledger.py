@@ -5,9 +5,9 @@ from __future__ import annotations
 from ledger.deployment import Deployment
 from protocol.errors import MusterError
 from protocol.identity.keys import Key
+from protocol.runtime.findings import DoctorFinding, failure, ok, warning
 from worker.chain.ledger_chain import NodeStatus, open_chain
 from worker.chain.pool_record import PoolRecord
-from worker.doctor.finding import DoctorFinding, failure, ok, warning
 from worker.settings import WorkerSettings
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from protocol.errors import MusterError
 from protocol.http.url_safety import addresses_of
 from protocol.identity.keys import Key
-from worker.doctor.finding import DoctorFinding, failure, ok, warning
+from protocol.runtime.findings import DoctorFinding, failure, ok, warning
 from worker.runtime.docker import DockerRuntime, engine_socket
 from worker.runtime.network_filter import NetworkFilter
 from worker.settings import LocalNetwork, WorkerSettings

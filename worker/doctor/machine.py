@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 from protocol.runtime.cpu_class import cpu_class
+from protocol.runtime.findings import DoctorFinding, failure, ok, warning
 from protocol.wire.nodes import Hardware
-from worker.doctor.finding import DoctorFinding, failure, ok, warning
 from worker.machine.gpus import GpuInventory
 
 GIB = 1 << 30

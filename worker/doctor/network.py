@@ -12,7 +12,7 @@ from protocol.clients import ServiceLocation
 from protocol.errors import MusterError
 from protocol.http.location import check_service_url
 from protocol.runtime.clock import Clock
-from worker.doctor.finding import DoctorFinding, failure, ok, warning
+from protocol.runtime.findings import DoctorFinding, failure, ok, warning
 
 MOST_SKEW_S = 60.0
 """Maximum difference of the clocks, in seconds. Services refuse requests that differ more."""

@@ -12,9 +12,9 @@ from protocol.errors import MusterError, NotFound
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock
 from protocol.runtime.cpu_class import cpu_class
+from protocol.runtime.findings import DoctorFinding, ok, warning
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import StepAnswer, is_numerics_class
-from worker.doctor.finding import DoctorFinding, ok, warning
 from worker.doctor.local_network import check_relays
 from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from protocol.errors import MusterError
 from protocol.identifiers import ZERO_ADDRESS
+from protocol.runtime.findings import DoctorFinding, Level, failure, ok, warning
 from worker.chain.ledger_chain import describe_error
-from worker.doctor.finding import DoctorFinding, Level, failure, ok, warning
 from worker.machine.gpus import GpuInventory
 from worker.runtime.docker import DockerRuntime, engine_socket
 from worker.runtime.process import WARNING, ProcessRuntime

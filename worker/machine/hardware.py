@@ -39,7 +39,7 @@ def read_software(runtimes: Sequence[RuntimeKind], *, docker_version: str | None
     return Software(
         worker_version=__version__,
         protocol_version=SPOKEN.newest,
-        operating_system=_operating_system()[:200],
+        operating_system=operating_system()[:200],
         runtimes=tuple(runtimes),
         docker_version=docker_version,
         gpu_containers=gpu_containers,
@@ -71,7 +71,8 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _operating_system() -> str:
+def operating_system() -> str:
+    """Returns name and release of the operating system."""
     try:
         name = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
     except OSError:

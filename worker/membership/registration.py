@@ -38,7 +38,7 @@ class Registrar:
     """Registers the node, refreshes the registrations, and polls for invites.
 
     Args:
-        services: Clients of the discovery services, with this node's key.
+        services: Clients of the discovery services of the settings, with this node's key.
         describe: Function that returns the current description of the machine.
         clock: Clock that measures the pauses.
         situation: Status of the worker, which is updated with the state of each registration.
@@ -54,7 +54,7 @@ class Registrar:
         situation: Situation,
         longest_pause: timedelta,
     ) -> None:
-        self._services = tuple(services)
+        self._services = list(services)
         self._describe = describe
         self._clock = clock
         self._situation = situation
@@ -62,16 +62,33 @@ class Registrar:
         self._invites: asyncio.Queue[tuple[DiscoveryClient, SignedInvite]] = asyncio.Queue(maxsize=64)
         self._wanted = asyncio.Event()
         self._registered: dict[DiscoveryClient, asyncio.Event] = {each: asyncio.Event() for each in services}
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def services(self) -> Sequence[DiscoveryClient]:
+        """Clients of all services, those that `add` added last."""
+        return self._services
+
+    def add(self, service: DiscoveryClient) -> None:
+        """Adds a service: the node registers there too, from now on."""
+        self._services.append(service)
+        self._registered[service] = asyncio.Event()
+        if self._group is not None:
+            self._start(self._group, service)
 
     async def run(self) -> None:
         """Refreshes registrations until the task that runs this method is cancelled.
 
         While `next_invite` waits, it also fetches invites.
         """
-        async with asyncio.TaskGroup() as group:
-            for service in self._services:
-                group.create_task(self._keep_registered(service))
-                group.create_task(self._listen(service))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for service in self._services:
+                    self._start(group, service)
+                self._group = group
+                await asyncio.Event().wait()  # also without a service: `add` may add one
+        finally:
+            self._group = None
 
     async def next_invite(self) -> tuple[DiscoveryClient, SignedInvite]:
         """Returns the next invite from any service.
@@ -90,11 +107,17 @@ class Registrar:
 
         Services that do not answer are skipped.
         """
-        for service in self._services:
-            try:
-                await service.sign_off()
-            except MusterError as error:
-                _log.info("sign-off-failed", discovery=service.location.url, detail=error.detail)
+        await asyncio.gather(*(self._sign_off(service) for service in self._services))
+
+    async def _sign_off(self, service: DiscoveryClient) -> None:
+        try:
+            await service.sign_off()
+        except MusterError as error:
+            _log.info("sign-off-failed", discovery=service.location.url, detail=error.detail)
+
+    def _start(self, group: asyncio.TaskGroup, service: DiscoveryClient) -> None:
+        group.create_task(self._keep_registered(service))
+        group.create_task(self._listen(service))
 
     async def _keep_registered(self, service: DiscoveryClient) -> None:
         url = service.location.url

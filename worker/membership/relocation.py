@@ -35,7 +35,7 @@ class Relocation:
     Args:
         node: This node's address.
         chain: The ledger.
-        services: Clients of the discovery services.
+        services: Clients of the discovery services; services that are added later are asked, too.
         clock: Clock by which the expiry of invites is checked.
         allow_plain_http: Whether the orchestrator's URL may be plain `http` to another machine.
     """
@@ -51,7 +51,7 @@ class Relocation:
     ) -> None:
         self._node = node
         self._chain = chain
-        self._services = tuple(services)
+        self._services = services
         self._clock = clock
         self._allow_plain_http = allow_plain_http
         self.outcome = ""

@@ -23,6 +23,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.retry import Backoff, Deadline, retry
+from protocol.runtime.tracing import Tracer
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import MOST_RELEASED, RolloutOf, SlotGrant, SlotName, SlotRequest, SlotWish
@@ -48,6 +49,7 @@ If the limit is exceeded, the task's next request gets the same lease again.
 _CHAIN_BACKOFF = Backoff(attempts=20, most=timedelta(seconds=1))
 _FILE = "leases"
 _log = get_logger(__name__)
+_tracer = Tracer(__name__)
 
 
 FaultOf = Callable[[Lease, Digest], Awaitable[str]]
@@ -108,6 +110,8 @@ class _LeasedSlot:
 
     lease: SignedLease
     file: str = ""
+    since: datetime | None = None
+    """Time of the lease, for the trace; None for a lease from before a restart of the worker."""
 
 
 class TaskSlots:
@@ -219,7 +223,7 @@ class TaskSlots:
             self._unanswered = (wish, request_id)  # the next request gets the same lease again, which may be valid
             raise
         with self._lock:
-            self._held[grant.lease.step, grant.lease.index] = _LeasedSlot(lease=grant.lease)
+            self._held[grant.lease.step, grant.lease.index] = _LeasedSlot(lease=grant.lease, since=self._clock.now())
             self._save()
         return grant
 
@@ -317,6 +321,9 @@ class TaskSlots:
             if held is not None and not held.file:
                 self._held[rollout.step, rollout.index] = replace(held, file=file)
                 self._save()
+                if held.since is not None:
+                    lease = held.lease.lease
+                    _tracer.record("generation", lease.key.hash, since=held.since, step=lease.step, units=rollout.units)
 
     async def _call(self, work: Callable[[RunService], Awaitable[T]]) -> T:
         service = self._service()

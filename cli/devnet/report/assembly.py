@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cli.devnet.report.data import (
+    Catch,
     Contributor,
+    FailedCheck,
     NodeAccount,
     ReportedAnswer,
     ReportedEvaluation,
+    ReportedSample,
     ReportedStep,
     ReportedVerdicts,
     RunRecord,
@@ -19,7 +22,8 @@ from cli.devnet.report.data import (
 from cli.devnet.report.pipeline import journey, stages, steps_before, timeline
 from cli.devnet.report.work import WorkTimeline, latencies, work_timelines
 from ledger.events.types import Departure, MemberLeft
-from protocol.verdicts import Outcome, reason_name
+from protocol.verdicts import Outcome, ReasonCode, reason_name
+from protocol.wire.audits import AuditCheck, AuditFile, CheckState
 
 
 def assemble(record: RunRecord) -> RunReport:
@@ -37,6 +41,10 @@ def assemble(record: RunRecord) -> RunReport:
         stages=tuple(stages(record, work, began=began)),
         verdicts=tuple(_verdicts(work)),
         nodes=tuple(accounts(record, work)),
+        catches=tuple(_catches(record, work)),
+        samples=tuple(_samples(record)),
+        machine=record.machine,
+        finished_ms=int(record.ended * 1000),
         latencies=tuple(latencies(work)),
         journey=journey(record, work),
         timeline=tuple(timeline(record, work, began=began)),
@@ -153,3 +161,66 @@ def _evicted(record: RunRecord, contributor: Contributor) -> str:
         if isinstance(event, MemberLeft) and event.node == contributor.node and event.cause is Departure.EVICTED:
             return event.reason or "forged work"
     return ""
+
+
+def _catches(record: RunRecord, work: Sequence[WorkTimeline]) -> list[Catch]:
+    """Returns the first verdict against each cheating node; a judgement of forgery precedes a rejection."""
+    found = []
+    for one in record.contributors:
+        against = [
+            file
+            for outcome in (Outcome.FORGED, Outcome.REJECTED)
+            for file in work
+            if one.cheat and file.contributor.node == one.node and file.outcome is outcome
+        ]
+        if against:
+            found.append(_catch(against[0], record.audits.get(against[0].key)))
+    return found
+
+
+def _catch(file: WorkTimeline, audit: AuditFile | None) -> Catch:
+    took = None if file.judged is None or file.uploaded is None else file.judged - file.uploaded
+    return Catch(
+        node=file.contributor.name,
+        cheat=file.contributor.cheat,
+        key=file.key,
+        step=file.step,
+        index=file.index,
+        outcome=file.outcome or Outcome.REJECTED,
+        reason=reason_name(file.reason),
+        why=ReasonCode(file.reason).words if file.reason in set(ReasonCode) else "",
+        words="" if audit is None else audit.words,
+        seconds=took,
+        checks=() if audit is None else tuple(_failed(one) for one in audit.checks if one.state is CheckState.FAILED),
+    )
+
+
+def _failed(check: AuditCheck) -> FailedCheck:
+    if not check.findings:
+        return FailedCheck(name=check.name, found=check.found, what=check.note)
+    first = check.findings[0]
+    return FailedCheck(
+        name=check.name,
+        found=check.found,
+        what=first.what,
+        row=first.row,
+        group=first.group,
+        sample=first.sample,
+        position=first.position,
+    )
+
+
+def _samples(record: RunRecord) -> list[ReportedSample]:
+    return [
+        ReportedSample(
+            step=found.step,
+            version=one.version,
+            prompt=one.prompt,
+            answer=one.answer,
+            reward=one.reward,
+            tokens=one.tokens,
+        )
+        for found in record.samples
+        if found.step is not None
+        for one in found.samples
+    ]

@@ -13,7 +13,9 @@ from typing import Any
 from ledger.events.types import LedgerEvent
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
+from protocol.wire.audits import AuditFile
 from protocol.wire.listings import RolloutItem
+from protocol.wire.runs import RunSamples
 from protocol.wire.slots import LeaseView
 
 
@@ -143,6 +145,54 @@ class NodeAccount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCheck:
+    """A check that a file failed, with its first finding, as the validator's audit file has them."""
+
+    name: str
+    found: int
+    """Number of findings."""
+    what: str
+    """First finding in words, with the measured value and the limit."""
+    row: int | None = None
+    group: int | None = None
+    sample: int | None = None
+    position: int | None = None
+    """Index of the output token in question, from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catch:
+    """First verdict against a cheating node, and the checks that led to it."""
+
+    node: str
+    cheat: str
+    key: str
+    step: int
+    index: int
+    outcome: Outcome
+    reason: str
+    why: str
+    """Meaning of the reason code in one sentence."""
+    words: str = ""
+    """The validator's own sentence; empty if the audit file is missing."""
+    seconds: float | None = None
+    """Time from the upload of the file to the verdict."""
+    checks: tuple[FailedCheck, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedSample:
+    """A rollout of a step, drawn with the run's temperature."""
+
+    step: int
+    version: int
+    prompt: str
+    answer: str
+    reward: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """Latency of one path through the system: median and 99th percentile in seconds."""
 
@@ -212,6 +262,10 @@ class RunReport:
 
     about: Mapping[str, str]
     """Parameters of the run by name, such as task, seed and runtime."""
+    machine: Mapping[str, str] = field(default_factory=dict)
+    """Versions and hardware by name."""
+    finished_ms: int = 0
+    """End of the run, Unix time in milliseconds."""
     wall_seconds: float
     """Seconds from this start of the devnet to the end of the run."""
     steps: tuple[ReportedStep, ...]
@@ -221,6 +275,9 @@ class RunReport:
     stages: tuple[PipelineStage, ...]
     verdicts: tuple[ReportedVerdicts, ...]
     nodes: tuple[NodeAccount, ...]
+    catches: tuple[Catch, ...] = ()
+    samples: tuple[ReportedSample, ...] = ()
+    """Rollouts of the first and of the last step whose samples the trainer sent."""
     latencies: tuple[Latency, ...]
     journey: Journey | None
     timeline: tuple[TimelineRow, ...]
@@ -313,6 +370,9 @@ class RunRecord:
         steps_under_way: Number of steps that may be in progress at a time.
         processes: Resource use of the processes.
         metrics: Metrics of each node's last heartbeat, by node address.
+        machine: Versions and hardware of this machine.
+        audits: Audit files of verdicts against cheating nodes, by work key.
+        samples: Sampled rollouts of steps, as the trainer sent them to the orchestrator.
     """
 
     about: Mapping[str, str]
@@ -329,3 +389,6 @@ class RunRecord:
     arrivals: Mapping[Digest, Mapping[str, float]] = field(default_factory=dict)
     steps_under_way: int = 1
     processes: Sequence[ProcessCost] = ()
+    machine: Mapping[str, str] = field(default_factory=dict)
+    audits: Mapping[Digest, AuditFile] = field(default_factory=dict)
+    samples: Sequence[RunSamples] = ()

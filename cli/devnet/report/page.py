@@ -13,11 +13,26 @@ from cli.devnet.report.data import KINDS, Criterion, RunReport, TimelineRow, Tim
 from cli.devnet.report.text import duration, latency, membership, rewarded, share, stake
 from ledger.amounts import format_amount
 
-_WIDTH = 1080
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 104, 12, 34
+_TOP = 12
 _COLOURS = ("generate", "verify", "learn", "broadcast")
 """CSS variables for the lines of different requested lengths."""
 _MOST_TICKS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Size of a chart, and its margins without the one at the top, in pixels."""
+
+    width: int
+    left: int
+    right: int
+    bottom: int
+    ticks: int
+    """Approximate maximum number of ticks on the horizontal axis."""
+
+
+_WIDE = Room(width=1080, left=46, right=104, bottom=34, ticks=8)
+_NARROW = Room(width=360, left=40, right=92, bottom=44, ticks=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +77,7 @@ def as_page(report: RunReport, criteria: Sequence[Criterion]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "latency": latency, "money": format_amount}
+    environment.filters |= {"duration": duration, "latency": latency, "money": format_amount, "visible": visible}
     environment.globals |= {
         "ticks": ticks,
         "stake": stake,
@@ -81,7 +96,7 @@ def as_page(report: RunReport, criteria: Sequence[Criterion]) -> str:
     )
 
 
-def _learning(report: RunReport) -> dict[str, object]:
+def _learning(report: RunReport) -> list[dict[str, object]]:
     sampled = [(float(one.version), one.pass_at_1) for one in report.evaluations if one.pass_at_1 is not None]
     series = (
         Series(name="greedy", colour="greedy", points=[(float(one.version), one.greedy) for one in report.evaluations]),
@@ -90,7 +105,7 @@ def _learning(report: RunReport) -> dict[str, object]:
             name="reward", colour="reward", points=[(step.step + 1.0, step.reward) for step in report.steps], noisy=True
         ),
     )
-    return line_chart(series, height=340, axis=_SHARES)
+    return _in_both_sizes(series, height=340, axis=_SHARES)
 
 
 def _path_rows(report: RunReport) -> list[TimelineRow]:
@@ -104,7 +119,7 @@ def _path_rows(report: RunReport) -> list[TimelineRow]:
     ]
 
 
-def _length_charts(report: RunReport) -> list[dict[str, object]]:
+def _length_charts(report: RunReport) -> list[list[dict[str, object]]]:
     """Returns the charts of answer lengths and of their distance to requested lengths.
 
     The result is empty if no length is requested.
@@ -127,8 +142,8 @@ def _length_charts(report: RunReport) -> list[dict[str, object]]:
         Series(name="training", colour="reward", points=training, noisy=True),
     ]
     return [
-        line_chart(means, height=260, axis=_token_axis(means)),
-        line_chart(distances, height=220, axis=_token_axis(distances)),
+        _in_both_sizes(means, height=260, axis=_token_axis(means)),
+        _in_both_sizes(distances, height=220, axis=_token_axis(distances)),
     ]
 
 
@@ -139,8 +154,18 @@ def _token_axis(series: Sequence[Series]) -> Axis:
     return Axis(top=float(step * max(1, math.ceil(most / step))), step=float(step), spec=".1f")
 
 
-def line_chart(series: Sequence[Series], *, height: int, axis: Axis) -> dict[str, object]:
-    """Returns the coordinates of a line chart, for the macro `line_chart` of the template.
+def _in_both_sizes(series: Sequence[Series], *, height: int, axis: Axis) -> list[dict[str, object]]:
+    """Returns the coordinates of a chart for wide and for narrow screens, for the macro `line_chart`."""
+    return [line_chart(series, height=height, axis=axis, room=room) for room in (_WIDE, _NARROW)]
+
+
+def visible(value: object) -> str:
+    """Returns a text in which a replacement character stands for each control, direction or invisible character."""
+    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in str(value))
+
+
+def line_chart(series: Sequence[Series], *, height: int, axis: Axis, room: Room) -> dict[str, object]:
+    """Returns the coordinates of a line chart of one size.
 
     The vertical axis begins at 0, or below the lowest value if this value is negative.
     """
@@ -151,10 +176,10 @@ def line_chart(series: Sequence[Series], *, height: int, axis: Axis) -> dict[str
     bottom, span = -below * axis.step, axis.top + below * axis.step
 
     def x_of(x: float) -> float:
-        return round(_LEFT + x / last * (_WIDTH - _LEFT - _RIGHT), 1)
+        return round(room.left + x / last * (room.width - room.left - room.right), 1)
 
     def y_of(y: float) -> float:
-        return round(_TOP + (1 - (y - bottom) / span) * (height - _TOP - _BOTTOM), 1)
+        return round(_TOP + (1 - (y - bottom) / span) * (height - _TOP - room.bottom), 1)
 
     lines, labels = [], []
     for one in shown:
@@ -178,20 +203,20 @@ def line_chart(series: Sequence[Series], *, height: int, axis: Axis) -> dict[str
         labels[number] = max(y, labels[number - 1][0] + 16), name, colour
     values_of_ticks = [number * axis.step for number in range(-below, round(axis.top / axis.step) + 1)]
     return {
-        "width": _WIDTH,
+        "width": room.width,
         "height": height,
-        "left": _LEFT,
-        "right": _WIDTH - _RIGHT,
+        "left": room.left,
+        "right": room.width - room.right,
         "y_ticks": [(y_of(value), f"{value:{axis.spec}}") for value in values_of_ticks],
-        "x_ticks": [(x_of(value), f"{value:g}") for value in ticks(0, last, least=1)],
+        "x_ticks": [(x_of(value), f"{value:g}") for value in ticks(0, last, least=1, most=room.ticks)],
         "lines": lines,
         "labels": labels,
     }
 
 
-def ticks(begin: float, end: float, *, least: float = 0.0) -> list[float]:
-    """Returns at most about eight round numbers from `begin` to `end`, at least `least` apart."""
-    rough = max((end - begin) / 8, least, 1e-9)
+def ticks(begin: float, end: float, *, least: float = 0.0, most: int = 8) -> list[float]:
+    """Returns at most about `most` round numbers from `begin` to `end`, at least `least` apart."""
+    rough = max((end - begin) / most, least, 1e-9)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
     first, last = math.ceil(begin / step - 1e-9), math.floor(end / step + 1e-9)

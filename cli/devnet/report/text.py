@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
-from cli.devnet.report.data import Criterion, NodeAccount, ReportedAnswer, ReportedEvaluation, RunReport
+from cli.devnet.report.data import Catch, Criterion, NodeAccount, ReportedAnswer, ReportedEvaluation, RunReport
 from cli.output.printing import shorten
 from cli.output.quantities import counted
 from ledger.amounts import format_amount
@@ -12,6 +13,8 @@ from ledger.amounts import format_amount
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SHOWN_ANSWERS = 4
 _ANSWER_WIDTH = 88
+_LINE = 110
+"""Longest line, in characters."""
 _NODE_HEAD = ("node", "files", "accepted", "rejected", "forged", "unjudged", "stake", "earned", "slashed", "state")
 _BATCH_HEAD = ("node", "no answer in progress", "less than half full")
 
@@ -62,10 +65,12 @@ def sparkline(values: Sequence[float], *, width: int = 60, top: float = 1.0) -> 
 def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
     """Returns the whole report as text with lines of at most about 110 characters."""
     sections = (
-        ("", [f"{name}: {value}" for name, value in report.about.items()]),
+        ("", [f"{name}: {shorten(value, _LINE)}" for name, value in report.about.items()]),
         ("Criteria", [f"[{'yes' if one.met else ' NO'}] {one.name}: {one.found}" for one in criteria]),
         ("Learning", _learning(report)),
         ("Answers to held-out prompts, before and after", _answers(report)),
+        ("Sampled rollouts of the first and the last learned step", _samples(report)),
+        *((f"How {one.node} ({one.cheat}) was caught", _catch(one)) for one in report.catches),
         (
             "Stages",
             _table(
@@ -107,6 +112,7 @@ def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
                 [(one.name, f"{one.cpu_seconds:.1f}", f"{one.memory_mib:.0f}") for one in report.processes],
             ),
         ),
+        ("Versions and machine", [f"{name}: {shorten(value, _LINE)}" for name, value in report.machine.items()]),
     )
     before = f" ({report.steps_before} more before)" if report.steps_before else ""
     learned = len(report.steps) - report.steps_before
@@ -142,6 +148,34 @@ def _answers(report: RunReport) -> list[str]:
                 lines += [f"    {'>' if drawn else '<'} {shorten(text, _ANSWER_WIDTH)}" for drawn, text in one.dialogue]
             else:
                 lines.append(f"{judged}: {shorten(one.answer, _ANSWER_WIDTH)}")
+    return lines
+
+
+def _samples(report: RunReport) -> list[str]:
+    return [
+        f"step {one.step + 1}, reward {one.reward:.2f}: {shorten(one.prompt, 40)} → {shorten(one.answer, 40)}"
+        for one in report.samples
+    ]
+
+
+def _catch(one: Catch) -> list[str]:
+    took = "" if one.seconds is None else f", {latency(one.seconds)} after its upload"
+    lines = [
+        f"{one.outcome.name.lower()}, reason {one.reason}: the file of step {one.step + 1}, slot {one.index}{took}",
+        *textwrap.wrap(one.why, _LINE),
+        *(textwrap.wrap(f"the validator: {shorten(one.words, 1000)}", _LINE) if one.words else ()),
+    ]
+    for check in one.checks:
+        places = (("row", check.row), ("group", check.group), ("token", check.position))
+        place = ", ".join(f"{name} {value}" for name, value in places if value is not None)
+        first = f"the first one ({place})" if place else "the first one"
+        what = textwrap.wrap(shorten(check.what, 1000), _LINE - 2)
+        lines += [
+            f"failed check {check.name}, {counted(check.found, 'finding')}; {first}:",
+            *[f"  {each}" for each in what],
+        ]
+    if not one.checks:
+        lines.append("the audit file of this verdict is missing in the store, so the checks are not known")
     return lines
 
 

@@ -13,7 +13,8 @@ class Registered(NamedTuple):
     """Outcome of a registration."""
 
     refused: str
-    """Limit that refused the node: `origin` or `pool`; empty if the record was stored."""
+    """Limit that refused the node, `origin` or `pool`; `older` if a newer registration is stored, `left` if a newer
+    removal is; empty if the record was stored."""
     wait_s: int
     """Seconds until the limit of the origin allows another node; 0 if that limit did not refuse the node."""
     first_seen_ms: int
@@ -28,12 +29,17 @@ class RegisterNode(ScriptCall[Registered]):
         address: Address of the node.
         pool: Number of the pool that the node wants to join.
         registration: Registration as JSON.
-        ip: Source address of the request.
-        origin: Group of source addresses in which the node is counted; see `origin_of`.
+        ip: Source address of the request; unused if it is not direct.
+        origin: Group of source addresses in which the node is counted, see `origin_of`; unused if it is not direct.
         now_ms: Current time, in Unix milliseconds.
         life_ms: Milliseconds until the record expires.
         most_per_origin: Maximum number of nodes from one origin.
         most_per_pool: Maximum number of records of one pool.
+        direct: Whether the node sent the request to this service; False if a peer passed it on.
+        signed_ms: Time at which the node signed the request, in Unix milliseconds.
+        audience: Address of the service for which the node signed the request.
+        nonce: Nonce of the request.
+        signature: Signature of the request; empty if other services could not check it.
     """
 
     address: Address
@@ -45,13 +51,42 @@ class RegisterNode(ScriptCall[Registered]):
     life_ms: int
     most_per_origin: int
     most_per_pool: int
+    direct: bool
+    signed_ms: int
+    audience: Address
+    nonce: str
+    signature: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveNode(ScriptCall[int]):
-    """Deletes a node's record and invites."""
+    """Deletes a node's record and invites, and marks the node as removed.
+
+    Replies with the number of deleted keys.
+
+    Args:
+        address: Address of the node.
+        now_ms: Current time, in Unix milliseconds.
+        life_ms: Milliseconds for which the mark is kept.
+        direct: Whether the node sent the request to this service; False if a peer passed it on.
+        signed_ms: Time at which the node signed the request, in Unix milliseconds.
+        audience: Address of the service for which the node signed the request.
+        nonce: Nonce of the request.
+        signature: Signature of the request; empty if other services could not check it, and then no mark is made.
+        on_ledger: Whether the node is registered on the ledger.
+        most_unknown: Number of marks from which a node gets one only if it has a record or is on the ledger.
+    """
 
     address: Address
+    now_ms: int
+    life_ms: int
+    direct: bool
+    signed_ms: int
+    audience: Address
+    nonce: str
+    signature: str
+    on_ledger: bool
+    most_unknown: int
 
 
 class RecordPage(NamedTuple):
@@ -81,8 +116,31 @@ class ListPage(ScriptCall[RecordPage]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListStatements(ScriptCall[RecordPage]):
+    """Lists the signed statements that other services may get, in the order of the nodes' addresses.
+
+    Args:
+        after: Address after which the list begins; empty to begin with the first node.
+        limit: Maximum number of statements that are read, expired ones included.
+        now_ms: Current time, in Unix milliseconds.
+    """
+
+    after: str
+    limit: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldStatements(ScriptCall[tuple[str, ...]]):
+    """Replies with time and signature of each node's newest statement, with a space between; empty if there is none."""
+
+    now_ms: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PruneExpired(ScriptCall[int]):
-    """Deletes up to `limit` expired records; replies with the number of deleted records."""
+    """Deletes up to `limit` expired records and marks of removals; replies with the number of deleted records."""
 
     now_ms: int
     limit: int

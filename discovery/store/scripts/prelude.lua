@@ -1,5 +1,8 @@
 -- This file is prepended to every script of the discovery service.
--- Deletes up to `limit` expired records with their invites; returns the number of deleted records.
+-- A node has a record (`node:ADDRESS`) or, after it removed itself, a mark of its removal (`left:ADDRESS`), or neither.
+-- `signed` lists the nodes with a record or mark that other services may get.
+
+-- Deletes up to `limit` expired records with their invites, and as many marks; returns the number of deleted records.
 local function prune(now, limit)
   local expired = redis.call('ZRANGEBYSCORE', P .. 'expiry', '-inf', now, 'LIMIT', 0, limit)
   for _, address in ipairs(expired) do
@@ -8,6 +11,34 @@ local function prune(now, limit)
     if pool then redis.call('ZREM', P .. 'pool:' .. pool, address) end
     redis.call('DEL', node, P .. 'invites:' .. address)
     redis.call('ZREM', P .. 'expiry', address)
+    redis.call('ZREM', P .. 'signed', address)
+  end
+  for _, address in ipairs(redis.call('ZRANGEBYSCORE', P .. 'left', '-inf', now, 'LIMIT', 0, limit)) do
+    redis.call('DEL', P .. 'left:' .. address)
+    redis.call('ZREM', P .. 'left', address)
+    redis.call('ZREM', P .. 'signed', address)
   end
   return #expired
+end
+
+-- Returns the time and signature of a node's newest statement that has not expired, and whether it is a removal; nil if
+-- there is none. An older release stores records without a signature; then the time is the service's.
+local function newest(address, now)
+  local f = redis.call('HMGET', P .. 'node:' .. address, 'signed', 'signature', 'signed_at', 'last', 'expires')
+  if f[5] and tonumber(f[5]) > now then
+    if f[3] and f[3] == f[4] then return {ms = tonumber(f[1]), signature = f[2], left = false} end
+    return {ms = tonumber(f[4]), signature = '', left = false}
+  end
+  local l = redis.call('HMGET', P .. 'left:' .. address, 'signed', 'signature', 'expires')
+  if l[3] and tonumber(l[3]) > now then return {ms = tonumber(l[1]), signature = l[2], left = true} end
+end
+
+-- Returns whether a statement replaces the newest one. A direct request also replaces one of the same millisecond.
+-- Other services pass statements on in any order: every service must choose the same one.
+local function replaces(held, ms, signature, left, direct)
+  if not held or ms > held.ms then return true end
+  if ms < held.ms then return false end
+  if direct then return true end
+  if left ~= held.left then return left end
+  return signature > held.signature
 end

@@ -1,16 +1,20 @@
 // Geometry of a curve: positions of points, ticks and lines. view/chart.mjs draws it.
 
-import { amount } from "./format.mjs";
+import { amount, precise } from "./format.mjs";
 
 const TICKS = 4;
 const FINEST = 1e-9; // relative size of a value range below which double precision is too coarse for ticks
 
-/** Returns the range of values on the vertical axis; its ends always differ, even if all values are equal. */
-export function range(values) {
+/**
+ * Returns the range of values on the vertical axis; its ends always differ, even if all values are equal.
+ *
+ * Shares are drawn from 0 to 1, unless `tight` is set.
+ */
+export function range(values, tight = false) {
   const low = Math.min(...values);
   const high = Math.max(...values);
-  if (high - low < FINEST * Math.max(1, Math.abs(low), Math.abs(high))) return { low: low - 0.5, high: high + 0.5 };
-  if (low >= 0 && high <= 1) return { low: 0, high: 1 };
+  if (high === low || high - low < FINEST * Math.max(tight ? 0 : 1, Math.abs(low), Math.abs(high))) return { low: low - 0.5, high: high + 0.5 };
+  if (!tight && low >= 0 && high <= 1) return { low: 0, high: 1 };
   const pad = (high - low) * 0.05;
   return { low: low - pad, high: high + pad };
 }
@@ -31,18 +35,19 @@ export function ticks(low, high) {
  *
  * Null with fewer than two points.
  */
-export function curve(points, { width, height, left, bottom, top = 10, right = 12, label = (value) => amount(value, 0) }) {
+export function curve(points, { width, height, left, bottom, top = 10, right = 12, tight = false, label = (value) => amount(value, 0) }) {
   if (points.length < 2) return null;
   const [first, last] = [points[0].x, points[points.length - 1].x];
-  const { low, high } = range(points.map((point) => point.y));
+  const { low, high } = range(points.map((point) => point.y), tight);
+  const name = tight ? precise : amount;
   const x = (value) => round(left + ((value - first) / (last - first)) * (width - left - right));
   const y = (value) => round(top + ((high - value) / (high - low)) * (height - top - bottom));
   const line = points.map((point, index) => `${index ? "L" : "M"}${x(point.x)} ${y(point.y)}`).join("");
   const end = points[points.length - 1];
   return {
     line,
-    end: { x: x(end.x), y: y(end.y), label: amount(end.y) },
-    across: ticks(low, high).map((value) => ({ at: y(value), label: amount(value) })),
+    end: { x: x(end.x), y: y(end.y), label: name(end.y) },
+    across: ticks(low, high).map((value) => ({ at: y(value), label: name(value) })),
     along: ticks(first, last)
       .filter(Number.isInteger)
       .map((value) => ({ at: x(value), label: label(value) })),

@@ -6,6 +6,7 @@ export const NOTHING = "–";
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
+const MOST_DIGITS = 12; // more digits of small numbers are shown as 0
 const LATEST_MS = 8.64e15; // the latest time that Date can represent
 
 /** Formats a duration: `42 s`, `5 min`, `3 h 20 min`, `12 d`. */
@@ -50,6 +51,13 @@ export function amount(value, digits = 3) {
   if (number === null) return NOTHING;
   if (Math.abs(number) >= 1e12) return number.toExponential(1);
   return number.toLocaleString("en-US", { maximumFractionDigits: digits });
+}
+
+/** Formats a number with three significant digits, or all digits of a whole number: `0.5`, `0.0000123`, `1,378`. */
+export function precise(value) {
+  const number = numberOf(value);
+  if (number === null || number === 0) return amount(number === null ? value : 0);
+  return amount(number, Math.min(MOST_DIGITS, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(number))))));
 }
 
 /** Formats a number of bytes: `31.2 GiB`. */

@@ -25,6 +25,13 @@ export function quoted(value, most = QUOTE) {
   return lines.slice(0, 1).concat(lines.slice(1).slice(-QUOTED_LINES)).map((line) => shown(line, most)).join(" ↵ ");
 }
 
+/** Returns the lines of a text for display, each as by `shown`, with a note about further lines. */
+export function lines(value, { most = LOG_LINE, mostLines = 60 } = {}) {
+  const all = String(value ?? "").slice(0, LONGEST).split(/\r\n|\n/);
+  const kept = all.slice(0, mostLines).map((line) => shown(line, most));
+  return [...kept, ...(all.length > mostLines ? [`… (${all.length - mostLines} more lines)`] : [])].join("\n");
+}
+
 /** Returns the value if it is a finite number, else null. */
 export function numberOf(value) {
   return typeof value === "number" && Number.isFinite(value) ? value : null;

@@ -4,11 +4,18 @@ import { curve } from "../core/curve.mjs";
 import { element, say, shape } from "./dom.mjs";
 
 const ROOM = { height: 230, left: 44, bottom: 26 };
+const ROOM_OF_SMALL = { ...ROOM, left: 72 }; // labels such as 0.0000125
 const NARROWEST = 280;
 
 export class Chart {
-  /** `describe(points)` returns a sentence about the curve; `label(x)` names a value of the horizontal axis. */
-  constructor(describe, label) {
+  /**
+   * `describe(points)` returns a sentence about the curve; `label(x)` names a value of the horizontal axis.
+   *
+   * With `tight`, the vertical axis shows only the range of the values, which may be far below 1.
+   */
+  constructor(describe, { label, tight = false } = {}) {
+    this.tight = tight;
+    this.room = tight ? ROOM_OF_SMALL : ROOM;
     this.describe = describe;
     this.label = label;
     this.drawn = "";
@@ -19,7 +26,7 @@ export class Chart {
 
   show(points) {
     const width = Math.max(NARROWEST, this.element.clientWidth);
-    const found = curve(points, { ...ROOM, width, label: this.label });
+    const found = curve(points, { ...this.room, width, label: this.label, tight: this.tight });
     const state = JSON.stringify([width, found]);
     say(this.words, this.describe(points));
     this.svg.setAttribute("aria-label", this.words.textContent);
@@ -27,17 +34,17 @@ export class Chart {
     if (found === null || state === this.drawn) return;
     this.drawn = state;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${ROOM.height}`);
-    this.svg.replaceChildren(...shapes(found, width));
+    this.svg.replaceChildren(...shapes(found, width, this.room));
   }
 }
 
-function shapes(found, width) {
+function shapes(found, width, room) {
   const right = width - 12;
-  const floor = ROOM.height - ROOM.bottom;
+  const floor = room.height - room.bottom;
   return [
     ...found.across.flatMap(({ at, label }) => [
-      shape("line", { class: "grid", x1: ROOM.left, x2: right, y1: at, y2: at }),
-      shape("text", { class: "axis", x: ROOM.left - 8, y: at + 4, "text-anchor": "end" }, label),
+      shape("line", { class: "grid", x1: room.left, x2: right, y1: at, y2: at }),
+      shape("text", { class: "axis", x: room.left - 8, y: at + 4, "text-anchor": "end" }, label),
     ]),
     ...found.along.map(({ at, label }) =>
       shape("text", { class: "axis", x: at, y: floor + 18, "text-anchor": anchor(at, label, right) }, label),

@@ -28,7 +28,7 @@ import { Tiles } from "./tiles.mjs";
 /** Creates the page. `turn(skip)` reads another page of works. */
 export function meView(turn) {
   const tiles = new Tiles();
-  const chart = new Chart(earningWords, date);
+  const chart = new Chart(earningWords, { label: date });
   const days = new Table({ caption: "Earnings of the newest days", columns: DAY_COLUMNS, empty: "", slim: true });
   const nodes = new Table({ caption: "Your nodes", columns: NODE_COLUMNS, empty: "None of your nodes leased a slot here yet." });
   const about = element("p", { class: "note" });

@@ -14,7 +14,7 @@ const PAGE = 100;
 export function moneyView(session) {
   const tiles = new Tiles();
   const warnings = element("ul", { class: "fault", hidden: true });
-  const chart = new Chart(earningWords, date);
+  const chart = new Chart(earningWords, { label: date });
   const gas = new Table({ caption: "Accounts that pay gas", columns: GAS_COLUMNS, empty: "" });
   const nodes = new Table({ caption: "Earnings and slashes of nodes", columns: NODE_COLUMNS, empty: "The pool knows no node yet." });
   const about = element("p", { class: "note", role: "status" });

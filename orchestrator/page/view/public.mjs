@@ -35,7 +35,7 @@ export function publicView() {
     columns: PROVIDER_COLUMNS,
     empty: "No provider has earned anything yet.",
   });
-  const days = new Chart(earningWords, date);
+  const days = new Chart(earningWords, { label: date });
   const verdicts = new Table({ caption: "Verdicts by outcome", columns: VERDICT_COLUMNS, empty: "" });
   const counted = element("p", { class: "note" });
   const terms = new Fields();

@@ -1,10 +1,11 @@
-// View of the submitted files of one step, with their verdicts.
+// View of the submitted files of one step, with their verdicts and a few of its rollouts as text.
 
 import { COLUMNS, STATUSES, rolloutRow } from "../rows/rollouts.mjs";
 import { current } from "../rows/run.mjs";
 import { count } from "../core/format.mjs";
 import { button, choice, element, say, show } from "./dom.mjs";
 import { Panel } from "./panel.mjs";
+import { Samples } from "./samples.mjs";
 import { Table } from "./table.mjs";
 
 const PAGE = 100;
@@ -16,10 +17,11 @@ export function rolloutsView(session) {
     empty: "No file with this verdict was submitted for this step.",
   });
   const words = element("p", { class: "note", role: "status" });
-  const state = { step: null, chosen: false, status: "all", cursors: [null], next: null, items: null };
+  const state = { step: null, chosen: false, status: "all", cursors: [null], next: null, items: null, sampled: null };
   const again = (change) => {
     Object.assign(state, { cursors: [null], next: null }, change);
     feed.again();
+    sampled.again();
   };
   const field = element("input", { id: "step", type: "number", autocomplete: "off" });
   const form = element(
@@ -55,6 +57,21 @@ export function rolloutsView(session) {
     element("div", { class: "buttons" }, back, on),
   );
 
+  const samples = new Samples();
+  const sampled = session.feed({
+    everyMs: 15_000,
+    paused: () => session.runless,
+    ask: async (signal) => {
+      const step = state.chosen ? state.step : null;
+      return { step, found: await session.api.get("/v1/run/samples", { step }, { signal }) };
+    },
+    take: ({ step, found }) => {
+      if (step !== (state.chosen ? state.step : null)) return sampled.again();
+      Object.assign(state, { sampled: found });
+      samples.panel.failed(null);
+    },
+    failed: (error) => samples.panel.failed(error),
+  });
   const feed = session.feed({
     everyMs: 5000,
     paused: () => session.runless,
@@ -75,8 +92,10 @@ export function rolloutsView(session) {
 
   return {
     title: "Rollouts",
-    element: panel.element,
+    element: element("div", {}, panel.element, samples.element),
     render() {
+      show(samples.element, !session.runless);
+      if (state.sampled !== null) samples.show(state.sampled, state.chosen);
       show(newest, state.chosen);
       show(back, state.cursors.length > 1);
       show(on, state.next !== null);

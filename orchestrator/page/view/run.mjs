@@ -1,6 +1,7 @@
 // First view of the page: overview of the pool and its run.
 
 import { Curve, curveWords, filesWords, RELAY_COLUMNS, STEP_COLUMNS, pausedWords, relayRows, stepRows, tiles } from "../rows/run.mjs";
+import { TRAINED_CURVES, TrainedSteps, trainedWords } from "../rows/trained.mjs";
 import { ANSWER_COLUMNS, answerRows, answerWords } from "../rows/answers.mjs";
 import { COLUMNS as EVENT_COLUMNS, eventRow } from "../rows/events.mjs";
 import { Chart } from "./chart.mjs";
@@ -42,6 +43,13 @@ export function runView(session) {
     columns: EVENT_COLUMNS,
     empty: "There is no event yet.",
   });
+  const trained = new TrainedSteps();
+  const trainedCharts = TRAINED_CURVES.map(({ name, title, what }) => {
+    const chart = new Chart((points) => trainedWords(points, what), { tight: name !== "reward" });
+    return { name, chart, panel: new Panel(title, chart.element) };
+  });
+  const trainedPanel = trainedCharts[0].panel; // shows an error of all of them
+  const trainedGrid = element("div", { class: "charts" }, trainedCharts.map(({ panel }) => panel.element));
   const curvePanels = charts.map(({ title, chart }) => new Panel(title, chart.element));
   const curvePanel = curvePanels[0];
   const stepPanel = new Panel("Steps", steps.element);
@@ -52,7 +60,7 @@ export function runView(session) {
     events.element,
     element("p", { class: "note" }, element("a", { href: "#events" }, "All events")),
   );
-  const ofRun = [...curvePanels, stepPanel, answerPanel].map((panel) => panel.element);
+  const ofRun = [...curvePanels.map((panel) => panel.element), trainedGrid, stepPanel.element, answerPanel.element];
   const curve = new Curve();
   const state = { run: null, relays: [], answers: {} };
 
@@ -69,6 +77,16 @@ export function runView(session) {
     ask: (signal) => session.api.get("/v1/run/figures", { first: curve.first }, { signal }),
     take: (page) => (curve.take(page.items), curvePanel.failed(null)),
     failed: (error) => curvePanel.failed(error),
+  });
+  session.feed({
+    everyMs: 15_000,
+    paused: () => session.runless,
+    ask: async (signal) => {
+      const first = trained.first;
+      return { first, page: await session.api.get("/v1/run/trained", { first }, { signal }) };
+    },
+    take: ({ first, page }) => (trained.take(page.items, first), trainedPanel.failed(null)),
+    failed: (error) => trainedPanel.failed(error),
   });
   session.feed({
     everyMs: 15_000,
@@ -94,6 +112,11 @@ export function runView(session) {
       show(paused, paused.textContent !== "");
       ofRun.forEach((part) => show(part, !session.runless));
       for (const { name, chart } of charts) chart.show(curve.points(name));
+      for (const { name, chart, panel } of trainedCharts) {
+        const points = trained.points(name);
+        show(panel.element, points.length > 1 || panel === trainedPanel); // a chart measures its width, so it is shown first
+        chart.show(points);
+      }
       if (state.run) steps.show(stepRows(state.run, curve.rewards));
       answers.show(answerRows(state.answers));
       say(answersNote, answerWords(state.answers));

@@ -319,6 +319,7 @@ class _RequestContext:
             headers["X-Request-Id"] = self.identifier
             headers[VERSION_HEADER] = self._spoken
             headers.setdefault("X-Content-Type-Options", "nosniff")
+            headers.setdefault("Cache-Control", "no-store")  # most answers are for one caller only
             if self.status == HTTPStatus.METHOD_NOT_ALLOWED and "GET" in headers.get("Allow", "").split(", "):
                 headers["Allow"] += ", HEAD"
             message["headers"] += self._version_headers()

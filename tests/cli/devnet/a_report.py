@@ -6,13 +6,17 @@ import math
 from dataclasses import replace
 
 from cli.devnet.report.data import (
+    Catch,
+    FailedCheck,
     Journey,
     Latency,
     Leg,
     NodeAccount,
     PipelineStage,
     ProcessCost,
+    ReportedAnswer,
     ReportedEvaluation,
+    ReportedSample,
     ReportedStep,
     ReportedVerdicts,
     RunReport,
@@ -73,6 +77,10 @@ def a_report(steps: int = 90) -> RunReport:
             version=version,
             greedy=0.94 - 0.51 * math.exp(-version / 28),
             pass_at_1=0.88 - 0.59 * math.exp(-version / 32),
+            answers=(
+                ReportedAnswer(prompt="rev:kzpw=", answer="wpzk" if version else "kzpw", correct=version > 0),
+                ReportedAnswer(prompt="sort:5203=", answer="5203", correct=False),
+            ),
         )
         for version in range(0, steps + 1, 15)
     ]
@@ -135,6 +143,36 @@ def a_report(steps: int = 90) -> RunReport:
             node("worker-3", accepted=197),
             node("cheater", accepted=4, forged=2, cheat="previous-checkpoint", evicted="forged work"),
         ),
+        catches=(
+            Catch(
+                node="cheater",
+                cheat="previous-checkpoint",
+                key="0x" + "ab" * 32,
+                step=7,
+                index=2,
+                outcome=Outcome.FORGED,
+                reason="computation-other-model",
+                why="The proofs are of another model.",
+                words="64 of 64 proofs are beyond the limits",
+                seconds=1.25,
+                checks=(
+                    FailedCheck(
+                        name="computation",
+                        found=297,
+                        what="proof 0 is off by 3.95; the limit is 0.06",
+                        row=5,
+                        position=0,
+                    ),
+                    FailedCheck(name="sampling", found=1, what="2 of 384 tokens are not those that the seed draws"),
+                ),
+            ),
+        ),
+        samples=(
+            ReportedSample(step=0, version=0, prompt="rev:ab=", answer="ab", reward=0.0, tokens=3),
+            ReportedSample(step=steps - 1, version=steps - 2, prompt="rev:cd=", answer="dc", reward=1.0, tokens=3),
+        ),
+        machine={"Muster": "0.1.0", "Python": "3.11.2", "processor": "A processor (x86_64)", "cores": "2"},
+        finished_ms=1_800_000_000_000,
         latencies=(
             Latency(name="upload to provisional verdict", count=612, p50=0.91, p99=1.73),
             Latency(name="upload to the ledger", count=612, p50=0.42, p99=0.8),

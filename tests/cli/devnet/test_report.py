@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from cli.devnet.attacks.attack import End
 from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN, ONLY_JUDGED, Goal
 from cli.devnet.report.data import NodeAccount, ReportedAnswer, RunReport
+from cli.devnet.report.data_file import as_json
 from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
 from cli.devnet.result import judge
@@ -190,6 +192,69 @@ def test_the_text_and_the_html_report_accept_any_report_including_an_empty_one()
         text = as_text(report, criteria)
         assert max(len(line) for line in text.splitlines()) <= 130
     assert "[ NO]" in as_text(empty, judge(empty, goal=GOAL))
+
+
+def test_the_report_tells_which_check_caught_the_attack_and_on_which_machine() -> None:
+    report = a_report()
+    text = as_text(report, ())
+    read = Balance()
+    read.feed(as_page(report, ()))
+    page = " ".join(" ".join(read.text).split())
+    for said in (
+        "How cheater was caught",
+        "forged , reason computation-other-model: the file of step 8, slot 2, 1.25 s after its upload.",
+        "proof 0 is off by 3.95; the limit is 0.06",
+        "The validator: 64 of 64 proofs are beyond the limits",
+        "Sampled rollouts",
+        "A processor (x86_64)",
+    ):
+        assert said in page
+    for line in (
+        "How cheater (previous-checkpoint) was caught",
+        "forged, reason computation-other-model: the file of step 8, slot 2, 1.25 s after its upload",
+        "failed check computation, 297 findings; the first one (row 5, token 0):",
+        "  proof 0 is off by 3.95; the limit is 0.06",
+        "step 90, reward 1.00: rev:cd= → dc",
+        "Python: 3.11.2",
+    ):
+        assert line in text.splitlines()
+    lost = replace(report, catches=(replace(report.catches[0], checks=(), words="", seconds=None),))
+    assert "The audit file of this verdict is missing" in as_page(lost, ())
+    assert "the audit file of this verdict is missing" in as_text(lost, ())
+
+
+def test_the_json_report_has_a_format_exact_amounts_and_only_valid_numbers() -> None:
+    report = a_report()
+    broken = replace(report.evaluations[0], greedy=float("nan"), lengths={1: float("inf")})
+    criteria = judge(report, goal=GOAL)
+    found = json.loads(as_json(replace(report, evaluations=(broken, *report.evaluations[1:])), criteria))
+    assert (found["format"], found["passed"], len(found["criteria"])) == (1, True, len(criteria))
+    assert [node["stake_after"] for node in found["nodes"]] == ["100", "100", "100", "20"]
+    assert found["catches"][0]["outcome"] == "forged"
+    assert found["catches"][0]["checks"][0] | {"group": None} == found["catches"][0]["checks"][0]
+    assert (found["evaluations"][0]["greedy"], found["evaluations"][0]["lengths"]) == (None, {"1": None})
+    assert found["steps"][0]["staleness"] == {"0": 3, "1": 9, "2": 4}
+    assert found["machine"] == report.machine
+
+
+def test_hostile_texts_of_the_report_are_neither_markup_nor_invisible() -> None:
+    evil = "<img src=x onerror=alert(1)>\u202e\x1b[31m\n</style>"
+    base = a_report()
+    first, *_, last = base.evaluations
+    answers = (ReportedAnswer(prompt=evil, answer=evil, correct=True),)
+    report = replace(
+        base,
+        about={"task": evil},
+        machine={"system": evil},
+        evaluations=(replace(first, answers=answers), replace(last, answers=answers)),
+        samples=(replace(base.samples[0], prompt=evil, answer=evil),),
+        catches=(replace(base.catches[0], words=evil, checks=(replace(base.catches[0].checks[0], what=evil),)),),
+    )
+    page, text = as_page(report, ()), as_text(report, ())
+    assert "<img" not in page
+    assert page.count("&lt;img src=x onerror=alert(1)&gt;\ufffd\ufffd[31m\n&lt;/style&gt;") == 9
+    for shown in (page, text):
+        assert not re.search("[\u202e\x1b]", shown)
 
 
 def test_dialogues_are_shown_turn_by_turn_and_their_texts_are_never_markup() -> None:

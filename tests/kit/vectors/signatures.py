@@ -18,6 +18,7 @@ from protocol.identity.signing import (
 from protocol.identity.typed_data import TypedStruct
 from protocol.invites import Join
 from protocol.leases import ServedSlot, WorkClaim
+from protocol.wire.federation import NodeStatement, node_target
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.served import RequestKind, ServedList, ServedRequest, SignedServedList, answer_digest
@@ -272,6 +273,42 @@ def invite_cases() -> Cases:
         "another expiry": {"expiry": document["expiry"] + 1},
     }
     return [good], {what: good | {"document": document | changed} for what, changed in changes.items()}
+
+
+def node_statement_cases() -> Cases:
+    def document(body: str | None, target: str) -> Json:
+        stamp = sign_request(
+            NODE,
+            audience=SERVICE.address,
+            method="DELETE" if body is None else "PUT",
+            target=target,
+            body=(body or "").encode(),
+            at=datetime.fromtimestamp(AT_S, UTC),
+            nonce=NONCE,
+        )
+        statement = NodeStatement(
+            node=NODE.address,
+            audience=SERVICE.address,
+            timestamp_ms=stamp.timestamp_ms,
+            nonce=NONCE,
+            signature=hex_of(stamp.signature),
+            body=body,
+        )
+        return statement.model_dump(mode="json")
+
+    own, body = node_target(NODE.address), '{"pool_id":7}'
+    registration, removal = document(body, own), document(None, own)
+    changes: dict[str, Json] = {
+        "another body": {"body": '{"pool_id":8}'},
+        "a registration as a removal": {"body": None},
+        "another time": {"timestamp_ms": registration["timestamp_ms"] + 1},
+        "another service": {"audience": OTHER.address},
+        "another node": {"node": OTHER.address},
+        "an unknown field": {"ip": "192.0.2.1"},
+    }
+    refused = {what: {"document": registration | changed} for what, changed in changes.items()}
+    refused["a path in lower case"] = {"document": document(body, own.lower())}
+    return [{"document": registration}, {"document": removal}], refused
 
 
 def lease_cases() -> Cases:

@@ -41,10 +41,21 @@ async def test_the_owners_page(make_run: MakeRun) -> None:
     await pool.beat(world.nodes[0], worker_version="0.1.0", metrics={"tokens-per-second": 5.0})
     answers = [{"prompt": f"Write {MARKUP}", "answer": f"An answer\nof two lines {MARKUP}", "correct": True}]
     await pool.owner("PUT", "/v1/run/answers", {"version": 0, "answers": answers})
+    sample = {"key": world.accepted, "group": 0, "version": 0, "tokens": 7, "reward": 0.5, "prompt": f"Say {MARKUP}"}
+    for step in range(3):
+        samples = [{**sample, "answer": f"A rollout\nof step {step} {MARKUP}"}]
+        curves = {
+            "reward": step / 3,
+            "loss": -0.1 * step,
+            "entropy": 0.5,
+            "tokens_per_second": 9.0,
+            "sampler_kl": 1e-6 * step,
+        }
+        await pool.owner("PUT", "/v1/run/trained", {"step": step, "at_ms": step, "samples": samples, **curves})
     task = await pool.run(name="hello", environment={"HOSTILE": MARKUP})
     values = {"token": TOKEN, "reader": READER, "task": task, "forged": world.forged, "node": world.nodes[1].address}
     with served(make_run().pool.app) as url:
-        assert in_browser("cockpit.test.mjs", {"url": url, **values}) == 7
+        assert in_browser("cockpit.test.mjs", {"url": url, **values}) == 8
     tasks = (await pool.owner("GET", "/v1/tasks"))["tasks"]
     posted = next(each for each in tasks if each["spec"]["name"] == "posted")
     assert posted["spec"]["command"] == ["python", "-c", "print('a b')"]

@@ -142,6 +142,8 @@ async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTes
         "/v1/run",
         "/v1/run/answers",
         "/v1/run/figures",
+        "/v1/run/samples",
+        "/v1/run/trained",
         "/v1/run/rollouts",
         "/v1/tasks",
         "/v1/events",

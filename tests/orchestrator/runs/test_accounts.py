@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
 import httpx
+import pytest
 from prometheus_client import CollectorRegistry
 
 from ledger.amounts import UNIT, plain_amount
@@ -14,6 +16,7 @@ from orchestrator.domain.slots import SlotEvent
 from orchestrator.loops.public_summary import PublicSummaryLoop
 from orchestrator.metrics import MoneyGauges
 from orchestrator.runs.money import burn_per_day
+from orchestrator.runs.public_summary import HELD
 from orchestrator.store.accounts import Account
 from protocol.identifiers import Digest
 from protocol.identity.keys import Key
@@ -104,7 +107,9 @@ async def published(run: RunUnderTest, **headers: str) -> httpx.Response:
         return await http.get("/v1/public", headers=headers)
 
 
-async def test_the_public_summary_is_written_by_one_instance_and_read_from_memory(make_run: MakeRun) -> None:
+async def test_the_public_summary_is_written_by_one_instance_and_read_from_memory(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, reader = make_run(), make_run()
     await run.sync.round()
     assert (await published(reader)).status_code == 503
@@ -123,6 +128,8 @@ async def test_the_public_summary_is_written_by_one_instance_and_read_from_memor
         for each in (run, reader)
     ]
     assert [await loop.round() for loop in loops] == [1, 0]
+    assert (await published(reader)).status_code == 503, "strangers cause one read per `HELD`, also without a summary"
+    await reader.pool.clock.turn(HELD)
     answer = await published(reader)
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "public, max-age=5")
     found = PublicSummary.model_validate_json(answer.content)
@@ -138,6 +145,19 @@ async def test_the_public_summary_is_written_by_one_instance_and_read_from_memor
     assert (await published(reader)).content == answer.content, "kept for some seconds, however many ask"
     await reader.pool.clock.turn(timedelta(seconds=6))
     assert (await published(reader)).json() == {"newer": True}
+
+    hanging = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        hanging.set()
+        await asyncio.Event().wait()
+
+    await reader.pool.clock.turn(HELD)
+    monkeypatch.setattr(reader.pool.dependencies.database, "ask", hang)
+    first = asyncio.create_task(published(reader))
+    await hanging.wait()
+    assert (await published(reader)).json() == {"newer": True}, "only one reader waits for a Redis that hangs"
+    first.cancel()
 
 
 async def test_the_summary_needs_neither_run_nor_chain_and_can_be_switched_off(make_pool: MakePool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -9,10 +10,12 @@ import httpx
 import pytest
 
 from orchestrator.domain.slots import SlotEvent
+from orchestrator.storage import ObjectFacts
 from orchestrator.store.sessions import LOGIN_LIFE, MOST_SESSIONS, SESSION_LIFE
 from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
+from protocol.wire.uploads import ObjectKey
 from tests.kit.memory_ledger import PROVIDER
 from tests.kit.memory_run_ledger import RunUnderTest
 from tests.kit.orchestrator import TOKEN
@@ -96,8 +99,10 @@ async def test_sessions_end_by_time_by_log_out_by_revocation_and_by_number(run: 
     open_now = [(await ask(run, each)).status_code for each in [*sessions, *more]]
     assert open_now.count(200) == MOST_SESSIONS
     assert open_now[-3:] == [200] * 3, "a further session ends the one that would end first"
+    unused = await code(run, key)
     answer = await run.pool.send(key, "/v1/me/logins/revoke", None)
     assert answer.json() == {"ended": MOST_SESSIONS}
+    assert (await begin(run, unused)).status_code == 401, "revocation also ends unused links"
     assert {(await ask(run, each)).status_code for each in [*sessions, *more]} == {401}
     late = await token(run, key)
     await run.pool.clock.turn(SESSION_LIFE)
@@ -139,6 +144,32 @@ async def test_the_page_works_without_the_chain_and_is_limited_per_provider(run:
     answers = [await ask(run, session) for _ in range(run.pool.dependencies.settings.node_burst + 1)]
     assert answers[-1].status_code == 429
     assert answers[0].status_code == 200
+
+
+async def test_requests_for_one_audit_file_share_a_read_and_a_provider_waits_for_one_at_a_time(
+    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, work = await worked(run)
+    judge(run, work, key, Outcome.FORGED)
+    await run.sync.round()
+    session = await token(run, key)
+    dependencies, reads, release = run.pool.dependencies, [], asyncio.Event()
+    head = dependencies.objects.head
+
+    async def slow(wanted: ObjectKey) -> ObjectFacts | None:
+        reads.append(wanted)
+        await release.wait()
+        return await head(wanted)
+
+    monkeypatch.setattr(dependencies.objects, "head", slow)
+    asked = [asyncio.create_task(run.pool.owner("GET", f"/v1/run/rollouts/{work}/evidence")) for _ in range(3)]
+    mine = [asyncio.create_task(ask(run, session, f"/works/{work}/evidence")) for _ in range(2)]
+    second = next(iter((await asyncio.wait(mine, return_when=asyncio.FIRST_COMPLETED))[0])).result()
+    assert (second.status_code, second.json()["code"]) == (429, "rate-limited")
+    release.set()
+    assert len({each["audit_hash"] for each in await asyncio.gather(*asked)}) == 1
+    assert sorted(each.status_code for each in await asyncio.gather(*mine)) == [200, 429]
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("spoilt", ["hash", "size", "json"])

@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -24,6 +26,7 @@ from rollouts.checks import (
     CheckInput,
     CheckOutcome,
     SlotFacts,
+    gather,
     seeds,
 )
 from rollouts.checks.result import CheckResult
@@ -90,6 +93,41 @@ def test_an_honest_file_passes_all_checks(
     assert results["sampling"].figures["mismatches"] == 0
     assert results["seeds"].figures["requests"] == len(REQUESTS)
     assert [sample.prompt_index for sample in honest.samples] == [0, 0, 0, 0, 1, 2, 3, 4]
+
+
+def test_rows_of_different_requests_share_passes(
+    honest: RolloutFile, facts: SlotFacts, version: CheckedVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row's evidence is that of a recomputation of its request alone, except for rounding."""
+    case = CheckInput.of(honest, facts, version)
+    rows = case.with_draws(range(len(honest.samples)))
+    rows[2] = replace(rows[2], seed=None)
+    policy = load_policy(version.folder, dtype=Dtype.FLOAT32, device=torch.device("cpu"))
+    passes = []
+    compute = policy.states_and_logits
+
+    def counted(*args: Any, **options: Any) -> Any:
+        passes.append(1)
+        return compute(*args, **options)
+
+    monkeypatch.setattr(policy, "states_and_logits", counted)
+    together = gather(policy, case.drawn_file, rows)
+    assert len({*rows.values()}) == 6
+    assert 1 <= len(passes) <= 3
+    for row, draws in rows.items():
+        alone, shared = gather(policy, case.drawn_file, {row: draws})[row], together[row]
+        np.testing.assert_allclose(shared.logprobs, alone.logprobs, rtol=1e-4, atol=1e-5)
+        assert max(proof.distance_total for proof in (*shared.proofs, *alone.proofs)) <= 64
+        assert shared.excess is not None
+        assert alone.excess is not None
+        np.testing.assert_allclose(shared.excess, alone.excess, rtol=1e-4, atol=1e-4)
+        if row == 2:
+            assert shared.gaps is alone.gaps is None
+            continue
+        assert shared.gaps is not None
+        assert alone.gaps is not None
+        assert not shared.gaps.mismatches.any()
+        np.testing.assert_allclose(shared.gaps.outside, alone.gaps.outside, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rollouts.calibration.limits import float32_limits
-from rollouts.checks import CheckedVersion, CheckInput, CheckOutcome, RowEvidence, RowSpread, SlotFacts, gather
+from rollouts.checks import CheckedVersion, CheckInput, CheckOutcome, Draws, RowEvidence, RowSpread, SlotFacts, gather
 from rollouts.checks.logprobs import CHECK as LOGPROBS
 from rollouts.checks.sampling import CHECK as SAMPLING
 from rollouts.files.samples import RolloutFile
@@ -88,8 +88,8 @@ def test_arithmetic_of_other_kernels_differs_by_rounding_and_ends_with_its_conte
     policy: Policy, honest: RolloutFile, facts: SlotFacts, version: CheckedVersion
 ) -> None:
     def computed() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        parameters = version.recipe.sampling.parameters
-        return gather(policy, honest, [0, 5], seed=facts.seed, parameters=parameters)[5].logprobs
+        draws = Draws(seed=facts.seed, parameters=version.recipe.sampling.parameters)
+        return gather(policy, honest, dict.fromkeys([0, 5], draws))[5].logprobs
 
     before = computed()
     with policy.other_arithmetic(noise_seed=1):

@@ -154,6 +154,24 @@ def test_an_accelerator_of_another_maker_has_no_class(as_class: pytest.MonkeyPat
         numerics.gpu_class(GPU)
 
 
+def test_the_installed_version_is_read_from_disk_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service names the arithmetic in each answer, and reading the metadata takes milliseconds."""
+    read: list[str] = []
+
+    def version(name: str) -> str:
+        read.append(name)
+        return "0.32.0+cpu"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    numerics.vllm_version.cache_clear()
+    try:
+        found = {str(numerics.arithmetic_of(Dtype.BFLOAT16, "cpu-avx2")) for _ in range(3)}
+    finally:
+        numerics.vllm_version.cache_clear()
+    assert found == {"vllm-0.32.0/bfloat16/cpu-avx2"}
+    assert read == ["vllm"]
+
+
 def test_torch_has_no_classes() -> None:
     with pytest.raises(InvalidInput, match="the engine torch has no numerics classes"):
         open_engine(EngineName.TORCH, dtype=Dtype.BFLOAT16, device="cpu", device_class="cpu-avx2")

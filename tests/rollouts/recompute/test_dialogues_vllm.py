@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from protocol.runtime.cpu_class import cpu_class
+from rollouts.checks import Draws
 from rollouts.dialogue.play import play_in_rounds
 from rollouts.precision import Arithmetic
 from rollouts.recompute.place import VllmPlace
@@ -48,9 +49,9 @@ def test_dialogues_of_a_class_are_recomputed_to_the_bit(tmp_path: Path) -> None:
             replies=replies,
         )
         file = file_of(sorted(found, key=lambda one: one.sample), folder, RECIPE)
-        rows = range(len(file.samples))
+        rows, draws = range(len(file.samples)), Draws(seed=SEED, parameters=parameters)
         assert sum(len(sample.turns) for sample in file.samples) > 2 * len(rows)
-        evidence = verifier.compare(file, [*reversed(rows)], seed=SEED, parameters=parameters)
+        evidence = verifier.compare(file, dict.fromkeys(reversed(rows), draws))
         for row, sample in enumerate(file.samples):
             gaps = evidence[row].gaps
             assert gaps is not None
@@ -61,7 +62,7 @@ def test_dialogues_of_a_class_are_recomputed_to_the_bit(tmp_path: Path) -> None:
         first, *rest = file.samples[row].turns
         other = Turn(first.drawn, np.where(first.given == 9, 10, 9).astype(np.int32))
         forged = with_row(file, row, replace(file.samples[row], turns=(other, *rest)))
-        changed = verifier.compare(forged, [row], seed=SEED, parameters=parameters)[row]
+        changed = verifier.compare(forged, {row: draws})[row]
         same = changed.logprobs == file.samples[row].logprobs
         assert same[: first.drawn].all()
         assert not same[first.drawn :].all(), "later tokens are computed in the context of the given ones"

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.checks import RowEvidence
+from rollouts.checks import Draws, RowEvidence
 from rollouts.errors import EngineFailed
 from rollouts.recompute.messages import (
     LARGEST_HEAD,
     PREFIX,
+    Compare,
     Done,
     encode,
     largest_evidence,
@@ -22,6 +23,7 @@ from rollouts.recompute.messages import (
     read_message,
     unpack_evidence,
 )
+from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
 from rollouts.toploc.results import Malformed
@@ -66,6 +68,29 @@ def test_evidence_survives_the_way_between_processes(data: st.DataObject, replay
         if before.gaps is not None and after.gaps is not None:
             for name in ("gaps", "outside", "mismatches", "excess", "variance"):
                 assert np.array_equal(getattr(before.gaps, name), getattr(after.gaps, name))
+
+
+DRAWS = st.builds(
+    Draws,
+    seed=st.none() | st.binary(min_size=32, max_size=32),
+    parameters=st.builds(
+        SamplingParameters,
+        max_new_tokens=st.integers(1, 9),
+        temperature=st.floats(0.01, 100),
+        top_p=st.floats(0.1, 1),
+        top_k=st.integers(0, 5),
+    ),
+)
+
+
+@given(st.lists(st.tuples(DRAWS, st.integers(1, 4))))
+def test_seeds_and_parameters_of_rows_survive_the_way(runs: list[tuple[Draws, int]]) -> None:
+    draws = [own for own, rows in runs for _ in range(rows)]
+    sent = Compare.of(draws)
+    assert len(sent.draws) <= len(runs), "consecutive rows of equal draws are sent once"
+    head = sent.model_dump_json()
+    assert len(head) <= 300 * len(runs) + 100
+    assert [*Compare.model_validate_json(head).each()] == draws
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from protocol.runtime.cpu_class import cpu_class
+from rollouts.checks import Draws
 from rollouts.errors import EngineFailed
 from rollouts.files.packed_format import pack
 from rollouts.files.schema import read_rollout_bytes
@@ -61,7 +62,7 @@ def test_a_process_that_does_not_read_a_large_request_is_ended(
     file = read_rollout_bytes(trial_file(), limits=TRIAL_LIMITS)
     with VllmProcess(hanging(tmp_path, replies=encode(Opened(arithmetic=own))), own) as process:
         with pytest.raises(EngineFailed, match="ended: it did not read the request in time"):
-            process.compare(file, [0], seed=None, parameters=SamplingParameters(max_new_tokens=1))
+            process.compare(file, {0: Draws(seed=None, parameters=SamplingParameters(max_new_tokens=1))})
         assert not process.alive
 
 
@@ -75,4 +76,4 @@ def test_a_reply_beyond_the_size_of_any_evidence_is_not_read(
         VllmProcess(hanging(tmp_path, replies=encode(Opened(arithmetic=own)) + huge), own) as process,
         pytest.raises(EngineFailed, match="1073741824 bytes of body"),
     ):
-        process.compare(file, [0], seed=None, parameters=SamplingParameters(max_new_tokens=1))
+        process.compare(file, {0: Draws(seed=None, parameters=SamplingParameters(max_new_tokens=1))})

@@ -12,7 +12,7 @@ import pytest
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_DIGEST, Digest
-from rollouts.checks import RowEvidence
+from rollouts.checks import Draws, RowEvidence
 from rollouts.errors import EngineFailed
 from rollouts.files.samples import RolloutFile
 from rollouts.precision import Arithmetic
@@ -26,7 +26,7 @@ from rollouts.toploc import ProofResult
 
 OWN = Arithmetic.parse("vllm-0.32.0/bfloat16/cpu-avx2")
 FILE = cast("RolloutFile", None)
-PARAMETERS = SamplingParameters(max_new_tokens=1)
+DRAWS = Draws(seed=None, parameters=SamplingParameters(max_new_tokens=1))
 PROOF = ProofResult(
     malformed=None,
     points=128,
@@ -83,7 +83,7 @@ def _proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recomputer(process: GivenProcess) -> VllmRecomputer:
     made = VllmRecomputer(cast("VllmProcess", process), folder=Path("version"), version=ZERO_DIGEST)
-    made.evidence(FILE, [0, 1, 2], seed=None, parameters=PARAMETERS)
+    made.evidence(FILE, dict.fromkeys([0, 1, 2], DRAWS))
     process.calls.clear()
     return made
 
@@ -91,7 +91,7 @@ def recomputer(process: GivenProcess) -> VllmRecomputer:
 def again(process: GivenProcess, rows: Sequence[int]) -> None:
     made = recomputer(process)
     made.renew()
-    made.again(FILE, rows, [], seed=None, parameters=PARAMETERS)
+    made.again(FILE, dict.fromkeys(rows, DRAWS), [])
 
 
 def test_a_second_pass_runs_in_one_new_process_that_reproduces_the_recording_first() -> None:
@@ -99,7 +99,7 @@ def test_a_second_pass_runs_in_one_new_process_that_reproduces_the_recording_fir
     made = recomputer(process)
     made.renew()
     for rows, alone in (([0, 1], [1]), ([2], [])):
-        (found,) = made.again(FILE, rows, alone, seed=None, parameters=PARAMETERS)
+        (found,) = made.again(FILE, dict.fromkeys(rows, DRAWS), alone)
         assert sorted(found) == rows
     started = ["restart", "prove", "load"]
     assert process.calls == [*started, "compare [0]", "compare [1]", "compare [2]"]

@@ -43,6 +43,13 @@ async def test_accepted_rollouts_become_versions_announced_on_the_ledger_and_to_
         (2, 3, 2),
     ]
     assert all(line["reward"] == 0.5 for line in steps)
+    shown = (await pool.run.pool.owner("GET", "/v1/run/trained"))["items"]
+    assert [(one["step"], one["reward"]) for one in shown] == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    assert [one["loss"] for one in shown] == [line["figures"]["loss"] for line in steps]
+    sampled = await pool.run.pool.owner("GET", "/v1/run/samples")
+    assert (sampled["step"], sampled["steps"]) == (2, [0, 1, 2])
+    assert [one["reward"] for one in sampled["samples"]] == [1.0, 0.0, 1.0, 0.0]
+    assert all(one["prompt"] and one["tokens"] for one in sampled["samples"])
 
 
 async def test_a_state_is_saved_from_the_live_tensors_while_no_optimiser_step_runs(

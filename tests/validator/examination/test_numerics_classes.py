@@ -20,7 +20,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_DIGEST
 from protocol.runtime.cpu_class import cpu_class
 from protocol.verdicts import Outcome, ReasonCode
-from rollouts.checks import CheckedVersion, RowEvidence
+from rollouts.checks import CheckedVersion, Draws, RowEvidence
 from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm import numerics
 from rollouts.errors import BadVersionFolder
@@ -166,6 +166,7 @@ def test_rows_longer_than_a_prefills_tile_and_rows_that_share_a_prompt_have_no_d
     """vLLM's usual attention differs from position 457 on with 512 KiB of cache, and earlier with less.
 
     Three rows share two blocks of their prompt. Two of them have the same answer, whose states must not be skipped.
+    The last row has another seed and other parameters, as in a served file.
     """
     folder = tiny_folder(
         tmp_path / "long",
@@ -184,11 +185,15 @@ def test_rows_longer_than_a_prefills_tile_and_rows_that_share_a_prompt_have_no_d
     drawn = engine.generate(requests, parameters)
     rows = tuple(unrewarded_sample(drawn[one.sample], prompt=one.prompt_tokens) for one in requests)
     rows += (rows[1],)
+    other = Draws(seed=b"\5" * 32, parameters=SamplingParameters(max_new_tokens=40, temperature=0.7, top_p=0.9))
+    asked = SampleRequest(sample=4, prompt_tokens=(5, 6, 7), seed=b"\5" * 32)
+    rows += (unrewarded_sample(engine.generate([asked], other.parameters)[4], prompt=asked.prompt_tokens),)
     file = RolloutFile(unleased_header(arithmetic=own_class), rows)
     assert max(len(row.output_tokens) for row in rows) > 800
     with VllmProcess(replace(place, threads=2), own_class) as process:
         process.load(folder, version=ZERO_DIGEST)
-        evidence = process.compare(file, [2, 0, 1, 3], seed=SEED, parameters=parameters)
+        draws = dict.fromkeys([2, 0, 1, 3], Draws(seed=SEED, parameters=parameters))
+        evidence = process.compare(file, {4: other, **draws})
     for at, row in enumerate(rows):
         np.testing.assert_array_equal(row.logprobs, evidence[at].logprobs)
         assert (gaps := evidence[at].gaps) is not None

@@ -135,10 +135,35 @@ class Journal:
             NewerFormat: A newer release wrote the journal, which is unchanged.
             Conflict: A line is invalid, or steps are missing; the journal is unchanged.
         """
+        data, whole = self._content()
+        recorded = self._recorded(data[:whole])
+        if whole < len(data):
+            os.truncate(self.path, whole)
+        return recorded
+
+    def copy(self) -> tuple[bytes, Recorded]:
+        """Returns the complete lines and their content, also while a trainer appends to the journal.
+
+        Raises:
+            NewerFormat: A newer release wrote the journal.
+            Conflict: A line is invalid, or steps are missing.
+        """
+        data, whole = self._content()
+        return data[:whole], self._recorded(data[:whole])
+
+    def _content(self) -> tuple[bytes, int]:
+        """Returns the file's bytes, and the number of bytes of its complete lines."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return b"", 0
+        return data, data.rfind(b"\n") + 1
+
+    def _recorded(self, whole: bytes) -> Recorded:
         batches: dict[int, StepBatch] = {}
         written: dict[int, Digest] = {}
         under: list[LearnedUnder] = []
-        for entry in self._entries():
+        for entry in self._entries(whole):
             match entry:
                 case StepBatch():
                     if batches and entry.step != max(batches) + 1:
@@ -150,12 +175,8 @@ class Journal:
                     under.append(entry)
         return Recorded(batches, written, tuple(under))
 
-    def _entries(self) -> Iterator[Entry]:
-        if not self.path.exists():
-            return
-        data = self.path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        lines = data[:whole].splitlines()
+    def _entries(self, whole: bytes) -> Iterator[Entry]:
+        lines = whole.splitlines()
         header = _format_of(lines[0]) if lines else None
         check_format(header, known=FORMAT, what=f"the journal {self.path}")
         for number, line in enumerate(lines, start=1):
@@ -165,8 +186,6 @@ class Journal:
                 yield _ENTRY.validate_json(line)
             except ValidationError as error:
                 raise Conflict(f"{self.path}: line {number} is not a journal entry", hint=_HINT) from error
-        if whole < len(data):
-            os.truncate(self.path, whole)
 
 
 def _line(content: object) -> bytes:

@@ -1,4 +1,4 @@
-"""The trainer's state directory: its lock, and the file with the saved state.
+"""The file with the saved state in the trainer's state directory.
 
 The trainer replaces the file while the next step runs. A restart repeats the steps after the saved state, from the
 journal and the rollout files in the same directory.
@@ -6,19 +6,15 @@ journal and the rollout files in the same directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protocol.runtime.files import FileLocked, locked_file
-from trainer.errors import AnotherTrainer, NotWritten
 from trainer.learning.learner import LearnerState
+from trainer.run.state.folder import STATE_FILE
 from trainer.run.state.pools import DifficultyPools
 from trainer.saving.saved_state import read_state, write_state
 
-STATE_FILE = "state.safetensors"
-_LOCK_FILE = "trainer.lock"
 _HINT = "give the --state directory of this run, or an empty directory to begin anew"
 
 
@@ -37,27 +33,6 @@ class TrainerState:
     pools: DifficultyPools = field(default_factory=DifficultyPools)
     signal_share: float = 0.75
     empty_steps: int = 0
-
-
-@contextmanager
-def lock_state(folder: Path) -> Iterator[None]:
-    """Creates a state directory if needed and locks it until the block or the process ends.
-
-    Raises:
-        AnotherTrainer: Another process uses the directory.
-        NotWritten: The directory or its lock file can't be created.
-    """
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            stack.enter_context(locked_file(folder / _LOCK_FILE))
-        except FileLocked as error:
-            raise AnotherTrainer(
-                f"another trainer uses {folder}", hint="stop the other trainer, or give this one a --state of its own"
-            ) from error
-        except OSError as error:
-            raise NotWritten(f"{folder} can't be used: {error.strerror or error}") from error
-        yield
 
 
 def save_state(folder: Path, *, state: TrainerState, learner_state: LearnerState, identity: Mapping[str, str]) -> None:

@@ -238,6 +238,9 @@ spec:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if and $v.gateway.enabled $v.trainer.enabled }}
+{{- fail "gateway.enabled and trainer.enabled are both true: a run serves clients or trains, so install a release for each run" }}
+{{- end }}
 {{- if and $v.gateway.enabled (not $v.gateway.publicUrl) }}
 {{- fail "gateway.publicUrl is missing: tasks of workers reach the gateway there" }}
 {{- end }}
@@ -249,5 +252,25 @@ spec:
 {{- end }}
 {{- if and $v.relay.enabled (not (or $v.relay.upstream $v.trainer.enabled)) }}
 {{- fail "relay.upstream is missing: without the trainer of this release there is no origin to fetch from" }}
+{{- end }}
+{{- end -}}
+
+{{- /* Variables of traces, if they are enabled. */ -}}
+{{- define "muster.tracing.env" -}}
+{{- with .Values.tracing }}
+{{- if .enabled }}
+- name: MUSTER_TRACING_ENABLED
+  value: "true"
+- name: MUSTER_TRACING_SAMPLE_RATIO
+  value: {{ .sampleRatio | quote }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ required "tracing.endpoint is missing: URL of the OpenTelemetry collector, such as http://otel-collector:4318" .endpoint | quote }}
+{{- with .headersSecret }}
+{{- if .name }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ .name }}, key: {{ .key }}}}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end -}}

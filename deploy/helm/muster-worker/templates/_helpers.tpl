@@ -42,3 +42,23 @@ labels:
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{- /* Variables of traces, if they are enabled. */ -}}
+{{- define "worker.tracing.env" -}}
+{{- with .Values.tracing }}
+{{- if .enabled }}
+- name: MUSTER_TRACING_ENABLED
+  value: "true"
+- name: MUSTER_TRACING_SAMPLE_RATIO
+  value: {{ .sampleRatio | quote }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ required "tracing.endpoint is missing: URL of the OpenTelemetry collector, such as http://otel-collector:4318" .endpoint | quote }}
+{{- with .headersSecret }}
+{{- if .name }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ .name }}, key: {{ .key }}}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -3,23 +3,26 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LOOKS, harmless, open, passes, tabbed, world } from "./browser.mjs";
+import { LOOKS, MARKUP, harmless, open, passes, tabbed, world } from "./browser.mjs";
 
 const OWNER = { "muster-token": world.token };
 const READER = { "muster-token": world.reader };
 const VIEWS = [
   ["run", "Answers to held-out prompts, before and after", "of two lines"],
+  ["run", null, "Estimated KL divergence to the policies that generated the rollouts, in nats per token: 0 at step 0, 0.000002 at step 2"],
   ["money", "Earnings and slashes of nodes", "1,234.75 MUST"],
   ["nodes", "Nodes of the pool", "healthy"],
   [`node/${world.node}`, null, "7 MUST"],
+  [`node/${world.node}`, null, `zone=${MARKUP}`],
   ["tasks", "Tasks of the pool, oldest first", "hello"],
   [`task/${world.task}`, null, "python:3.11"],
   ["rollouts", "Submitted files of the step", "forged"],
+  ["rollouts", null, "of step 2"],
   [`work/${world.forged}`, "Findings, with row and token", "token 17 is 42, not 43"],
   ["events", "Events of the pool, newest first", "payout.earned"],
 ];
 
-// Nine views: two looks show both sizes and both themes.
+// All views: two looks show both sizes and both themes.
 for (const look of [LOOKS[1], LOOKS[2]]) {
   test(`all views are readable and accessible: ${JSON.stringify(look)}`, { timeout: 120_000 }, async () => {
     const seen = await open("/page/", { ...look, storage: OWNER });
@@ -33,6 +36,21 @@ for (const look of [LOOKS[1], LOOKS[2]]) {
     await seen.close();
   });
 }
+
+test("sampled rollouts follow the chosen step", async () => {
+  const seen = await open("/page/#rollouts", { storage: OWNER });
+  const { page } = seen;
+  await page.getByText("of step 2").waitFor();
+  await page.getByLabel("Step", { exact: true }).fill("1");
+  await page.keyboard.press("Enter");
+  await page.getByText("of step 1").waitFor();
+  await page.getByLabel("Step", { exact: true }).fill("77");
+  await page.keyboard.press("Enter");
+  await page.getByText("Step 77 has no samples").waitFor();
+  await harmless(page);
+  assert.deepEqual(seen.errors, []);
+  await seen.close();
+});
 
 test("a task is posted, changed and stopped with the keyboard alone", async () => {
   const seen = await open("/page/#tasks", { storage: OWNER });

@@ -35,6 +35,9 @@ test("the keyboard leads to a verdict, its evidence, and the command that disput
   await page.getByText(`muster worker dispute ${world.rejected} --because "WHY"`).waitFor();
   const row = page.getByRole("region", { name: "Findings, with row and token" }).getByRole("row").nth(1);
   assert.match(await row.innerText(), /sampling\s+.*3\s+0\s+3\s+17/s);
+  await page.getByRole("link", { name: "Skip to the content" }).focus();
+  await page.keyboard.press("Enter");
+  assert.match(await row.innerText(), /sampling/, "the skip link leaves the view as it is");
   await page.getByRole("link", { name: "← Your nodes" }).focus();
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { name: "Earnings per day" }).waitFor();

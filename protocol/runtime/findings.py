@@ -1,4 +1,4 @@
-"""Findings of the checks of `muster worker doctor`."""
+"""Findings of the checks of `muster worker doctor` and `muster validator doctor`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Level(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """The worker can run, but with a limitation."""
+    """It works, but with a limitation."""
     FAILURE = "failure"
-    """The worker can't join the pool."""
+    """The worker can't join the pool, or the validator can't judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +40,15 @@ def ok(check: str, found: str) -> DoctorFinding:
 
 
 def warning(check: str, found: str, advice: str) -> DoctorFinding:
-    """Returns a finding with a limitation that does not prevent joining."""
+    """Returns a finding with a limitation."""
     return DoctorFinding(check=check, level=Level.WARNING, found=found, advice=advice)
 
 
 def failure(check: str, found: str, advice: str) -> DoctorFinding:
-    """Returns a finding that prevents joining."""
+    """Returns a finding with which the service can't do its work."""
     return DoctorFinding(check=check, level=Level.FAILURE, found=found, advice=advice)
 
 
 def exit_code(findings: Iterable[DoctorFinding]) -> int:
-    """Returns the exit code of the command: 0 if the worker can join the pool, 1 if it can't."""
+    """Returns the exit code of the command: 0 without failures, also with warnings, and 1 otherwise."""
     return int(any(finding.level is Level.FAILURE for finding in findings))

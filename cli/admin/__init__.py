@@ -1,0 +1,1 @@
+"""`muster admin`: backs up, restores and checks a pool's state."""
