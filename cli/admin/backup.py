@@ -124,6 +124,11 @@ async def _add(service: Service, archive: ArchiveWriter) -> None:
         async for records in copied(service.redis.url, service.redis.keys):
             number += 1
             archive.add(f"{service.name}-redis/{number:08d}", records)
+        if number == 0:
+            raise InvalidInput(
+                f"Redis has no data of the {service.name} at {service.redis.keys.prefix}*",
+                hint="check redis_url in its settings; if it never ran, name the other services by --service",
+            )
     if service.name == "orchestrator":
         _add_secrets(service, archive)
         if service.objects is not None:

@@ -45,6 +45,9 @@ _PING = b"read"
 _HEAD = struct.Struct(">IQI")
 _LONGEST_KEY = 64 << 10
 _NO_EXPIRY = 0
+_SANITIZE = "sanitize-dump-payload"
+_UNREADABLE = ("DUMP payload", "Bad data format")
+"""Words of Redis' errors about values that it can't read."""
 _NOT_COPIED = (b"lease:", b"schema-lock", RESTORING.encode())
 """Beginnings of keys that belong to running processes. A copy must not claim that they run."""
 
@@ -311,6 +314,21 @@ class RedisTarget:
                 "seconds more",
             )
 
+    async def check_readable(self, value: bytes) -> None:
+        """Checks that this Redis can read a value of the backup, by a key that it deletes at once.
+
+        Raises:
+            BadBackup: It can't.
+            StoreUnavailable: Redis does not answer, or is full.
+        """
+        key = self._keys.of(RESTORING, "sample").encode()
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.restore(key, 1, value, replace=True)
+        pipeline.unlink(key)
+        with store_errors():
+            answers = await pipeline.execute(raise_on_error=False)
+        _check_restored(answers[:1])
+
     async def is_unfinished(self) -> bool:
         """Returns whether an earlier restore was interrupted."""
         with store_errors():
@@ -365,22 +383,24 @@ class RedisTarget:
                     pipeline.unlink(prefix + each.key)
             with store_errors():
                 answers = await pipeline.execute(raise_on_error=False)
-            for answer in answers:
-                if isinstance(answer, ResponseError) and "DUMP payload" in str(answer):
-                    raise BadBackup(
-                        f"Redis can't read a value of the backup: {answer}", hint="use the same Redis version"
-                    )
-                if isinstance(answer, ResponseError):
-                    raise Unavailable(
-                        f"Redis refused to restore a key: {answer}", hint="give Redis more memory, then run it again"
-                    )
-                if isinstance(answer, Exception):
-                    with store_errors():
-                        raise answer
+            _check_restored(answers)
 
     async def _delete(self, names: Sequence[bytes], *, but: bytes) -> None:
         if deleted := [name for name in names if name != but]:
             await self._redis.unlink(*deleted)
+
+
+def _check_restored(answers: Sequence[Any]) -> None:
+    for answer in answers:
+        if isinstance(answer, ResponseError) and any(words in str(answer) for words in _UNREADABLE):
+            raise BadBackup(f"Redis can't read a value of the backup: {answer}", hint="use the same Redis version")
+        if isinstance(answer, ResponseError):
+            raise Unavailable(
+                f"Redis refused to restore a key: {answer}", hint="give Redis more memory, then run it again"
+            )
+        if isinstance(answer, Exception):
+            with store_errors():
+                raise answer
 
 
 def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
@@ -399,11 +419,22 @@ def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
 
 @asynccontextmanager
 async def redis_target(url: str, keys: RedisKeys, *, service: str) -> AsyncIterator[RedisTarget]:
-    """Connects to the Redis into which a backup is restored."""
-    redis = connect_redis(url, timeout=_TIMEOUT)
+    """Connects to the Redis into which a backup is restored, and makes it check values before it accepts them.
+
+    By default Redis trusts the values of `RESTORE`, and a forged one can crash it. Where `CONFIG` is forbidden, its
+    operator's setting stays.
+    """
+    redis: Any = connect_redis(url, timeout=_TIMEOUT)
+    before: dict[str, str] = {}
     try:
+        with store_errors(), suppress(ResponseError):
+            before = await redis.config_get(_SANITIZE)
+            await redis.config_set(_SANITIZE, "yes")
         yield RedisTarget(redis, keys, service=service)
     finally:
+        with suppress(RedisError):
+            if before:
+                await redis.config_set(_SANITIZE, next(iter(before.values())))
         await redis.aclose()
 
 

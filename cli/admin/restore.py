@@ -7,15 +7,16 @@ interrupted restore leaves the marks and can be run again.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from cli.admin.archive import About, ArchiveReader, BadBackup, Member, Part, Source
+from cli.admin.archive import PIECE, About, ArchiveReader, BadBackup, Member, Part, Source
 from cli.admin.backup import MOST_KEY_BYTES, is_object
 from cli.admin.encryption import MAGIC, DecryptingSource
 from cli.admin.redis_copy import LONGEST_RECORDS, RedisTarget, decoded, redis_facts, redis_target
@@ -25,7 +26,10 @@ from protocol.errors import Conflict, InvalidInput, MusterError, NotFound
 from protocol.redis.schema import NewerSchema
 from protocol.runtime.files import create_atomically
 from trainer.run.state.folder import RESTORING_FILE, lock_state
-from trainer.run.state.journal import JOURNAL_FILE
+
+FOOTER_BYTES = 10
+"""Bytes at the end of a value that Redis dumped: format version and checksum."""
+ROLLOUTS_FOLDER = "rollouts"
 
 PARTS_OF = {
     "orchestrator": ("orchestrator-redis", "orchestrator-secrets", "orchestrator-objects"),
@@ -33,7 +37,7 @@ PARTS_OF = {
     "validator": ("validator-redis",),
     "trainer": ("trainer-state",),
 }
-"""Parts of each service in a backup."""
+"""Parts of each service in a backup. The first one is in every backup of the service."""
 
 
 class OtherBackup(Conflict):
@@ -56,10 +60,12 @@ class Verified:
     Args:
         about: What it is of.
         parts: Its parts.
+        samples: One value of each part of Redis, by the part's name.
     """
 
     about: About
     parts: tuple[Part, ...]
+    samples: Mapping[str, bytes]
 
 
 @contextmanager
@@ -113,29 +119,43 @@ def verify(file: IO[bytes], passphrase: bytes | None) -> Verified:
         NewerFormat: A newer release wrote it.
     """
     archive = reader(file, passphrase)
+    samples: dict[str, bytes] = {}
     allowed = {part for service in archive.about.services for part in PARTS_OF[service.name]}
     for member in archive.members():
         if member.part not in allowed:
             raise BadBackup(f"{member.name} is in no part of the services that the backup names")
-        _check(member)
-    return Verified(archive.about, archive.parts)
+        _check(member, samples)
+    for service in archive.about.services:
+        if (needed := PARTS_OF[service.name][0]) not in {part.name for part in archive.parts}:
+            raise BadBackup(f"the backup names the {service.name}, but has no {needed}")
+    return Verified(archive.about, archive.parts, samples)
 
 
-def _check(member: Member) -> None:
+def _check(member: Member, samples: dict[str, bytes]) -> None:
     """Checks a file of a backup without writing it."""
     match member.part:
         case "orchestrator-redis" | "gateway-redis" | "validator-redis":
-            for _ in decoded(member.content(most=LONGEST_RECORDS)):
-                pass
+            _check_values(member, samples)
         case "orchestrator-secrets":
             if member.rest not in {"sealing.key", "url.secret"} or member.size > MOST_KEY_BYTES:
                 raise BadBackup(f"{member.name} is no key of an orchestrator")
         case "orchestrator-objects":
             if not is_object(member.rest):
                 raise BadBackup(f"{member.name} is no file of a pool's store")
+            if _sha256(member.pieces) != member.rest.rpartition("/")[2]:
+                raise BadBackup(f"the content of {member.name} does not have the SHA-256 in its name")
         case _:
             if not is_state_file(member.rest):
                 raise BadBackup(f"{member.name} is no file of a trainer's state")
+
+
+def _check_values(member: Member, samples: dict[str, bytes]) -> None:
+    for record in decoded(member.content(most=LONGEST_RECORDS)):
+        if not record.value:
+            continue  # the key was deleted while the backup was made
+        sample = samples.setdefault(member.part, record.value)
+        if len(record.value) < FOOTER_BYTES or _dump_version(record.value) != _dump_version(sample):
+            raise BadBackup(f"{member.name} has a value that Redis did not write")
 
 
 async def restore(
@@ -167,22 +187,29 @@ async def restore(
         targets = [await _target(service, stack) for service in services]
         for target in targets:
             await target.check(replace=replace)
+            await target.check_readable(verified.samples.get(f"{target.service.name}-redis"))
         await _mark(targets)
         for target in targets:
             await target.clear()
-        archive = reader(file, passphrase)
-        by_part = {part: target for target in targets for part in PARTS_OF[target.service.name]}
-        for member in archive.members():
-            if (found := by_part.get(member.part)) is not None:
-                await found.write(member)
-        if archive.parts != verified.parts:
+        try:
+            await _write_all(targets, reader(file, passphrase), verified)
+        except BadBackup as error:
             raise BadBackup(
-                "the file of the backup changed while it was read", hint="run this again with a file at rest"
-            )
+                error.detail, hint="the data are marked as incomplete: run this again with an undamaged backup"
+            ) from error
         os.sync()  # everything is on the disk before the marks are removed
         for target in targets:
             await target.finish()
     return verified
+
+
+async def _write_all(targets: Sequence[_Target], archive: ArchiveReader, verified: Verified) -> None:
+    by_part = {part: target for target in targets for part in PARTS_OF[target.service.name]}
+    for member in archive.members():
+        if (found := by_part.get(member.part)) is not None:
+            await found.write(member)
+    if archive.parts != verified.parts:
+        raise BadBackup("the file of the backup changed while it was read")
 
 
 async def _mark(targets: Sequence[_Target]) -> None:
@@ -290,6 +317,11 @@ class _Target:
             if path.is_file() or (path.is_dir() and any(path.iterdir())):
                 raise NotEmpty(f"{path} exists")
 
+    async def check_readable(self, sample: bytes | None) -> None:
+        """Checks that this Redis can read the values of the backup."""
+        if self._redis is not None and sample is not None:
+            await self._redis.check_readable(sample)
+
     async def check_unused(self) -> None:
         """Checks that no service runs."""
         if self._redis is not None:
@@ -315,12 +347,12 @@ class _Target:
             await self._redis.write(list(decoded(member.content(most=LONGEST_RECORDS))))
         elif member.part == "orchestrator-objects":
             if self._objects is not None:
-                _write(self._objects / member.rest, member, keep=True)
+                _write(self._objects / member.rest, member, root=self._objects, keep=True)
         elif member.rest == "url.secret":
             if self.service.objects is not None:
-                _write(self.service.objects / "url.secret", member)
+                _write(self.service.objects / "url.secret", member, root=self.service.objects)
         elif self.service.sealing_key is not None:
-            _write(self.service.sealing_key, member)
+            _write(self.service.sealing_key, member, root=self.service.sealing_key.parent)
         else:
             raise OtherBackup(
                 "the backup has a key that decrypts secrets of tasks, and the settings have no place for it",
@@ -349,8 +381,8 @@ class _TrainerTarget(_Target):
     async def check(self, *, replace: bool) -> None:
         if replace or (self._folder / RESTORING_FILE).exists():
             return
-        if (self._folder / JOURNAL_FILE).exists():
-            raise NotEmpty(f"{self._folder} has the state of a run")
+        if (found := next(self._replaced(), None)) is not None:
+            raise NotEmpty(f"{found} exists")
 
     async def mark(self) -> bool:
         if (self._folder / RESTORING_FILE).exists():
@@ -362,14 +394,19 @@ class _TrainerTarget(_Target):
         (self._folder / RESTORING_FILE).unlink()
 
     async def clear(self) -> None:
-        for path in list(self._folder.iterdir()):
-            if is_state_file(path.name):
-                path.unlink()
-            elif path.name == "rollouts":
-                shutil.rmtree(path)
+        for path in self._replaced():
+            path.unlink()
 
     async def write(self, member: Member) -> None:
-        _write(self._folder / member.rest, member)
+        _write(self._folder / member.rest, member, root=self._folder)
+
+    def _replaced(self) -> Iterator[Path]:
+        """Yields the files that a trainer wrote, which a restore removes; files of other names stay."""
+        for folder in (self._folder, self._folder / ROLLOUTS_FOLDER):
+            if folder.is_dir() and not folder.is_symlink():
+                for path in list(folder.iterdir()):
+                    if is_state_file(str(path.relative_to(self._folder))) and not path.is_dir():
+                        yield path
 
 
 async def _target(service: Service, stack: AsyncExitStack) -> _Target:
@@ -386,7 +423,27 @@ async def _target(service: Service, stack: AsyncExitStack) -> _Target:
     return _Target(service, redis)
 
 
-def _write(path: Path, member: Member, *, keep: bool = False) -> None:
+def _sha256(pieces: Iterable[bytes]) -> str:
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
+
+
+def _is_kept(path: Path, size: int) -> bool:
+    """Returns whether a file that is named by its SHA-256 is there already, undamaged."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != size:
+        return False
+    with path.open("rb") as file:
+        return _sha256(iter(lambda: file.read(PIECE), b"")) == path.name
+
+
+def _dump_version(value: bytes) -> bytes:
+    """Returns the format version of a value that Redis dumped; it is before the checksum at the end."""
+    return value[-FOOTER_BYTES:-8]
+
+
+def _write(path: Path, member: Member, *, root: Path, keep: bool = False) -> None:
     """Writes a file of a backup; it appears when it is complete.
 
     It is on the disk after `os.sync`. Files and folders get the owner of the folder in which they are made, so that a
@@ -395,9 +452,15 @@ def _write(path: Path, member: Member, *, keep: bool = False) -> None:
     Args:
         path: The file.
         member: Its content.
-        keep: Keep an existing file of the same size, because the name determines the content.
+        root: Folder of the settings that `path` is below. Folders between must be no links, which could lead elsewhere.
+        keep: Keep an existing file whose content has the SHA-256 in its name.
+
+    Raises:
+        InvalidInput: A folder between `root` and `path` is a link.
     """
-    if keep and path.is_file() and not path.is_symlink() and path.stat().st_size == member.size:
+    if linked := [each for each in path.parents if each.is_relative_to(root) and each != root and each.is_symlink()]:
+        raise InvalidInput(f"{linked[0]} is a link", hint="make it a folder, then run this again")
+    if keep and _is_kept(path, member.size):
         return
     made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -20,7 +20,7 @@ from protocol.identifiers import EXAMPLE_ADDRESS, Address, WireAddress, address
 from protocol.identity.keys import Key
 from protocol.wire.base import MAX_INT64
 from protocol.wire.federation import (
-    MOST_BODY_CHARACTERS,
+    MOST_BODY_BYTES,
     MOST_STATEMENTS,
     NodeStatement,
     NodeStatementPage,
@@ -33,7 +33,7 @@ from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 LONGEST_WAIT_S = 30
 """Longest long poll, in seconds; below the idle time-out of common reverse proxies (60 s)."""
-REGISTRATION_LIMIT = MOST_BODY_CHARACTERS
+REGISTRATION_LIMIT = MOST_BODY_BYTES
 """Maximum bytes of a registration's request body."""
 INVITE_LIMIT = 4 * 1024
 """Maximum bytes of an invite's request body."""
@@ -96,7 +96,8 @@ async def get_node(node: NodePath, signed: ByNode, request: Request) -> Response
 @router.delete("/nodes/{node}", status_code=204, tags=["nodes"])
 async def remove_node(node: NodePath, signed: ByNode, request: Request) -> Response:
     """Delete the node's record and invites."""
-    await _directory(request).remove(_statement(signed, node, None), shareable=_is_shareable(signed))
+    shareable = _is_shareable(signed) and not signed.body  # a statement of a removal has no place for a body
+    await _directory(request).remove(_statement(signed, node, None), shareable=shareable)
     return Response(status_code=204)
 
 

@@ -90,7 +90,7 @@ class StatementIntake:
         on_ledger = await self._directory.facts.known([each.node for each in new])
         removals = [each for each in new if each.body is None]
         stored = await self._directory.records.merge(registrations, removals, on_ledger=on_ledger)
-        size = sum(len(each.body or "") + STATEMENT_BYTES for each in page.statements)
+        size = sum(len((each.body or "").encode()) + STATEMENT_BYTES for each in page.statements)
         return Taken(checked=len(new), stored=stored, bytes=max(size, PAGE_BYTES))
 
     def _is_valid_now(self, statement: NodeStatement, peer: Address) -> bool:
@@ -113,10 +113,13 @@ class StatementIntake:
         ]
 
     async def _registrations(self, statements: Sequence[NodeStatement]) -> list[tuple[NodeStatement, Registration]]:
-        """Returns the registrations for existing pools, with their parsed bodies."""
+        """Returns the registrations for pools that are on the ledger, with their parsed bodies.
+
+        Unlike a node's own registration, none is taken for a pool that may be new: a peer could invent any number.
+        """
         found = [(each, body) for each in statements if (body := _parsed(each)) is not None]
         pools = {body.pool_id for _, body in found}
-        known = {pool for pool in sorted(pools) if await self._directory.is_pool(pool)}
+        known = {pool for pool in sorted(pools) if await self._directory.facts.has_pool(pool)}
         return [(each, body) for each, body in found if body.pool_id in known]
 
 

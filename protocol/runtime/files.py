@@ -72,11 +72,12 @@ def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """Opens a temporary file that replaces `path` when the block ends without an exception.
 
     The file and its directory entry are synced to disk after the block. After an exception the temporary file is
-    removed. Its name is always `.NAME.part`, so the next write replaces a temporary file that a crash has left. Only
-    one process at a time may write `path`.
+    removed. Its name is always `.NAME.part`, so the next write replaces a temporary file that a crash has left, also
+    for programs that have it open. Only one process at a time may write `path`.
     """
     partial = path.with_name(f".{path.name}.part")
-    descriptor = _open_new(partial, os.O_TRUNC, mode=mode)
+    partial.unlink(missing_ok=True)
+    descriptor = _open_new(partial, os.O_EXCL, mode=mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -162,7 +163,7 @@ def locked_file(path: Path) -> Iterator[None]:
 def _open_new(path: Path, flags: int, *, mode: int) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, mode)
     try:
-        os.fchmod(descriptor, mode)  # the umask applies to os.open, and an existing file keeps its mode
+        os.fchmod(descriptor, mode)  # the umask applies to os.open
     except BaseException:
         os.close(descriptor)
         path.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from protocol.identifiers import Address, WireAddress
 from protocol.identity.signing import RequestStamp, check_signature
@@ -13,8 +13,14 @@ from protocol.wire.base import Milliseconds, SignedModel, WireModel
 
 MOST_STATEMENTS = 100
 """Maximum number of statements of one page."""
-MOST_BODY_CHARACTERS = 24 * 1024
-"""Maximum length of a registration's body: a service accepts no larger one from a node."""
+MOST_BODY_BYTES = 24 * 1024
+"""Maximum length of a registration's body as UTF-8: a service accepts no larger one from a node."""
+
+
+def _bounded(body: str) -> str:
+    if len(body.encode()) > MOST_BODY_BYTES:
+        raise ValueError(f"longer than {MOST_BODY_BYTES} bytes")
+    return body
 
 
 class NodeStatement(SignedModel):
@@ -31,7 +37,7 @@ class NodeStatement(SignedModel):
     signature: Annotated[
         str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$"), Field(examples=["0x" + "11" * 64 + "1b"])
     ]
-    body: Annotated[str, StringConstraints(max_length=MOST_BODY_CHARACTERS)] | None
+    body: Annotated[str, StringConstraints(max_length=MOST_BODY_BYTES), AfterValidator(_bounded)] | None
     """Body of the request `PUT /v1/nodes/{node}`; None for `DELETE /v1/nodes/{node}`."""
 
     def check(self) -> None:

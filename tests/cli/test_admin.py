@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import os
@@ -38,7 +39,11 @@ from tests.kit.devnet import Said, run_muster
 POOL = 7
 KEYS = pool_keys(POOL)
 LEDGER = Key.generate().address
-OBJECTS = [f"{'audits/' * audit}{Key.generate().address}/{sha[:2]}/{sha}" for audit in (0, 1) for sha in ("ab" * 32,)]
+CONTENTS = [b"file" * 30_000, b"file" * 60_000]
+OBJECTS = [
+    f"{'audits/' * audit}{Key.generate().address}/{sha[:2]}/{sha}"
+    for audit, sha in enumerate(hashlib.sha256(each).hexdigest() for each in CONTENTS)
+]
 SEALING = b"c2VhbGluZyBrZXkgb2YgdGhlIHRlc3QsIDMyIGJ5dGVzLg==\n"
 
 
@@ -104,12 +109,12 @@ def place(tmp_path: Path, redis_url: str) -> Iterator[Place]:
         found = Place(tmp_path, redis_url, redis)
         found.settings()
         (tmp_path / "sealing.key").write_bytes(SEALING)
-        for number, name in enumerate(OBJECTS):
+        for name, content in zip(OBJECTS, CONTENTS, strict=True):
             path = tmp_path / "objects" / "objects" / str(POOL) / name
             path.parent.mkdir(parents=True)
-            path.write_bytes(b"file" * 30_000 * (number + 1))
+            path.write_bytes(content)
         (path.parent / "no object").write_bytes(b"")
-        (path.parent / ("ab" * 31 + "00")).symlink_to("/etc/passwd")
+        (path.parent / (path.parent.name + "00" * 31)).symlink_to("/etc/passwd")
         (tmp_path / "objects" / "url.secret").write_bytes(b"u" * 32)
         redis.set(KEYS.of("schema-version"), SCHEMA)
         redis.set(KEYS.of("nonce", "1"), 1, px=3_600_000)
@@ -290,6 +295,36 @@ def test_data_of_a_newer_release_or_redis_are_refused(place: Place, of: dict[str
     assert place.values() == before
 
 
+def test_values_that_redis_cannot_read_are_refused_before_data_are_replaced(place: Place) -> None:
+    file = place.folder / "unreadable.tar"
+    file.write_bytes(GOOD)
+    before, files = place.values(), place.files()
+    refused = place.muster("restore", file, "--replace")
+    assert (refused.code, "Redis can't read a value of the backup" in refused.err) == (1, True), refused.err
+    assert (place.values(), place.files()) == (before, files)
+
+
+def test_damaged_objects_are_replaced_and_links_are_not_followed(place: Place) -> None:
+    file = place.backup()
+    damaged = place.folder / "objects" / "objects" / str(POOL) / OBJECTS[0]
+    damaged.write_bytes(damaged.read_bytes()[::-1])
+    assert place.muster("restore", file, "--replace").code == 0
+    assert damaged.read_bytes() == CONTENTS[0]
+    shutil.rmtree(damaged.parent)
+    (place.folder / "outside").mkdir()
+    damaged.parent.symlink_to(place.folder / "outside")
+    refused = place.muster("restore", file, "--replace")
+    assert (refused.code, f"{damaged.parent} is a link" in refused.err) == (1, True), refused.err
+    assert not list((place.folder / "outside").iterdir())
+
+
+def test_an_empty_redis_is_not_backed_up(place: Place) -> None:
+    place.redis.flushdb()
+    refused = place.muster("backup", place.folder / "b.tar")
+    assert (refused.code, "Redis has no data of the orchestrator" in refused.err) == (1, True), refused.err
+    assert not (place.folder / "b.tar").exists()
+
+
 # Kills and full disks
 
 
@@ -383,7 +418,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing_half_done(place: Place) -> N
 # Bad files
 
 ADDRESS = Key.generate().address
-SHA = "cd" * 32
+SHA = hashlib.sha256(b"x" * 700).hexdigest()
 
 
 def about(**changes: Any) -> About:
@@ -423,11 +458,11 @@ def foreign(kind: bytes, name: str = "orchestrator-secrets/sealing.key", **more:
     return good[:first] + info.tobuf(tarfile.GNU_FORMAT) + good[first:]
 
 
-RECORDS = encoded([Record(b"a", 0, b"1"), Record(b"b", 5, b"")])
+RECORDS = encoded([Record(b"a", 0, b"no value that Redis dumped"), Record(b"b", 5, b"")])
 GOOD = archive_of(
     ("orchestrator-redis/00000001", RECORDS),
     ("orchestrator-secrets/sealing.key", SEALING),
-    (f"orchestrator-objects/{ADDRESS}/cd/{SHA}", b"x" * 700),
+    (f"orchestrator-objects/{ADDRESS}/{SHA[:2]}/{SHA}", b"x" * 700),
     checked=True,
 )
 BAD: dict[str, bytes] = {
@@ -437,7 +472,15 @@ BAD: dict[str, bytes] = {
     "backslash": archive_of(("orchestrator-objects/a\\b", b"")),
     "hidden": archive_of(("orchestrator-secrets/.ssh", b"")),
     "other name": archive_of(("orchestrator-secrets/authorized_keys", b"")),
-    "no object": archive_of((f"orchestrator-objects/{ADDRESS}/ab/{SHA}", b"")),
+    "no object": archive_of((f"orchestrator-objects/{ADDRESS}/{SHA[2:4]}/{SHA}", b"x" * 700)),
+    "other content": archive_of(
+        ("orchestrator-redis/1", RECORDS), (f"orchestrator-objects/{ADDRESS}/{SHA[:2]}/{SHA}", b"y" * 700)
+    ),
+    "no Redis": archive_of(("orchestrator-secrets/sealing.key", SEALING)),
+    "short value": archive_of(("orchestrator-redis/1", encoded([Record(b"a", 0, b"123456789")]))),
+    "two versions": archive_of(
+        ("orchestrator-redis/1", encoded([Record(b"a", 0, b"0123456789"), Record(b"b", 0, b"\xff" * 10)]))
+    ),
     "of no service": archive_of(("trainer-state/journal.jsonl", b"")),
     "no state": archive_of(
         ("trainer-state/trainer.lock", b""), described=about(services=(ServiceAbout(name="trainer", run="main"),))

@@ -16,6 +16,7 @@ import pytest
 import redis as sync_redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
@@ -266,6 +267,28 @@ async def test_what_a_node_signed_last_counts_also_if_it_arrives_first(two: tupl
     await clock.turn(timedelta(seconds=41))
     await b.client(NODE).register(registration())
     assert NODE.address in await b.seen()
+
+
+async def test_a_removal_with_a_body_does_not_stop_the_exchange(two: tuple[Service, Service]) -> None:
+    a, b = two
+    stranger, clock = Key.generate(), a.place.clock
+    for key in (NODE, OTHER_NODE):
+        await a.client(key).register(registration())
+    target = node_target(stranger.address)
+    stamp = sign_request(stranger, audience=A.address, method="DELETE", target=target, body=b"x", at=clock.now())
+    app = httpx.ASGITransport(app=a.place.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=app, base_url="http://127.0.0.1:1001") as http:
+        assert (await http.request("DELETE", target, content=b"x", headers=stamp.headers())).status_code == 204
+    await b.puller(A).round()
+    assert len(await b.seen()) == 2
+
+
+def test_a_body_is_limited_in_bytes() -> None:
+    statement = NodeStatement(
+        node=NOWHERE, audience=A.address, timestamp_ms=1, nonce="0" * 32, signature="0x" + "11" * 65, body="é" * 12_288
+    )
+    with pytest.raises(ValidationError, match="longer than 24576 bytes"):
+        NodeStatement.model_validate(statement.model_dump() | {"body": "é" * 12_289})
 
 
 async def test_only_peers_with_an_address_in_the_settings_read_statements(two: tuple[Service, Service]) -> None:

@@ -43,15 +43,18 @@ def test_a_failed_atomic_write_keeps_the_old_content(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_atomic_write_reuses_a_leftover_file_and_follows_no_link(tmp_path: Path) -> None:
+def test_an_atomic_write_replaces_a_leftover_file_and_follows_no_link(tmp_path: Path) -> None:
     path, left = tmp_path / "file", tmp_path / ".file.part"
     left.write_text("left by a crash, and longer than the content")
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     left.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic links"):
-        write_atomically(path, b"newer")
-    assert not (tmp_path / "elsewhere").exists()
+    write_atomically(path, b"newer")
+    assert (path.read_bytes(), (tmp_path / "elsewhere").exists(), left.is_symlink()) == (b"newer", False, False)
+    left.write_text("")
+    with left.open() as reader:
+        write_atomically(path, b"secret")
+        assert reader.read() == "", "whoever had the leftover file open does not see the new content"
 
 
 def test_an_atomic_creation_never_overwrites_a_file(tmp_path: Path) -> None:

@@ -56,7 +56,16 @@ async def test_a_run_goes_on_from_a_backup_with_the_same_next_step(pool: Trained
         await pool.run.pool.dependencies.redis.flushall()
         shutil.rmtree(pool.folder / "orchestrator")
         shutil.rmtree(state)
+        foreign, saved = state / "rollouts" / "notes", state / "state.safetensors"
+        foreign.parent.mkdir(parents=True)
+        foreign.write_text("of the operator")
+        saved.touch()
+        with pytest.raises(NotEmpty, match=r"state\.safetensors exists"):  # also without a journal
+            await restore(file, here, only=["trainer"])
+        saved.unlink()
         await restore(file, here)
+        assert foreign.read_text() == "of the operator"
+        foreign.unlink()
     pool.run.chain.forget_position()
     with open_copy(state) as copy:
         assert copy.step == 2
