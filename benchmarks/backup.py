@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import redis as sync_redis
@@ -82,11 +83,12 @@ def _fill(redis: sync_redis.Redis, objects: Path, megabytes: int, object_megabyt
             pipeline.execute()
     pipeline.execute()
     owner = Key.generate().address
-    for number in range(object_megabytes):
-        name = f"{number % 256:02x}{token_bytes(31).hex()}"
+    for _ in range(object_megabytes):
+        content = token_bytes(FILE)
+        name = sha256(content).hexdigest()
         path = objects / owner / name[:2] / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(token_bytes(FILE))
+        path.write_bytes(content)
 
 
 def _write(url: str, stop: threading.Event) -> None:
