@@ -46,7 +46,7 @@ class SamplingParameters:
 
     @property
     def of_draws(self) -> tuple[float, float, int]:
-        """The values that decide a draw: all but the limit of new tokens."""
+        """Parameters that influence which token is drawn: all except the limit of new tokens."""
         return self.temperature, self.top_p, self.top_k
 
     @property

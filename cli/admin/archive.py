@@ -222,12 +222,12 @@ class Member:
 
     @property
     def part(self) -> str:
-        """Name of the part."""
+        """Name of the archive's part that the file belongs to, such as `orchestrator-redis`."""
         return self.name.partition("/")[0]
 
     @property
     def rest(self) -> str:
-        """Name within the part."""
+        """Path of the file within its part."""
         return self.name.partition("/")[2]
 
     def content(self, *, most: int) -> bytes:

@@ -111,7 +111,7 @@ class _Changing:
         self.prefix = keys.prefix
 
     async def begin(self) -> None:
-        """Begins to hear of changes."""
+        """Subscribes to notifications of changed keys."""
         (number,) = await _ask(self._hearing, [("CLIENT", "ID")])
         await _ask(self._hearing, [("SUBSCRIBE", _CHANNEL)])
         tracking = ("CLIENT", "TRACKING", "ON", "REDIRECT", number, "BCAST", "PREFIX", self.prefix)

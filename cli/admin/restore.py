@@ -101,7 +101,7 @@ def reader(file: IO[bytes], passphrase: bytes | None) -> ArchiveReader:
     if encrypted and passphrase is None:
         raise InvalidInput("the backup is encrypted", hint="name the file with its passphrase: --passphrase-file FILE")
     if not encrypted and passphrase is not None:
-        # Otherwise somebody who replaces the file could make this command accept a backup of his own.
+        # Otherwise the command would accept any unencrypted file that somebody put in place of the backup.
         raise InvalidInput("the backup is not encrypted", hint="leave out --passphrase-file if that is as you expect")
     source: Source = file
     if encrypted and passphrase is not None:

@@ -124,14 +124,14 @@ class StatementIntake:
 
 
 def _check_order(page: NodeStatementPage, after: Address | None) -> None:
-    """Checks that every page leads further, so that no peer can keep a round going without end."""
+    """Checks that addresses rise and that the cursor moves forward, so that a round ends."""
     nodes: list[str] = [each.node for each in page.statements]
     places = [*([] if after is None else [after]), *nodes]
     rising = all(one < other for one, other in pairwise(places))
     cursor = page.next_cursor
     if not rising or (cursor is not None and (cursor < max(places, default="") or cursor == after)):
         raise PeerLied(
-            "its page of statements is not in the order of addresses, or does not lead further",
+            "its page of statements is not in the order of addresses, or its cursor does not move forward",
             hint="the peer may have an incompatible release: ask its operator",
         )
 

@@ -63,7 +63,7 @@ class NodeStatement(SignedModel):
 
     @property
     def order(self) -> tuple[int, bool, str]:
-        """Key by which the newest statement of a node is chosen; no two different statements have the same."""
+        """Sort key: the newest statement of a node has the highest one. Different statements have different keys."""
         return self.timestamp_ms, self.body is None, self.signature
 
 

@@ -273,7 +273,7 @@ Metric = Annotated[float, Field(ge=-1e300, le=1e300)] | None
 
 
 class TrainedStep(WireModel):
-    """Metrics of a step that the trainer learned, for display only."""
+    """The trainer's metrics of a learned step. They are only displayed."""
 
     step: Step
     at_ms: Milliseconds

@@ -222,7 +222,7 @@ async def test_nodes_of_a_killed_service_are_found_through_its_peer(operated: Op
 
 
 async def until(ask: Callable[[], Awaitable[T]]) -> T:
-    """Asks until the answer is not empty; returns it."""
+    """Repeats a request until its answer is not empty; returns the answer."""
     async with asyncio.timeout(PATIENCE_S):
         while not (answer := await ask()):  # noqa: ASYNC110 - another process changes it
             await asyncio.sleep(0.1)

@@ -30,7 +30,7 @@ def check_cores(settings: ValidatorSettings) -> DoctorFinding:
 
 
 def check_memory() -> DoctorFinding:
-    """Checks the memory of this machine, or of its control group."""
+    """Checks whether the machine, or the container's memory limit, leaves enough memory."""
     memory, free = machine_memory(), free_memory()
     found = f"{memory / GIB:.1f} GiB, {free / GIB:.1f} GiB of it free"
     if memory < LEAST_MEMORY:

@@ -261,7 +261,7 @@ class DockerRuntime:
             await run_in_thread(self._sdk.close)
 
     async def remove_unused_images(self, *, named: Collection[str], unused_for: timedelta) -> tuple[str, ...]:
-        """Removes images of the record that no task has used for a time; returns their references."""
+        """Removes recorded images that no task used within `unused_for`; returns their references."""
         record = self._images
         if record is None:
             return ()

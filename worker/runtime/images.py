@@ -79,7 +79,7 @@ class PulledImages:
     def remove_unused(
         self, sdk: docker.DockerClient, *, named: Collection[str], unused_for: timedelta
     ) -> tuple[str, ...]:
-        """Removes recorded images that no task has used for a time; returns their references.
+        """Removes recorded images that no task used within `unused_for`; returns their references.
 
         An image stays while a container of anybody uses it. If the contributor gave the image another tag, it belongs
         to the contributor from then on, and its record is dropped. The engine never removes an image by force.

@@ -208,7 +208,7 @@ class Runtime(Protocol):
         ...
 
     async def remove_unused_images(self, *, named: Collection[str], unused_for: timedelta) -> tuple[str, ...]:
-        """Removes images that this worker pulled and that nothing has used for a time; returns their references.
+        """Removes images that this worker pulled and no task used within `unused_for`; returns their references.
 
         Args:
             named: References that the present task names; they are kept.

@@ -1,7 +1,7 @@
-"""The file with the saved state in the trainer's state directory.
+"""Saves and loads the trainer's state.
 
-The trainer replaces the file while the next step runs. A restart repeats the steps after the saved state, from the
-journal and the rollout files in the same directory.
+The trainer replaces the state file while the next step runs. A restart repeats the steps after the saved state, with
+the journal and the rollout files in the same directory.
 """
 
 from __future__ import annotations
