@@ -7,7 +7,7 @@ import json
 from protocol.openai.bodies import parse_body
 from protocol.wire.answers import AnswerRecord
 from protocol.wire.served import RequestKind
-from rollouts.request_encoding import ModelFolder, encode, room
+from rollouts.engines.request_encoding import ModelFolder, encode, room
 from rollouts.serving.record import recorded_sampling
 
 

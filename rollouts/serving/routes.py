@@ -24,8 +24,8 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from rollouts.engines.interface import Completion
+from rollouts.engines.request_encoding import encode, room, sample_requests
 from rollouts.models.tokenizer import LONG_TEXT
-from rollouts.request_encoding import encode, room, sample_requests
 from rollouts.serving.access import needs
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.event_stream import EventStream

@@ -23,12 +23,12 @@ from protocol.wire.serving import (
     AssignedRequest,
 )
 from rollouts.engines.interface import Completion, DrawnToken, SampleRequest
+from rollouts.engines.request_encoding import encode, room, sample_requests
 from rollouts.environments import load_environment
 from rollouts.errors import EngineFailed
 from rollouts.models.tokenizer import FolderTokenizer, TextStream
 from rollouts.precision import Arithmetic
 from rollouts.recipe import Recipe
-from rollouts.request_encoding import encode, room, sample_requests
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.generation import Generation, News
 from rollouts.serving.record import record_of

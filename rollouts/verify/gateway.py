@@ -30,8 +30,8 @@ from protocol.wire.serving import Verification as Task
 from rollouts.calibration.limits import RolloutCalibration
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute.place import VllmPlace
-from rollouts.verify import Verification
-from rollouts.verify_answer import Answer, AnswerVerifier, BadAnswer, digest_of
+from rollouts.verify.answers import Answer, AnswerVerifier, BadAnswer, digest_of
+from rollouts.verify.files import Verification
 
 FIRST_PAUSE = timedelta(milliseconds=500)
 LONGEST_PAUSE = timedelta(seconds=10)
