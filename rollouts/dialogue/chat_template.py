@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from rollouts.dialogue.chat_turns import chat_turns, describe_tools, tools_as_json
 from rollouts.dialogue.interface import ChatTokenizer
-from rollouts.dialogue.tool_calls import chat_turns, demonstrated_call, describe_tools, read_calls, tools_as_json
-from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool, ToolCall
+from rollouts.environments.tool_calls import demonstrated_call, read_calls, write_calls
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 
@@ -108,6 +109,10 @@ class TemplateFormat:
         """Returns the message with its calls."""
         text = self._tokenizer.decode(tokens)
         return ModelMessage(text=text, calls=read_calls(text), finished=finished, tokens=len(tokens))
+
+    def write(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """Returns the message with its calls between marks."""
+        return write_calls(text, calls)
 
     def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
         """Returns a demonstrated message as the model writes it."""

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rollouts.dialogue.chat_turns import chat_turns, describe_tools
 from rollouts.dialogue.interface import ChatTokenizer
-from rollouts.dialogue.tool_calls import chat_turns, demonstrated_call, describe_tools, read_calls
-from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool, ToolCall
+from rollouts.environments.tool_calls import demonstrated_call, read_calls, write_calls
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 
@@ -72,6 +73,10 @@ class ChatmlFormat:
         """Returns the message with its Hermes calls."""
         text = self._tokenizer.decode(tokens)
         return ModelMessage(text=text, calls=read_calls(text), finished=finished, tokens=len(tokens))
+
+    def write(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """Returns the message with its calls between marks."""
+        return write_calls(text, calls)
 
     def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
         """Returns a demonstrated message as the model writes it."""
