@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rollouts.dialogue.formats import FormatName, open_format
-from rollouts.environments.tool_calls import MOST_PARSED, read_calls
 from rollouts.environments.dialogue import GivenMessage, Role, Tool, ToolCall
+from rollouts.environments.tool_calls import MOST_PARSED, read_calls
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
@@ -247,9 +247,7 @@ def test_calls_are_read_from_any_text(text: str, expected: tuple[ToolCall, ...])
         (FormatName.PLAIN, (GET,), "get(a)"),
     ],
 )
-def test_a_written_message_is_read_back(
-    name: FormatName, calls: tuple[ToolCall, ...], text: str, folder: Path
-) -> None:
+def test_a_written_message_is_read_back(name: FormatName, calls: tuple[ToolCall, ...], text: str, folder: Path) -> None:
     one = tokenizer(folder)
     dialogue = open_format(name, one)
     assert dialogue.write("", calls) == text
