@@ -1,4 +1,4 @@
-"""Dialogues over OpenAI's chat API: which messages a model behind an endpoint reads, and what it answers.
+"""Dialogues with a model behind an endpoint, over OpenAI's chat API.
 
 The endpoint turns messages into tokens. So limits in tokens are those that the endpoint counts, and a dialogue differs
 from one that an engine plays wherever the endpoint's template differs from the recipe's dialogue format.

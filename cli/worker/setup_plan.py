@@ -1,4 +1,4 @@
-"""Plan of `muster worker init`: reads from the ledger what is still to do, and shows it. Changes nothing."""
+"""Plan of `muster worker init`: reads the outstanding steps from the ledger and shows them. Changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For jobs of a package: writes the answer, and keeps out of it what differs from machine to machine.
+"""Helpers for jobs of a package: answers, scores and error texts that are equal on every machine.
 
 A sandbox shows this module to every package's jobs, so it imports only the standard library.
 """

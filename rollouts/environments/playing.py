@@ -1,4 +1,4 @@
-"""Plays a dialogue from given messages of the model, for people who write or examine an environment."""
+"""Plays a dialogue from given messages of the model, for authors of environments."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rollouts.serving.record import recorded_sampling
 def request_differences(
     content: bytes, record: AnswerRecord, version: ModelFolder, *, most_new_tokens: int | None = None
 ) -> list[str]:
-    """Compares an answer with the request that the client sent; returns what the request did not ask for.
+    """Returns the differences between an answer and the request that the client sent.
 
     Args:
         content: The request's body.

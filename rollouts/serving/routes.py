@@ -222,7 +222,7 @@ async def get_health(request: Request) -> JSONResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What a request asks for, before its prompts are encoded.
+    """A valid request whose prompts are not encoded yet.
 
     Args:
         body: The sampling options.

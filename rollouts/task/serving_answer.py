@@ -112,7 +112,7 @@ def gateway_of(recipe: Recipe) -> Address:
 
 @dataclass(slots=True)
 class _Choice:
-    """A choice of an answer in progress: its whole text, and what no part has yet."""
+    """A choice of an answer in progress: its whole text, and the content that no part has yet."""
 
     stream: TextStream
     text: str = ""

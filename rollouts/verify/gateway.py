@@ -56,7 +56,7 @@ class _Ended(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """How answers are recomputed; see `verify_answer` for the fields."""
+    """Settings of the recomputation of answers; see `verify_answer` for the fields."""
 
     calibration: RolloutCalibration | None = None
     dtype: Dtype | None = None
@@ -81,7 +81,7 @@ class Judge:
 
     Args:
         folders: Folder of each version.
-        computation: How answers are recomputed.
+        computation: Settings of the recomputation.
     """
 
     def __init__(self, folders: Mapping[Digest, Path], computation: Computation) -> None:

@@ -37,7 +37,7 @@ _ClassPath = Annotated[str, Field(pattern=_CLASS)]
 
 
 class Total(StrEnum):
-    """How the rewards of the steps become one."""
+    """Rule by which the rewards of the steps become one."""
 
     SUM = "sum"
     LAST = "last"

@@ -1,4 +1,4 @@
-"""Loads a taskset's classes, and refuses by name what other machines could not compute again.
+"""Loads a taskset's classes, and refuses those whose results other machines could not compute again.
 
 Everything here runs where verifiers is installed: in the sandbox, and in `muster-verifiers export`.
 """

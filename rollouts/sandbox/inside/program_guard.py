@@ -57,7 +57,7 @@ class _Guard(ast.NodeTransformer):
         self._methods: set[ast.AST] = set()
 
     def visit(self, node: ast.AST) -> object:
-        """Checks all identifiers of a node, whatever its kind, and guards it."""
+        """Checks all identifiers of a node of any kind, and guards the node."""
         if not isinstance(node, ast.Constant):
             for _, value in ast.iter_fields(node):
                 for name in value if isinstance(value, list) else [value]:

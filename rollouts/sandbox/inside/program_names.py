@@ -1,4 +1,4 @@
-"""Builtins and modules that a program of `repeatable` can use, without what differs between machines.
+"""Builtins and modules that a program of `repeatable` can use; their results are equal on every machine.
 
 Results of the C library are rounded to 12 digits, and no function evaluates text or reads attributes by names that the
 program gives without a check.
