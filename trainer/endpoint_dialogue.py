@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from rollouts.dialogue.chat_turns import chat_turns, tools_as_json
+from rollouts.dialogue.chat_turns import chat_turns, split_system, tools_as_json
 from rollouts.dialogue.conversation import messages_to_give
 from rollouts.dialogue.transcript import DRAWN, GIVEN, marked
 from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Role, ToolCall
@@ -59,10 +59,8 @@ class EndpointDialogue:
         self._choice = choice
         self._limit = new_tokens
         self._tokenizer = tokenizer
-        texts = [system, *(one.text for one in episode.opening if one.role is Role.SYSTEM)]
-        joined = "\n\n".join(text for text in texts if text)
-        first: list[dict[str, Any]] = [{"role": "system", "content": joined}] if joined else []
-        others = [one for one in episode.opening if one.role is not Role.SYSTEM]
+        text, others = split_system(episode.opening, before=system)
+        first: list[dict[str, Any]] = [{"role": "system", "content": text}] if text else []
         self._messages: list[dict[str, Any]] = [*first, *chat_turns(others, tool_role=False)]
         self._lines: list[str] = []
         self.turns = 0

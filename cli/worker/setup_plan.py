@@ -1,4 +1,7 @@
-"""Plan of `muster worker init`: reads the outstanding steps from the ledger and shows them. Changes nothing."""
+"""Plan of `muster worker init`: reads the outstanding steps from the ledger and shows them.
+
+It changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Outstanding transactions and their cost, and the money of the provider; amounts in the smallest units."""
+    """Outstanding transactions, their cost and the provider's money; amounts in the smallest units."""
 
     stake: int
     """Stake to add."""
@@ -98,7 +101,7 @@ def about_pool(
 
 
 async def private_networks(url: str | None) -> tuple[IPv4Network, ...]:
-    """Returns the private IPv4 addresses of a URL's host as networks, without those of this machine and of its links.
+    """Returns the private IPv4 addresses of a URL's host as networks, without loopback and link-local ones.
 
     It returns none if the host has a public address too: the pool is then not in a private network.
     """

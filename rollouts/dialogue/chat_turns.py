@@ -32,6 +32,19 @@ def describe_tools(tools: Sequence[Tool]) -> str:
     )
 
 
+def split_system(opening: Sequence[GivenMessage], *, before: str, after: str = "") -> tuple[str, list[GivenMessage]]:
+    """Returns the text of the system turn, empty for none, and the messages of other roles.
+
+    Args:
+        opening: Messages before the model's first one.
+        before: Text of the recipe, before that of the messages.
+        after: Text after that of the messages, such as the description of tools.
+    """
+    own = "\n\n".join(message.text for message in opening if message.role is Role.SYSTEM)
+    system = "\n\n".join(part for part in (before, own, after) if part)
+    return system, [message for message in opening if message.role is not Role.SYSTEM]
+
+
 def chat_turns(messages: Sequence[GivenMessage], *, tool_role: bool) -> list[dict[str, JsonValue]]:
     """Returns messages as turns of a chat.
 

@@ -1,4 +1,4 @@
-"""State of one dialogue in tokens: the same rules for the node that plays it and the verifiers that replay it.
+"""State of one dialogue in tokens, by the same rules for the playing node and the verifiers.
 
 A dialogue is over after a message
 - that the model did not end itself, because the turn had no room for further tokens;

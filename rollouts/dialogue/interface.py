@@ -90,7 +90,7 @@ class DialogueFormat(Protocol):
         """Returns the message of drawn tokens without the end token."""
 
     def write(self, text: str, calls: Sequence[ToolCall]) -> str:
-        """Returns the text of a message with calls, as the model has to write it so that `read` finds the calls.
+        """Returns the text of a message with calls, in which `read` finds the calls.
 
         Raises:
             ValueError: The format can't express the calls.

@@ -15,7 +15,10 @@ _GROUPED: Callable[[BaseException], tuple[BaseException, ...]] = vars(BaseExcept
 
 
 def check_memory() -> None:
-    """Ends the job if its memory limit was reached: the program must not go on after that, as on another machine."""
+    """Ends the job if its memory limit was reached.
+
+    The program must not go on after that, because another machine may have had the memory.
+    """
     _end_without_memory(sys.exc_info()[1])
 
 
