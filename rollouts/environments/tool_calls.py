@@ -93,6 +93,12 @@ def write_calls(text: str, calls: Sequence[ToolCall]) -> str:
     return "\n".join([*([text] if text or not calls else []), *marked])
 
 
+def text_before_calls(text: str) -> str:
+    """Returns the text of a message with calls, as chat APIs give it: the part before the first mark."""
+    before, mark, _ = text.partition(BEGIN_MARK)
+    return before.strip() if mark else ""
+
+
 def demonstrated_call(text: str, tools: Sequence[Tool]) -> str:
     """Returns a plain call of a known tool in the marked notation, and any other message unchanged."""
     calls = read_plain_call(text, tools)

@@ -21,6 +21,7 @@ from rollouts.environments.dialogue import GivenMessage, ModelMessage, Reply, Ro
 from rollouts.environments.errors import EnvironmentFault, UnknownEnvironment
 from rollouts.environments.factory import Family, SandboxSource
 from rollouts.environments.interface import Environment, Prompt, Rewards, Score
+from rollouts.environments.tool_calls import text_before_calls
 from rollouts.environments.tools import BAD_ARGUMENTS, MOST_CALLS, TOO_MANY_CALLS, UNKNOWN_TOOL, cut
 from rollouts.sandbox import JobLimits, JobOutcome, PackageJobs
 
@@ -139,7 +140,7 @@ class VerifiersEpisode:
         self._calls += len(message.calls)
         calls = [self._call(number, call) for number, call in enumerate(message.calls)]
         said: dict[str, JsonValue] = {
-            "text": message.text,
+            "text": (text_before_calls(message.text) or None) if calls else message.text,
             "finished": message.finished,
             "tokens": message.tokens,
             "calls": [*calls],

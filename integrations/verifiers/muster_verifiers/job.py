@@ -7,9 +7,9 @@ earlier calls. It ends with the reply to the last message, or with the score:
     run({"row": {…}, "messages": […], "score": true}, …)   ← {"rewards": {"lcs": 0.5}, "metrics": {}, …}
     run({}, …)                                             ← {"tools": [{"name": …, "description": …}]}
 
-A message is `{"text": "…", "finished": true, "tokens": 7, "calls": [{"name", "arguments", "run", "reply"}]}`; `run`
-says whether the call reaches a tool, and `reply` is the text that the model has read. A reply of null means that the
-arguments don't fit the tool.
+A message is `{"text": "…", "finished": true, "tokens": 7, "calls": [{"name", "arguments", "run", "reply"}]}`; `text` is
+the part before the calls, or null; `run` says whether the call reaches a tool, and `reply` is the text that the model
+has read. A reply of null means that the arguments don't fit the tool.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from muster_verifiers.taskset import LoadedTaskset, TaskTool, load
 from rollouts.adapters.job import LONGEST_REPLY, answer, error_reply, figure
 
 _MOST_FIGURES = 32
-_CALL_MARK = "<tool_call>"
 _NOT_TEXT = "error: the tool's result is not text"
 
 
@@ -139,8 +138,7 @@ class _Replay:
         for each in self.pending:
             self._node(each)
         self.pending = []
-        content = _content(message["text"], calls=bool(calls))
-        self._node(AssistantMessage(content=content, tool_calls=wire or None), sampled=True)
+        self._node(AssistantMessage(content=message["text"], tool_calls=wire or None), sampled=True)
         self.trace.calls.append(
             ModelCall(
                 node=len(self.trace.nodes) - 1,
@@ -215,14 +213,6 @@ class _Replay:
         parent = len(self.trace.nodes) - 1 if self.trace.nodes else None
         tools = list(self.trace.tools) if parent is None else []
         self.trace.nodes.append(MessageNode(parent=parent, message=message, sampled=sampled, tools=tools))
-
-
-def _content(text: str, *, calls: bool) -> str | None:
-    """Returns a message's text without its calls, as chat APIs give it."""
-    if not calls:
-        return text
-    before, mark, _ = text.partition(_CALL_MARK)
-    return (before.strip() or None) if mark else None
 
 
 def _some(figures: Mapping[str, float]) -> dict[str, float]:
