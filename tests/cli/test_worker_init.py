@@ -24,6 +24,7 @@ from fastapi.responses import JSONResponse
 
 from cli.keys import _LIGHT_SCRYPT_N
 from cli.worker import init as command
+from cli.worker import setup_plan
 from cli.worker.daemon import UNIT
 from cli.worker.setup_files import unit_text, write_unit
 from cli.worker.setup_plan import APPROVE_GAS, REGISTER_GAS, STAKE_GAS
@@ -463,7 +464,7 @@ async def test_plain_http_opens_only_the_pools_private_addresses_to_tasks(
     async def resolved(host: str, port: int) -> list[str]:
         return addresses
 
-    contributor.monkeypatch.setattr(command, "addresses_of", resolved)
+    contributor.monkeypatch.setattr(setup_plan, "addresses_of", resolved)
     contributor.monkeypatch.setattr(
         command, "write_keystore", functools.partial(write_keystore, scrypt_n=_LIGHT_SCRYPT_N)
     )
